@@ -1,0 +1,65 @@
+"""An asyncio write-ahead log: many named queues, one directory, one fsync for everyone who is waiting.
+
+    async with MultiRecordLog.open("./wal") as log:
+        await log.create_queue("orders", exist_ok=True)
+        position = await log.append_record("orders", None, b"hello")   # on the disk when this returns
+        for position, payload in log.range("orders"):
+            ...
+        await log.truncate("orders", position)                         # the downstream has it
+
+The layout of the package: `log` is the facade, `engine` decides and moves, `memory` retains, `storage` speaks to the
+disk, `format` says what the bytes mean (its docstring is the specification). Imports go down only.
+"""
+
+from mrecordlog_async.errors import (
+    CorruptionError,
+    LogClosedError,
+    LogFailedError,
+    LogFullError,
+    LogLockedError,
+    PositionInPastError,
+    QueueExistsError,
+    QueueNameError,
+    QueueNotFoundError,
+    RecordLogError,
+    RecordTooLargeError,
+)
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.metrics import Counters, Histogram
+from mrecordlog_async.model import (
+    LogState,
+    QueueSummary,
+    Record,
+    RecoveryProgress,
+    RecoveryReport,
+    ResourceUsage,
+    Run,
+)
+from mrecordlog_async.options import Limits, PersistAction, PersistPolicy
+
+__all__ = [
+    "CorruptionError",
+    "Counters",
+    "Histogram",
+    "Limits",
+    "LogClosedError",
+    "LogFailedError",
+    "LogFullError",
+    "LogLockedError",
+    "LogState",
+    "MultiRecordLog",
+    "PersistAction",
+    "PersistPolicy",
+    "PositionInPastError",
+    "QueueExistsError",
+    "QueueNameError",
+    "QueueNotFoundError",
+    "QueueSummary",
+    "Record",
+    "RecordLogError",
+    "RecordTooLargeError",
+    "RecoveryProgress",
+    "RecoveryReport",
+    "ResourceUsage",
+    "Run",
+]

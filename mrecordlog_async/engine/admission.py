@@ -1,0 +1,207 @@
+"""The door: which calls may wait for the writer, and in what order.
+
+1. A call that can never fit is refused at once.
+2. As long as there is room, calls join `pending`; single records for one queue share a group, so a thousand callers
+   are one command to the writer.
+3. Above `pending_bytes`, appends wait in line and move up in order. Above `memory_bytes` they are refused, or wait.
+   Truncate and delete never stand in that line.
+
+`room` is what the next append may be charged without asking: one comparison in the common case. It is negative
+whenever somebody stands in line or the log does not take appends, which sends every caller the slow way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+
+from mrecordlog_async.engine.commands import (
+    CALL_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    Append,
+    AppendGroup,
+    Command,
+)
+from mrecordlog_async.errors import LogFullError, RecordTooLargeError
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.options import MIB, Limits
+
+BATCH_BYTES = 4 * MIB
+"""A batch takes commands up to about this, or one larger call."""
+
+SINGLE_OVERHEAD_BYTES = CALL_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES
+
+
+class Admission:
+    """Calls that wait for the writer. Owned by the log; the writer takes from it."""
+
+    def __init__(self, limits: Limits, queues: Queues) -> None:
+        self.limits = limits
+        self.room = 0
+        self.pending_bytes = 0
+        self.waiting_since = 0.0
+        self._clock = asyncio.get_running_loop().time
+        self.closed: Callable[[], Exception] | None = None
+        self.starved = False  # appends were refused for space and wait for some: nobody passes
+        self._queues = queues
+        self._pending: deque[Command] = deque()
+        self._groups: dict[str, AppendGroup] = {}
+        self._held: list[Command] = []
+        self._line: OrderedDict[Append, None] = OrderedDict()
+        self._sleeper: asyncio.Future[None] | None = None
+        self.update()
+
+    def add_single(self, queue: str, payload: bytes, future: asyncio.Future[object]) -> None:
+        """Take a single record for *queue* whose charge was already taken from `room`."""
+        group = self._groups.get(queue)
+        if group is None:
+            group = self._groups[queue] = AppendGroup(queue)
+            self._put(group)
+        group.payloads.append(payload)
+        group.futures.append(future)
+        size = len(payload) + SINGLE_OVERHEAD_BYTES
+        group.bytes += size
+        self.pending_bytes += size
+        if group.bytes > BATCH_BYTES:
+            del self._groups[queue]
+
+    def add_append(self, call: Append) -> None:
+        """Take *call*, now or when it has moved up in line; an exception says why it is refused."""
+        if self.closed is not None:
+            raise self.closed()
+        self._check_ever_fits(call)
+        if self._line or self._room() < call.bytes:
+            self._check_memory(call)
+            self._line[call] = None
+            self.room = -1
+        else:
+            self._admit(call)
+            self.update()
+
+    def add_control(self, command: Command) -> None:
+        """Take a command that passes every limit."""
+        if self.closed is not None:
+            raise self.closed()
+        self._groups.clear()  # appends that come later must not overtake it
+        self.pending_bytes += command.bytes
+        self._put(command)
+        self.update()
+
+    def withdraw(self, call: Append) -> None:
+        """Forget *call* if it still stands in line: its caller gave up."""
+        if self._line.pop(call, self) is None:
+            self.update()
+
+    def take(self) -> list[Command]:
+        """Hand the next batch's commands to the writer, in order; withdrawn ones are dropped."""
+        taken = []
+        size = 0
+        while self._pending and (not taken or size + self._pending[0].bytes <= BATCH_BYTES):
+            command = self._pending.popleft()
+            if type(command) is AppendGroup and self._groups.get(command.queue) is command:
+                del self._groups[command.queue]
+            size += command.bytes
+            if command.withdrawn():
+                self.release(command.bytes)
+            else:
+                taken.append(command)
+        return taken
+
+    def hold(self, commands: list[Command]) -> None:
+        """Keep commands that found no space on the disk, in front of everybody, until `feed`; nobody passes them."""
+        self.starved = True
+        self._held += commands
+        self.update()
+
+    def feed(self) -> None:
+        """Let the held commands try again, first in line."""
+        self.starved = False
+        self._groups.clear()
+        self._pending.extendleft(reversed(self._held))
+        self._held = []
+        self.update()
+        self.wake()
+
+    def release(self, size: int) -> None:
+        """Give back the charge of commands that were answered, and let callers move up."""
+        self.pending_bytes -= size
+        self.update()
+
+    def update(self) -> None:
+        """Work out `room` anew after memory, waiting calls or the log's state changed."""
+        line = self._line
+        while line:
+            call = next(iter(line))
+            if self.closed is not None or self._room() < call.bytes:
+                break
+            del line[call]
+            if not call.withdrawn():
+                self._admit(call)
+        self.room = -1 if line or self.closed is not None else self._room()
+
+    def has_pending(self) -> bool:
+        """Whether there is something for the writer to take."""
+        return bool(self._pending)
+
+    def drain(self) -> Iterator[Command]:
+        """Give up everything that waits, in order: the log closes or has failed."""
+        yield from self._held
+        self._held = []
+        while self._pending:
+            yield self._pending.popleft()
+        self._groups.clear()
+        while self._line:
+            yield self._line.popitem(last=False)[0]
+        self.pending_bytes = 0
+
+    async def wait(self) -> None:
+        """Sleep until `wake`."""
+        self._sleeper = asyncio.get_running_loop().create_future()
+        try:
+            await self._sleeper
+        finally:
+            self._sleeper = None
+
+    def wake(self) -> None:
+        """Wake the writer if it sleeps."""
+        if self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
+
+    def _put(self, command: Command) -> None:
+        if not self._pending:
+            self.waiting_since = self._clock()
+        self._pending.append(command)
+        self.wake()
+
+    def _admit(self, call: Append) -> None:
+        if call.position is None and len(call.payloads) == 1:
+            self.add_single(call.queue, call.payloads[0], call.future)
+        else:
+            self._groups.pop(call.queue, None)
+            self.pending_bytes += call.bytes
+            self._put(call)
+
+    def _room(self) -> int:
+        if self.starved:
+            return -1
+        pending = self.pending_bytes
+        memory = self.limits.memory_bytes - self._queues.memory_bytes - pending
+        return min(self.limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending, memory)
+
+    def _check_ever_fits(self, call: Append) -> None:
+        limits = self.limits
+        largest = max(map(len, call.payloads), default=0)
+        if largest > limits.record_bytes:
+            raise RecordTooLargeError(largest, limits.record_bytes)
+        if call.bytes > limits.pending_bytes + SINGLE_OVERHEAD_BYTES:
+            raise RecordTooLargeError(call.bytes, limits.pending_bytes, "pending_bytes")
+        if call.bytes > limits.memory_bytes:
+            raise RecordTooLargeError(call.bytes, limits.memory_bytes, "memory_bytes")
+
+    def _check_memory(self, call: Append) -> None:
+        if self.limits.on_full == "wait":
+            return
+        used = self._queues.memory_bytes + self.pending_bytes
+        if used + call.bytes > self.limits.memory_bytes:
+            raise LogFullError("memory", self._queues.memory_bytes, self.limits.memory_bytes)

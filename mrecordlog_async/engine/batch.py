@@ -1,0 +1,270 @@
+"""The decision: what a batch writes and what each of its callers will be told. Pure; no file, no await.
+
+Positions are given in arrival order. What the batch's own commands change is seen by those behind them through a
+`_View` of each queue; memory itself changes only after the sync. So an answer that rests on a command of the same batch
+(a repeat of a record just planned, "exists" of a queue just created) is given after the sync too, and fails with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+from mrecordlog_async.engine.commands import (
+    Append,
+    AppendGroup,
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    Sync,
+    TruncateQueue,
+)
+from mrecordlog_async.errors import (
+    LogFullError,
+    PositionInPastError,
+    QueueExistsError,
+    QueueNotFoundError,
+    RecordLogError,
+)
+from mrecordlog_async.format import record as log_record
+from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.memory.queue import Queue, same_payloads
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
+from mrecordlog_async.options import Limits
+
+RUN_BYTES = 32_768
+"""Runs are made of about this much, offsets included, so that damage to a frame stays small."""
+
+
+class PlannedRun(NamedTuple):
+    """Payloads that will be stored at consecutive positions; the log's thread makes runs of them."""
+
+    id: int
+    first_position: int
+    payloads: Sequence[bytes]
+
+
+class Answer(NamedTuple):
+    """What a command's caller is told: a value, an error, or (`counts`) the records its log record dropped."""
+
+    command: Command
+    value: object = None
+    error: RecordLogError | None = None
+    counts: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """A batch to be: its records in order, the answers for after its sync, and those that can be given at once."""
+
+    records: list[LogRecord | PlannedRun] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    immediate: list[Answer] = field(default_factory=list)
+    must_sync: bool = False
+    needs_space: bool = False
+    duplicates: int = 0
+
+
+def plan(commands: Iterable[Command], queues: Queues, limits: Limits) -> Plan:
+    """Decide what *commands* do, in order, to *queues*, which stay as they are."""
+    planner = _Planner(queues, limits)
+    for command in commands:
+        planner.decide(command)
+    return planner.plan
+
+
+def build(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
+    """Turn a plan's records into log records: payloads are joined into runs here, on the log's thread."""
+    built: list[LogRecord] = []
+    for record in records:
+        if type(record) is PlannedRun:
+            built += [
+                log_record.Append(record.id, run)
+                for run in split_into_runs(record.first_position, record.payloads)
+            ]
+        else:
+            built.append(record)  # type: ignore[arg-type]  # a record that is no PlannedRun; mypy keeps the union
+    return built
+
+
+def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
+    """Join *payloads* into runs of about `RUN_BYTES`; a larger payload gets one of its own."""
+    sizes = list(map(len, payloads))
+    if sum(sizes) + OFFSET_BYTES * len(sizes) <= RUN_BYTES:
+        return [Run.of(first_position, payloads)]
+    runs = []
+    start, room = 0, RUN_BYTES
+    for index, size in enumerate(sizes):
+        room -= size + OFFSET_BYTES
+        if room < 0 and index > start:
+            runs.append(Run.of(first_position + start, payloads[start:index]))
+            start, room = index, RUN_BYTES - size - OFFSET_BYTES
+    runs.append(Run.of(first_position + start, payloads[start:]))
+    return runs
+
+
+class _View:
+    """A queue as the commands planned so far leave it."""
+
+    __slots__ = ("id", "next", "planned", "queue", "start", "touched")
+
+    def __init__(self, queue: Queue | None, queue_id: int) -> None:
+        self.queue = queue
+        self.id = queue_id
+        self.start = queue.start if queue else 0
+        self.next = queue.next if queue else 0
+        self.planned: list[PlannedRun] = []
+        self.touched = queue is None
+
+
+class _Planner:
+    """Builds one plan."""
+
+    def __init__(self, queues: Queues, limits: Limits) -> None:
+        self.plan = Plan()
+        self._queues = queues
+        self._limits = limits
+        self._views: dict[str, _View | None] = {}
+        self._next_queue_id = queues.next_queue_id
+        self._queue_count = len(queues)
+
+    def decide(self, command: Command) -> None:
+        if isinstance(command, AppendGroup):
+            self._append_group(command)
+        elif isinstance(command, Append):
+            self._append(command)
+        elif isinstance(command, TruncateQueue):
+            self._truncate(command)
+        elif isinstance(command, CreateQueue):
+            self._create(command)
+        elif isinstance(command, DeleteQueue):
+            self._delete(command)
+        else:
+            assert isinstance(command, Sync)
+            self.plan.must_sync = True
+            self.plan.answers.append(Answer(command))
+
+    def _append_group(self, group: AppendGroup) -> None:
+        view = self._find(group.queue)
+        if view is None:
+            self._refuse(group, QueueNotFoundError(group.queue), group.queue)
+        elif view.next + len(group.payloads) - 1 > POSITION_MAX:
+            self._refuse(group, LogFullError("positions", view.next, POSITION_MAX + 1), group.queue)
+        else:
+            first = view.next
+            self._store(view, first, group.payloads)
+            self.plan.answers.append(Answer(group, first))
+
+    def _append(self, call: Append) -> None:
+        view, records = self._find(call.queue), len(call.payloads)
+        if view is None:
+            self._refuse(call, QueueNotFoundError(call.queue), call.queue)
+            return
+        first = view.next if call.position is None else call.position
+        if not records:
+            self._answer(call, view, None)
+        elif first + records - 1 > POSITION_MAX:
+            self._refuse(call, LogFullError("positions", first, POSITION_MAX + 1), call.queue)
+        elif first >= view.next:
+            self._store(view, first, call.payloads)
+            self.plan.answers.append(Answer(call, first + records - 1))
+        elif self._repeats(view, first, call.payloads):
+            self.plan.duplicates += 1
+            self._answer(call, view, None)
+        else:
+            self._refuse(call, PositionInPastError(call.queue, first, view.next), call.queue)
+
+    def _truncate(self, call: TruncateQueue) -> None:
+        view = self._find(call.queue)
+        if view is None or call.queue_id not in (None, view.id):
+            self._refuse(call, QueueNotFoundError(call.queue), call.queue)
+        elif call.position < view.start:
+            self._answer(call, view, 0)
+        else:
+            view.start = call.position + 1
+            view.next = max(view.next, view.start)
+            view.touched = True
+            self.plan.records.append(log_record.Truncate(view.id, call.position))
+            self.plan.answers.append(Answer(call, counts=True))
+
+    def _create(self, call: CreateQueue) -> None:
+        view = self._find(call.queue)
+        if view is not None:
+            if call.exist_ok:
+                self._answer(call, view, False)
+            else:
+                self._refuse(call, QueueExistsError(call.queue), call.queue)
+        elif self._queue_count >= self._limits.queues:
+            self._refuse(call, LogFullError("queues", self._queue_count, self._limits.queues), call.queue)
+        else:
+            queue_id, self._next_queue_id = self._next_queue_id, self._next_queue_id + 1
+            self._queue_count += 1
+            self._views[call.queue] = _View(None, queue_id)
+            self.plan.records.append(log_record.Create(queue_id, call.queue))
+            self.plan.answers.append(Answer(call, True))
+            self.plan.needs_space = self.plan.must_sync = True
+
+    def _delete(self, call: DeleteQueue) -> None:
+        view = self._find(call.queue)
+        if view is None:
+            self._refuse(call, QueueNotFoundError(call.queue), call.queue)
+        else:
+            self._queue_count -= 1
+            self._views[call.queue] = None
+            self.plan.records.append(log_record.Delete(view.id))
+            self.plan.answers.append(Answer(call, counts=True))
+            self.plan.must_sync = True
+
+    def _find(self, name: str) -> _View | None:
+        """Return the queue as planned so far, None where there is none of this name."""
+        try:
+            return self._views[name]
+        except KeyError:
+            queue = self._queues.get(name)
+            view = _View(queue, queue.id) if queue is not None else None
+            if view is not None:
+                self._views[name] = view
+            return view
+
+    def _store(self, view: _View, first: int, payloads: Sequence[bytes]) -> None:
+        if view.start == 0 == view.next:
+            view.start = first
+        run = PlannedRun(view.id, first, payloads)
+        view.planned.append(run)
+        view.next = first + len(payloads)
+        view.touched = True
+        self.plan.records.append(run)
+        self.plan.needs_space = True
+
+    def _repeats(self, view: _View, first: int, payloads: Sequence[bytes]) -> bool:
+        """Whether these records are stored, or planned, already.
+
+        Every position that is still retained must hold the same payload. Where none is, only the very last records of
+        the queue pass for a repeat.
+        """
+        stop = first + len(payloads)
+        if stop > view.next:
+            return False
+        lowest = max(first, view.start)
+        runs = view.queue.runs(lowest, stop) if view.queue is not None else []
+        for planned in view.planned:
+            start, end = (
+                max(planned.first_position, lowest),
+                min(planned.first_position + len(planned.payloads), stop),
+            )
+            if start < end:
+                base = planned.first_position
+                runs.append(Run.of(start, planned.payloads[start - base : end - base]))
+        return same_payloads(runs, first, payloads) if runs else stop == view.next
+
+    def _answer(self, command: Command, view: _View, value: object) -> None:
+        """Answer what writes nothing: at once, unless it rests on what this batch writes."""
+        (self.plan.answers if view.touched else self.plan.immediate).append(Answer(command, value))
+
+    def _refuse(self, command: Command, error: RecordLogError, queue: str) -> None:
+        view = self._views.get(queue)
+        rests_on_batch = view.touched if view is not None else queue in self._views
+        (self.plan.answers if rests_on_batch else self.plan.immediate).append(Answer(command, error=error))

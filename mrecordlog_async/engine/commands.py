@@ -1,0 +1,149 @@
+"""What a caller may ask the writer for. Each command holds the futures of those who wait and finishes them once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+
+from mrecordlog_async.errors import RecordLogError
+
+CALL_OVERHEAD_BYTES = 200
+RECORD_OVERHEAD_BYTES = 60
+"""What a waiting call and each of its records cost besides payloads: so a flood of empty records has a bound too."""
+
+
+class Command:
+    """One call: its future, and what it is charged while it waits."""
+
+    __slots__ = ("bytes", "future")
+    frees_space = False
+
+    def __init__(self, future: asyncio.Future[object], charge_bytes: int = CALL_OVERHEAD_BYTES) -> None:
+        self.future = future
+        self.bytes = charge_bytes
+
+    def withdrawn(self) -> bool:
+        """Whether nobody waits any more, so that it need not be done."""
+        return self.future.done()
+
+    def acknowledge(self, value: object) -> None:
+        """Answer the caller."""
+        if not self.future.done():
+            self.future.set_result(value)
+
+    def refuse(self, error: Exception) -> None:
+        """Fail the call."""
+        if not self.future.done():
+            self.future.set_exception(fresh(error))
+
+
+class AppendGroup(Command):
+    """Single records for one queue, each from a caller of its own, in the order they came."""
+
+    __slots__ = ("futures", "payloads", "queue")
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.payloads: list[bytes] = []
+        self.futures: list[asyncio.Future[object]] = []
+        self.bytes = 0
+
+    def withdrawn(self) -> bool:
+        """Let go of the records whose callers gave up; whether none is left."""
+        if any(map(asyncio.Future.done, self.futures)):
+            pairs = zip(self.payloads, self.futures, strict=True)
+            waiting = [(payload, future) for payload, future in pairs if not future.done()]
+            self.payloads = [payload for payload, _ in waiting]
+            self.futures = [future for _, future in waiting]
+        return not self.futures
+
+    def acknowledge(self, value: object) -> None:
+        """Answer each caller with a position, counted from *value*."""
+        assert isinstance(value, int)
+        for future, position in zip(self.futures, count(value)):  # noqa: B905  # count has no end
+            if not future.done():
+                future.set_result(position)
+
+    def refuse(self, error: Exception) -> None:
+        """Fail all the calls."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(fresh(error))
+
+
+class Append(Command):
+    """Records of one call, stored together; *position* is the caller's or None."""
+
+    __slots__ = ("payloads", "position", "queue")
+
+    def __init__(
+        self,
+        future: asyncio.Future[object],
+        queue: str,
+        position: int | None,
+        payloads: Sequence[bytes],
+        size: int,
+    ) -> None:
+        super().__init__(future, charge_bytes(size, len(payloads)))
+        self.queue = queue
+        self.position = position
+        self.payloads = payloads
+
+
+class CreateQueue(Command):
+    """Make a queue."""
+
+    __slots__ = ("exist_ok", "queue")
+
+    def __init__(self, future: asyncio.Future[object], queue: str, exist_ok: bool) -> None:
+        super().__init__(future)
+        self.queue = queue
+        self.exist_ok = exist_ok
+
+
+class DeleteQueue(Command):
+    """Remove a queue."""
+
+    __slots__ = ("queue",)
+    frees_space = True
+
+    def __init__(self, future: asyncio.Future[object], queue: str) -> None:
+        super().__init__(future)
+        self.queue = queue
+
+
+class TruncateQueue(Command):
+    """Drop positions up to and including *position*; of the incarnation *queue_id* only, where one is named."""
+
+    __slots__ = ("position", "queue", "queue_id")
+    frees_space = True
+
+    def __init__(
+        self, future: asyncio.Future[object], queue: str, position: int, queue_id: int | None
+    ) -> None:
+        super().__init__(future)
+        self.queue = queue
+        self.position = position
+        self.queue_id = queue_id
+
+
+class Sync(Command):
+    """Wait until everything before it is on the medium."""
+
+    __slots__ = ()
+    frees_space = True
+
+
+def charge_bytes(payload_bytes: int, records: int) -> int:
+    """Return what a call is charged while it waits."""
+    return payload_bytes + records * RECORD_OVERHEAD_BYTES + CALL_OVERHEAD_BYTES
+
+
+def fresh(error: Exception) -> Exception:
+    """Return an error for one more waiter: a shared one would collect the tracebacks of all."""
+    if isinstance(error, RecordLogError):
+        return error.copy()
+    if isinstance(error, OSError):
+        return type(error)(*error.args)
+    return error

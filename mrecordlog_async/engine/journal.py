@@ -1,0 +1,429 @@
+"""The log's files while it is open: one thread writes batches, rolls to a new segment, and removes old ones.
+
+Strategy:
+1. Space, spare and name first. Whatever fails before the batch's first byte is written raises OSError or LogFullError:
+   the batch is refused, nothing was changed, the log stays healthy.
+2. Then one write and one sync. What fails there, and any failed sync, raises `FatalError`: the log stops.
+3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling and with it giving
+   space back works on a full disk.
+
+Everything here blocks and belongs to the log's thread. The table is read from `queues`, which the event loop leaves
+alone while a batch is on its way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mrecordlog_async.engine.batch import PlannedRun, build
+from mrecordlog_async.errors import LogFullError
+from mrecordlog_async.format.frame import (
+    Buffer,
+    encode_frames,
+    encode_unsplit,
+    frames_bytes_max,
+    segment_seed,
+)
+from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, encode_closed, encode_header
+from mrecordlog_async.format.record import (
+    Commit,
+    Create,
+    LogRecord,
+    encode_commit,
+    encode_record,
+    encode_table,
+    entry_bytes,
+)
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.options import KIB
+from mrecordlog_async.storage.filesystem import FileSystem, write_all
+from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, SegmentFile, segment_name
+
+RESERVE_BYTES = 64 * KIB
+"""Space behind every batch that only truncate and delete may use, so that they get through on a full disk."""
+
+JOIN_BYTES_MAX = 256 * KIB
+"""Smaller batches are joined into one buffer: cheaper than handing many to the kernel."""
+
+
+class FatalError(Exception):
+    """A write to the segment or a sync failed; the OSError is `__cause__`. Asking again proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A batch for the journal.
+
+    oldest_segment: the oldest one with anything live, None for none. sync: wait for the medium. needs_space: it holds
+    appends or creates, which must leave the reserve alone. may_roll: False once that was refused.
+    """
+
+    records: Sequence[LogRecord | PlannedRun]
+    oldest_segment: int | None
+    sync: bool
+    needs_space: bool
+    may_roll: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of an order: the log records as stored, the segment they are in, sizes and times in seconds."""
+
+    records: list[LogRecord]
+    segment: int
+    written_bytes: int
+    synced: bool
+    rolled: bool
+    seconds: float
+    sync_seconds: float
+
+
+@dataclass(slots=True)
+class Position:
+    """Where the log ends: the current segment, the end of its table, the offset for the next batch, batch numbers."""
+
+    segment: int
+    table_end: int
+    end: int
+    first_batch: int
+    last_batch: int
+    durable_batch: int
+
+
+class Journal:
+    """Writes the log. State is the thread's own; the loop may read the plain numbers between two calls."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        directory_handle: int,
+        log_id: bytes,
+        file: SegmentFile,
+        at: Position,
+        older: list[tuple[int, int]],
+        oldest_segment: int,
+        queues: Queues,
+        segment_bytes: int,
+        disk_bytes_limit: int,
+    ) -> None:
+        self.at = at
+        self.older = older  # (number, bytes) of the segments before the current one, oldest first
+        self.named_oldest = oldest_segment  # what the newest COMMIT or header says
+        self.durable_oldest = oldest_segment  # what is on the medium for certain
+        self.unlink_errors = 0
+        self._files = files
+        self._directory = directory
+        self._directory_handle = directory_handle
+        self._log_id = log_id
+        self._file = file
+        self._seed = segment_seed(log_id, at.segment)
+        self._queues = queues
+        self._segment_bytes = segment_bytes
+        self._disk_bytes_limit = disk_bytes_limit
+        self._spare: SegmentFile | None = None
+        self._older_bytes = sum(size for _, size in older)
+
+    # What the loop asks between batches.
+
+    @property
+    def disk_bytes(self) -> int:
+        """Space reserved by all segments and the spare."""
+        spare = self._spare.reserved_bytes if self._spare is not None else 0
+        return self._older_bytes + max(self._file.reserved_bytes, self.at.end) + spare
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of segments that hold something."""
+        return self._older_bytes + self.at.end
+
+    @property
+    def all_synced(self) -> bool:
+        """Whether every batch is on the medium."""
+        return self.at.durable_batch == self.at.last_batch
+
+    def wants_spare(self, more_table_bytes: int = 0) -> bool:
+        """Whether a spare must be made, or grown with the table."""
+        return self._spare is None or self._spare.reserved_bytes < self._head_bytes(more_table_bytes)
+
+    def reclaimable(self) -> bool:
+        """Whether there are segments that nothing needs any more."""
+        return bool(self.older) and self.older[0][0] < self.durable_oldest
+
+    # What the thread does.
+
+    def commit(self, order: Order) -> Receipt:
+        """Write a batch, and sync it if asked to.
+
+        OSError, LogFullError: refused, nothing written. FatalError: whether it is stored is not known.
+        """
+        begun = time.perf_counter()
+        records = build(order.records)
+        bodies = [encode_record(record) for record in records]
+        buffers, end = self._encode(bodies, order.oldest_segment)
+        rolled = order.may_roll and self._is_full(end)
+        if order.needs_space:
+            self.prepare_spare(sum(entry_bytes(record.name) for record in records if type(record) is Create))
+        if rolled:
+            self.roll(order.oldest_segment)
+            buffers, end = self._encode(bodies, order.oldest_segment)
+        self._reserve(end, order.needs_space)
+        return self._write(records, buffers, end, order, rolled, begun)
+
+    def commit_mark(self, oldest_segment: int | None) -> bool:
+        """Write an empty batch without sync, if reserved space has room: it says that the one before is durable."""
+        buffers, end = self._encode([], oldest_segment)
+        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes:
+            return False
+        order = Order([], oldest_segment, sync=False, needs_space=False)
+        self._write([], buffers, end, order, rolled=False, begun=0.0)
+        return True
+
+    def sync(self) -> float:
+        """Bring every batch to the medium; return the seconds it took."""
+        begun = time.perf_counter()
+        self._sync(self._file)
+        self.at.durable_batch = self.at.last_batch
+        self.durable_oldest = self.named_oldest
+        return time.perf_counter() - begun
+
+    def roll(self, oldest_segment: int | None) -> None:
+        """Go on in a new segment.
+
+        The old one is synced under every policy, and the new one is durable, name and all, before a batch enters it.
+        """
+        self.sync()
+        self.prepare_spare()
+        spare, self._spare = self._spare, None
+        assert spare is not None
+        number = self.at.segment + 1
+        oldest = number if oldest_segment is None else oldest_segment
+        header = SegmentHeader(self._log_id, number, self.at.last_batch + 1, self.at.end, oldest)
+        path = f"{self._directory}/{segment_name(number)}"
+        try:
+            table_end = write_head(spare, header, encode_table(self._queues.table()))
+            self._sync(spare)
+            self._rename(spare, path)
+        except OSError:
+            self._discard(spare)
+            raise
+        self._sync_directory()
+        self._enter(spare, path, header, table_end)
+
+    def prepare_spare(self, more_table_bytes: int = 0) -> None:
+        """Have the next segment ready: made, with space for the table and the reserve, and synced.
+
+        OSError if the disk has no room; a spare that cannot grow is kept, it still serves the table as it is.
+        """
+        if not self.wants_spare(more_table_bytes):
+            return
+        spare = self._spare
+        if spare is None:
+            path = f"{self._directory}/{segment_name(self.at.segment + 1)}{TEMPORARY_SUFFIX}"
+            spare = SegmentFile(self._files, path, create_anew(self._files, path), 0)
+        wanted = self._head_bytes(more_table_bytes)
+        try:
+            spare.reserve(wanted, wanted + wanted // 4)
+        except OSError:
+            if self._spare is None:
+                self._discard(spare)
+            raise
+        self._spare = spare
+        self._sync(spare)
+
+    def reclaim(self) -> int:
+        """Remove the segments below the oldest live one, oldest first; return how many went.
+
+        One that cannot be removed stays on the list and is tried again next time.
+        """
+        removed = 0
+        while self.reclaimable():
+            number, size = self.older[0]
+            try:
+                self._files.unlink(f"{self._directory}/{segment_name(number)}")
+            except FileNotFoundError:
+                pass
+            except OSError:
+                self.unlink_errors += 1
+                break
+            self.older.pop(0)
+            self._older_bytes -= size
+            removed += 1
+        return removed
+
+    def write_closed(self) -> None:
+        """Note where the log ends. Failing to is no failure of close: the next open then reads on its own."""
+        closed = Closed(self._log_id, self.at.segment, self.at.end, self.at.last_batch)
+        path = f"{self._directory}/{CLOSED_NAME}"
+        with contextlib.suppress(OSError):
+            handle = create_anew(self._files, path + TEMPORARY_SUFFIX)
+            try:
+                write_all(self._files, handle, [encode_closed(closed)], 0)
+                self._files.sync(handle)
+            finally:
+                self._files.close(handle)
+            self._files.rename(path + TEMPORARY_SUFFIX, path)
+            self._files.sync_directory(self._directory_handle)
+
+    def close(self) -> None:
+        """Let go of the files; a spare is removed."""
+        if self._spare is not None:
+            self._discard(self._spare)
+            self._spare = None
+        self._file.close()
+
+    def handles(self) -> Iterator[int]:
+        """Yield the open handles: a forked child closes its copies."""
+        yield self._file.handle
+        if self._spare is not None:
+            yield self._spare.handle
+
+    # Steps.
+
+    def _encode(self, bodies: Sequence[bytes], oldest_segment: int | None) -> tuple[list[Buffer], int]:
+        """Cut a batch into frames behind the last one; return the buffers and the offset behind its COMMIT."""
+        at = self.at
+        buffers: list[Buffer] = []
+        offset = at.end
+        for body in bodies:
+            offset = encode_frames(body, offset, self._seed, buffers)
+        oldest = at.segment if oldest_segment is None else oldest_segment
+        commit = Commit(self._log_id, at.last_batch + 1, at.durable_batch, at.end, oldest, time.time_ns())
+        return buffers, encode_unsplit(encode_commit(commit), offset, self._seed, buffers)
+
+    def _is_full(self, end: int) -> bool:
+        """Whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
+        return self.at.last_batch >= self.at.first_batch and end - self.at.table_end > self._segment_bytes
+
+    def _reserve(self, end: int, needs_space: bool) -> None:
+        """Get space for a batch up to *end* and the reserve behind it; truncate and delete may live on the reserve."""
+        wanted = end + RESERVE_BYTES
+        limit = max(wanted, self.at.table_end + self._segment_bytes + RESERVE_BYTES)
+        try:
+            if needs_space:
+                self._check_disk_limit(wanted - self._file.reserved_bytes)
+                limit = max(wanted, min(limit, self._file.reserved_bytes + self._disk_room()))
+            self._file.reserve(wanted, limit)
+        except OSError:
+            if needs_space:
+                raise
+            self._file.reserve(end, end)
+
+    def _write(
+        self,
+        records: list[LogRecord],
+        buffers: list[Buffer],
+        end: int,
+        order: Order,
+        rolled: bool,
+        begun: float,
+    ) -> Receipt:
+        at = self.at
+        written = end - at.end
+        if written <= JOIN_BYTES_MAX:
+            buffers = [b"".join(buffers)]
+        try:
+            self._file.write(buffers, at.end)
+        except OSError as error:
+            raise FatalError(f"write failed: {error}") from error
+        at.end = end
+        at.last_batch += 1
+        self.named_oldest = at.segment if order.oldest_segment is None else order.oldest_segment
+        sync_seconds = self.sync() if order.sync else 0.0
+        return Receipt(
+            records, at.segment, written, order.sync, rolled, time.perf_counter() - begun, sync_seconds
+        )
+
+    def _enter(self, spare: SegmentFile, path: str, header: SegmentHeader, table_end: int) -> None:
+        old, at = self._file, self.at
+        self.older.append((at.segment, old.reserved_bytes))
+        self._older_bytes += old.reserved_bytes
+        old.close()
+        spare.path = path
+        self._file = spare
+        self._seed = segment_seed(self._log_id, header.segment)
+        self.named_oldest = self.durable_oldest = header.oldest_segment
+        last = at.last_batch
+        self.at = Position(header.segment, table_end, table_end, last + 1, last, last)
+
+    def _rename(self, spare: SegmentFile, path: str) -> None:
+        try:
+            self._files.rename(spare.path, path)
+        except OSError as error:
+            # Some errors leave open whether the name changed. A segment that stands there while batches still go to
+            # the one before it would be damage to the next open.
+            if self._name_is_there(path):
+                raise FatalError(f"rename failed half-way: {error}") from error
+            raise
+
+    def _name_is_there(self, path: str) -> bool:
+        try:
+            return path.rpartition("/")[2] in self._files.names(self._directory)
+        except OSError:
+            return True
+
+    def _discard(self, spare: SegmentFile) -> None:
+        spare.close()
+        with contextlib.suppress(OSError):
+            self._files.unlink(spare.path)
+
+    def _sync(self, file: SegmentFile) -> None:
+        try:
+            file.sync()
+        except OSError as error:
+            raise FatalError(f"sync failed: {error}") from error
+
+    def _sync_directory(self) -> None:
+        try:
+            self._files.sync_directory(self._directory_handle)
+        except OSError as error:
+            raise FatalError(f"sync of the directory failed: {error}") from error
+
+    def _head_bytes(self, more_table_bytes: int) -> int:
+        return HEADER_BYTES + frames_bytes_max(self._queues.table_bytes + more_table_bytes) + RESERVE_BYTES
+
+    def _disk_room(self) -> int:
+        return self._disk_bytes_limit - self.disk_bytes
+
+    def _check_disk_limit(self, more: int) -> None:
+        if more > 0 and more > self._disk_room():
+            raise LogFullError("disk", self.disk_bytes, self._disk_bytes_limit)
+
+
+def create_anew(files: FileSystem, path: str) -> int:
+    """Make an empty temporary file, in place of one that a crash or an error left."""
+    try:
+        return files.create(path)
+    except FileExistsError:
+        files.unlink(path)
+        return files.create(path)
+
+
+def write_head(file: SegmentFile, header: SegmentHeader, table: bytes) -> int:
+    """Write a segment's header and table; return the offset where its first batch begins."""
+    buffers: list[Buffer] = [encode_header(header)]
+    end = encode_frames(table, HEADER_BYTES, segment_seed(header.log_id, header.segment), buffers)
+    file.reserve(end + RESERVE_BYTES, end + RESERVE_BYTES)
+    file.write([b"".join(buffers)], 0)
+    return end
+
+
+def make_first_segment(
+    files: FileSystem, directory: str, directory_handle: int, log_id: bytes, table: bytes
+) -> tuple[SegmentFile, int]:
+    """Make segment 0 of a new log, durable with its name; return it and the offset where its first batch begins."""
+    path = f"{directory}/{segment_name(0)}"
+    file = SegmentFile(files, path + TEMPORARY_SUFFIX, create_anew(files, path + TEMPORARY_SUFFIX), 0)
+    try:
+        end = write_head(file, SegmentHeader(log_id, 0, 1, 0, 0), table)
+        file.sync()
+        files.rename(file.path, path)
+        file.path = path
+        files.sync_directory(directory_handle)
+    except BaseException:
+        file.close()
+        raise
+    return file, end

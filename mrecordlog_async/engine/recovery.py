@@ -1,0 +1,473 @@
+"""Opening: from the files of a directory to queues, and the judgement what a place that is no batch means.
+
+1. Read the last segment first: its header and COMMITs name the oldest segment that is live.
+2. Read those before it, oldest first. Each must be flawless up to the end that its successor's header states, and the
+   state folded from it must equal its successor's table: every segment proves the one before it.
+3. Judge what lies behind the last whole batch of the last segment (`_judge`):
+
+   | behind offset o | meaning | what is done |
+   |---|---|---|
+   | only zeros | clean end | go on at o |
+   | other bytes, no COMMIT whose highest durable batch reaches the one due at o | torn tail: nobody was promised it | zero it, report it, go on at o |
+   | such a COMMIT, at any byte | acknowledged data is damaged | CorruptionError |
+   | `CLOSED` names another end, or cannot be read | damage, or a removed segment | CorruptionError |
+   | `CLOSED` names o, other bytes | written by nobody | zero it, report it, go on at o |
+   | a read error | the medium, not the content | OSError |
+
+4. Only then, and only with the lock, is anything changed: `repair_tail` zeroes in place and syncs, then leftovers go.
+
+A reader without the lock does 1 to 3 beside a living writer: damage is read again once before it is believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import (
+    CLOSED_BYTES,
+    HEADER_BYTES,
+    Closed,
+    HeaderError,
+    SegmentHeader,
+    decode_closed,
+    decode_header,
+)
+from mrecordlog_async.format.parse import (
+    COMMIT_FRAME_BYTES,
+    Batch,
+    MalformedError,
+    SegmentParser,
+    find_commits,
+)
+from mrecordlog_async.format.record import Append, Table
+from mrecordlog_async.memory.queue import FoldError
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.model import RecoveryProgress, RecoveryReport
+from mrecordlog_async.options import MIB
+from mrecordlog_async.storage.filesystem import FileSystem, read_exact, write_all
+from mrecordlog_async.storage.segment import (
+    CLOSED_NAME,
+    TEMPORARY_SUFFIX,
+    list_segments,
+    read_pieces,
+    segment_name,
+)
+
+logger = logging.getLogger("mrecordlog_async")
+
+ZEROS = bytes(MIB)
+
+Progress = Callable[[RecoveryProgress], None]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was read, for the report."""
+
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Contents:
+    """A log as it was read: everything the writer or a reader goes on from.
+
+    older: (number, bytes) of the live segments before the last; leftovers: numbers of those below the oldest live one.
+    junk: (first, behind last) byte behind `end` that is not zero, None for a clean end.
+    """
+
+    log_id: bytes
+    segment: int
+    table_end: int
+    end: int
+    first_batch: int
+    last_batch: int
+    oldest_segment: int
+    size: int
+    queues: Queues
+    junk: tuple[int, int] | None
+    closed: bool
+    older: list[tuple[int, int]] = field(default_factory=list)
+    leftovers: list[int] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+
+    def report(self, seconds: float, created: bool = False) -> RecoveryReport:
+        """Sum up for people."""
+        return RecoveryReport(
+            created=created,
+            clean=self.junk is None,
+            segments=len(self.older) + 1,
+            batches=self.counts.batches,
+            records=self.counts.records,
+            bytes=self.counts.bytes,
+            dropped_bytes=self.junk[1] - self.end if self.junk else 0,
+            segment=segment_name(self.segment),
+            offset=self.end,
+            seconds=seconds,
+        )
+
+
+def read_log(
+    files: FileSystem, directory: str, names: list[str], *, owner: bool, on_progress: Progress | None = None
+) -> Contents | None:
+    """Read the log in *directory*, whose entries are *names*; None if there is none.
+
+    owner: the caller holds the lock, so nothing moves and the medium can be asked instead of the cache.
+    Raises CorruptionError for damage and OSError for what cannot be read; changes nothing.
+    """
+    numbers = list_segments(names)
+    if not numbers:
+        if CLOSED_NAME in names:
+            raise CorruptionError(CLOSED_NAME, None, "a log was closed here, but there is no segment")
+        return None
+    return _LogReader(files, directory, numbers, CLOSED_NAME in names, owner, on_progress).read()
+
+
+def repair_tail(files: FileSystem, handle: int, contents: Contents) -> None:
+    """Zero, in place and durably, what lies behind the last whole batch."""
+    if contents.junk is None:
+        return
+    at, stop = contents.junk
+    while at < stop:
+        piece = ZEROS[: min(len(ZEROS), stop - at)]
+        write_all(files, handle, [piece], at)
+        at += len(piece)
+    files.sync(handle)
+    logger.warning(
+        "cut %d bytes of a batch that was never acknowledged from %s at offset %d",
+        contents.junk[1] - contents.end,
+        segment_name(contents.segment),
+        contents.end,
+    )
+
+
+def remove_leftovers(
+    files: FileSystem, directory: str, names: list[str], contents: Contents
+) -> list[tuple[int, int]]:
+    """Remove temporary files and segments that nothing needs; return the segments that would not go."""
+    for name in names:
+        if name.endswith(TEMPORARY_SUFFIX) and name.startswith(("wal-", CLOSED_NAME)):
+            with contextlib.suppress(OSError):
+                files.unlink(f"{directory}/{name}")
+    kept = []
+    for number in contents.leftovers:
+        try:
+            files.unlink(f"{directory}/{segment_name(number)}")
+        except FileNotFoundError:
+            pass
+        except OSError:
+            kept.append((number, 0))
+    return kept
+
+
+class _Fold:
+    """Folds the batches of one segment after another into queues, and turns what does not fit into CorruptionError."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.queues: Queues | None = None
+        self.first_table: Table | None = None
+        self.oldest_segment = 0
+        self._counts = counts
+
+    def begin(self, name: str, table: Table) -> None:
+        """Start a segment: its table is the state, or must equal what the segment before it left."""
+        if self.queues is None:
+            self.queues = Queues.from_table(table)
+            self.first_table = table
+        elif self.queues.table() != table:
+            raise CorruptionError(
+                name, HEADER_BYTES, "its table of queues is not what the segment before it left"
+            )
+
+    def add(self, name: str, segment: int, batch: Batch) -> None:
+        """Apply a batch."""
+        assert self.queues is not None
+        counts = self._counts
+        counts.batches += 1
+        self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
+        for record in batch.records:
+            try:
+                self.queues.apply(segment, record)
+            except FoldError as error:
+                raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
+            if type(record) is Append:
+                counts.records += record.run.records
+                counts.bytes += len(record.run.payload)
+
+
+class _LogReader:
+    """Reads one log once."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        directory: str,
+        numbers: list[int],
+        has_closed: bool,
+        owner: bool,
+        on_progress: Progress | None,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._numbers = numbers
+        self._has_closed = has_closed
+        self._owner = owner
+        self._on_progress = on_progress
+        self._bytes_total = 0
+        self._bytes_read = 0
+        self._counts = Counts()
+
+    def read(self) -> Contents:
+        last = self._numbers[-1]
+        closed = self._read_closed() if self._has_closed else None
+        handle = self._open(last)
+        try:
+            contents, table = self._read_last(handle, last, closed)
+        finally:
+            self._files.close(handle)
+        oldest = contents.oldest_segment
+        contents.leftovers = [number for number in self._numbers if number < oldest]
+        first_table = self._read_older(contents, table, range(oldest, last))
+        self._check_owed(contents, first_table or table, oldest)
+        contents.counts = self._counts
+        return contents
+
+    # The last segment.
+
+    def _read_last(self, handle: int, number: int, closed: Closed | None) -> tuple[Contents, Table]:
+        name = segment_name(number)
+        if self._owner:
+            # After a failed sync the page cache shows what the disk does not have: write out, drop, ask the disk.
+            self._files.sync(handle)
+        self._files.forget_cache(handle)
+        size = self._files.size(handle)
+        header = self._read_header(handle, number)
+        if closed is not None and (closed.log_id, closed.segment) != (header.log_id, number):
+            raise CorruptionError(
+                name,
+                None,
+                f"the log was closed in {segment_name(closed.segment)}, which is not the last segment here",
+            )
+        self._measure(header.oldest_segment, size)
+        parser = SegmentParser(header.log_id, number, header.first_batch)
+        fold = _Fold(self._counts)
+        junk = self._read_to_the_end(handle, name, number, parser, fold, closed, size)
+        if not self._owner:
+            _sync_for_readers(self._files, handle)
+        assert fold.queues is not None and fold.first_table is not None
+        oldest = max(header.oldest_segment, fold.oldest_segment)
+        if oldest > number:
+            raise CorruptionError(
+                name, None, f"it names segment {oldest} as live, but is itself the last one"
+            )
+        contents = Contents(
+            log_id=header.log_id,
+            segment=number,
+            table_end=parser.table_end,
+            end=parser.end,
+            first_batch=header.first_batch,
+            last_batch=parser.due_batch - 1,
+            oldest_segment=oldest,
+            size=size,
+            queues=fold.queues,
+            junk=junk,
+            closed=closed is not None,
+        )
+        return contents, fold.first_table
+
+    def _read_to_the_end(
+        self,
+        handle: int,
+        name: str,
+        number: int,
+        parser: SegmentParser,
+        fold: _Fold,
+        closed: Closed | None,
+        size: int,
+    ) -> tuple[int, int] | None:
+        """Read whole batches and judge what lies behind them; return where that is not zero.
+
+        Beside a living writer, half of a batch may have been read while it was being written: what looks like damage
+        is read again once from there.
+        """
+        stop = min(size, closed.end) if closed is not None else size
+        doubted = -1
+        while True:
+            try:
+                self._feed(handle, name, number, parser, fold, stop)
+                return self._judge(handle, name, number, parser, closed, size)
+            except CorruptionError:
+                if self._owner or parser.end == doubted:
+                    raise
+                doubted = parser.end
+                parser.resume()
+
+    def _feed(
+        self, handle: int, name: str, number: int, parser: SegmentParser, fold: _Fold, stop: int
+    ) -> None:
+        """Read a segment from where *parser* stands up to *stop*, folding each batch as it comes."""
+        begun = parser.table is not None
+        try:
+            for base, piece in read_pieces(self._files, handle, parser.end, stop):
+                self._advance(len(piece))
+                for batch in parser.feed(piece, base):
+                    if not begun:
+                        begun = self._begin(name, parser, fold)
+                    fold.add(name, number, batch)
+                if parser.stopped:
+                    break
+        except MalformedError as error:
+            raise CorruptionError(name, error.offset, error.reason) from None
+        if not begun:
+            self._begin(name, parser, fold)
+
+    def _begin(self, name: str, parser: SegmentParser, fold: _Fold) -> bool:
+        if parser.table is None:
+            raise CorruptionError(name, HEADER_BYTES, "its table of queues is damaged")
+        fold.begin(name, parser.table)
+        return True
+
+    def _judge(
+        self, handle: int, name: str, number: int, parser: SegmentParser, closed: Closed | None, size: int
+    ) -> tuple[int, int] | None:
+        """Say what lies behind the last whole batch: where it is not zero, or CorruptionError. See the table above."""
+        end, due = parser.end, parser.due_batch
+        if closed is not None and (end, due - 1) != (closed.end, closed.last_batch):
+            raise CorruptionError(
+                name,
+                end,
+                f"the log was closed behind batch {closed.last_batch} at offset {closed.end}, which is not here",
+            )
+        junk: tuple[int, int] | None = None
+        carry, log_id = b"", parser.log_id
+        for base, piece in read_pieces(self._files, handle, end, size):
+            start = max(end - base, 0)
+            data = piece[start:] if start else piece
+            stripped = data.rstrip(b"\0")
+            if stripped:
+                at = base + start
+                first = junk[0] if junk else at + len(data) - len(data.lstrip(b"\0"))
+                junk = first, at + len(stripped)
+            if closed is None and (stripped or carry):
+                for commit in find_commits(carry + stripped, base + start - len(carry), log_id, number):
+                    if commit.durable_batch >= due:
+                        raise CorruptionError(
+                            name,
+                            end,
+                            f"batch {due} was acknowledged and is damaged: batch {commit.batch} behind it says so",
+                        )
+            carry = data[1 - COMMIT_FRAME_BYTES :] if stripped else b""
+        return junk
+
+    # The segments before it.
+
+    def _read_older(self, contents: Contents, last_table: Table, numbers: range) -> Table | None:
+        """Read the live segments before the last and join what they hold; return the first one's table."""
+        missing = next((number for number in numbers if number not in self._numbers), None)
+        if missing is not None:
+            raise CorruptionError(
+                segment_name(missing), None, "the segment is missing, and it held live data"
+            )
+        if not numbers:
+            return None
+        handles: dict[int, int] = {}
+        try:
+            for number in (*numbers, contents.segment):
+                handles[number] = self._open(number)
+            return self._fold_older(contents, last_table, handles)
+        finally:
+            for handle in handles.values():
+                self._files.close(handle)
+
+    def _fold_older(self, contents: Contents, last_table: Table, handles: dict[int, int]) -> Table | None:
+        headers = {number: self._read_header(handle, number) for number, handle in handles.items()}
+        fold = _Fold(self._counts)
+        for number, successor in zip(headers, list(headers.values())[1:], strict=False):
+            name, header = segment_name(number), headers[number]
+            if header.log_id != contents.log_id:
+                raise CorruptionError(name, 0, "the segment belongs to another log")
+            parser = SegmentParser(header.log_id, number, header.first_batch)
+            self._feed(handles[number], name, number, parser, fold, successor.previous_end)
+            if (parser.end, parser.due_batch) != (successor.previous_end, successor.first_batch):
+                raise CorruptionError(
+                    name,
+                    parser.end,
+                    f"batch {parser.due_batch} is damaged: the segment must be flawless up to {successor.previous_end}",
+                )
+            contents.older.append((number, self._files.size(handles[number])))
+        fold.begin(segment_name(contents.segment), last_table)
+        assert fold.queues is not None
+        contents.queues.adopt(fold.queues)
+        return fold.first_table
+
+    def _check_owed(self, contents: Contents, first_table: Table, oldest: int) -> None:
+        """Records that lay in segments before the oldest must all be truncated, and every queue must hold its end."""
+        for entry in first_table.entries:
+            queue = contents.queues.by_id(entry.id)
+            if entry.start < entry.next and queue is not None and queue.start < entry.next:
+                raise CorruptionError(
+                    segment_name(oldest),
+                    None,
+                    f"queue {entry.name!r} misses positions {queue.start} to {entry.next - 1}: an older segment was removed",
+                )
+        for queue in contents.queues:
+            if queue.start < queue.next and queue.held_end() != queue.next:
+                raise CorruptionError(
+                    segment_name(oldest), None, f"queue {queue.name!r} misses position {queue.next - 1}"
+                )
+
+    # Files.
+
+    def _open(self, number: int) -> int:
+        return self._files.open(f"{self._directory}/{segment_name(number)}", write=False)
+
+    def _read_header(self, handle: int, number: int) -> SegmentHeader:
+        name = segment_name(number)
+        try:
+            header = decode_header(read_exact(self._files, handle, HEADER_BYTES, 0))
+        except HeaderError as error:
+            raise CorruptionError(name, 0, str(error)) from None
+        if header.segment != number:
+            raise CorruptionError(name, 0, f"the file holds segment {header.segment}")
+        return header
+
+    def _read_closed(self) -> Closed:
+        handle = self._files.open(f"{self._directory}/{CLOSED_NAME}", write=False)
+        try:
+            return decode_closed(read_exact(self._files, handle, CLOSED_BYTES + 1, 0))
+        except HeaderError as error:
+            raise CorruptionError(CLOSED_NAME, None, str(error)) from None
+        finally:
+            self._files.close(handle)
+
+    def _measure(self, oldest: int, last_size: int) -> None:
+        """Work out how many bytes there are to read."""
+        self._bytes_total = last_size
+        for number in self._numbers[:-1]:
+            if number >= oldest:
+                handle = self._open(number)
+                self._bytes_total += self._files.size(handle)
+                self._files.close(handle)
+
+    def _advance(self, length: int) -> None:
+        self._bytes_read += length
+        if self._on_progress is not None:
+            self._on_progress(RecoveryProgress(self._bytes_read, max(self._bytes_total, self._bytes_read)))
+
+
+def _sync_for_readers(files: FileSystem, handle: int) -> None:
+    """Bring what was read to the medium before it is shown: what a reader has seen stays.
+
+    On a read-only file system there is nothing to bring.
+    """
+    try:
+        files.sync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EINVAL):
+            raise

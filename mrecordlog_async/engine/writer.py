@@ -1,0 +1,370 @@
+"""The one writer: gathers what waits, has the log's thread store it, applies it, answers.
+
+While a batch is being synced the next one gathers: that is group commit. There is no timer and no delay in that path.
+One hand-over and one receipt a batch: `aiofiles` carries the call to the log's own single thread.
+
+Order within a round: plan → write and sync → apply → acknowledge. No await stands between plan and hand-over, so
+positions are given in arrival order; memory changes after the sync, so a reader sees nothing that a crash could take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from aiofiles.ospath import wrap
+
+from mrecordlog_async.engine.admission import Admission
+from mrecordlog_async.engine.batch import Answer, Plan, plan
+from mrecordlog_async.engine.commands import Append, AppendGroup, Command
+from mrecordlog_async.engine.journal import Journal, Order, Receipt
+from mrecordlog_async.errors import LogFailedError, LogFullError
+from mrecordlog_async.format import record as log_record
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.metrics import Counters
+from mrecordlog_async.options import MIB, Limits, PersistPolicy
+
+T = TypeVar("T")
+
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+MARK_SECONDS = 1.0
+"""An idle log says after this time that its last batch is durable, so that rot in it is seen at the next open."""
+
+RETRY_SECONDS = 1.0
+"""Appends that wait for disk space are tried again this often, and after every truncate and delete."""
+
+EARLY_ROLL_BYTES = 1 * MIB
+"""A segment in which nothing is live is left behind when it holds more than this, or four tables."""
+
+
+class Writer:
+    """Runs as one task. Owns `queues` and the journal while it runs; calls `on_applied` with the touched queue ids."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        queues: Queues,
+        admission: Admission,
+        policy: PersistPolicy,
+        limits: Limits,
+        counters: Counters,
+        executor: Executor,
+        on_applied: Callable[[set[int]], None],
+    ) -> None:
+        self.closing = False
+        self.failure: BaseException | None = None
+        self._journal = journal
+        self._queues = queues
+        self._admission = admission
+        self._policy = policy
+        self._limits = limits
+        self._counters = counters
+        self._executor = executor
+        self._on_applied = on_applied
+        self._loop = asyncio.get_running_loop()
+        self._in_flight: list[Command] = []
+        self._mark_timer: asyncio.TimerHandle | None = None
+        self._mark_due = False
+        self._marked = False
+        self._last_batch_time = self._loop.time()
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._sync_due = False
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._spare_failed = False
+        self._unlink_failed = False
+        self._early_roll = False
+        self._hops: dict[Callable[..., Any], Callable[..., Awaitable[Any]]] = {}
+
+    async def run(self) -> None:
+        """Work until closing and drained. A failure is kept in `failure`, and told to everyone who waits or comes."""
+        try:
+            while await self._has_work():
+                if self._admission.has_pending():
+                    await self._round()
+                await self._look_after_segments()
+            if not self._journal.all_synced:
+                await self._sync()
+        except asyncio.CancelledError:
+            self._fail(RuntimeError("the event loop ended before the log was closed"))
+            raise
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            for timer in (self._mark_timer, self._sync_timer, self._retry_timer):
+                if timer is not None:
+                    timer.cancel()
+
+    # One batch.
+
+    async def _round(self) -> None:
+        commands = self._in_flight = self._admission.take()
+        size = sum(command.bytes for command in commands)
+        since = self._admission.waiting_since
+        batch = plan(commands, self._queues, self._limits)
+        self._settle(batch.immediate)
+        if batch.records or batch.must_sync:
+            size -= await self._store(batch, commands)
+            self._counters.append_seconds.observe(self._loop.time() - since, len(batch.answers))
+        else:
+            self._settle(batch.answers)
+        self._in_flight = []
+        self._counters.duplicates += batch.duplicates
+        self._admission.release(size)
+
+    async def _store(self, batch: Plan, commands: list[Command]) -> int:
+        """Write *batch*, apply it, answer its callers; return the charge of commands that went back to wait."""
+        try:
+            receipt = await self._commit(batch)
+        except (OSError, LogFullError) as refusal:
+            return await self._store_without_space(commands, refusal)
+        self._acknowledge(batch, receipt)
+        return 0
+
+    async def _store_without_space(self, commands: list[Command], refusal: OSError | LogFullError) -> int:
+        """The disk has no room: truncates and deletes get through alone; the rest is refused, or waits."""
+        self._counters.io_errors += isinstance(refusal, OSError)
+        controls = [command for command in commands if command.frees_space and not command.withdrawn()]
+        others = [command for command in commands if not command.frees_space and not command.withdrawn()]
+        batch = plan(controls, self._queues, self._limits)
+        if batch.records or batch.must_sync:
+            try:
+                receipt = await self._commit(batch, may_roll=False)
+            except (OSError, LogFullError) as refusal_of_controls:
+                self._refuse(controls, refusal_of_controls)
+            else:
+                self._acknowledge(batch, receipt)
+        else:
+            self._settle(batch.answers)
+        self._settle(batch.immediate)
+        self._early_roll = True
+        waiting = [command for command in others if self._may_wait(command, refusal)]
+        self._refuse([command for command in others if command not in waiting], refusal)
+        if waiting:
+            self._admission.hold(waiting)
+            self._starve()
+        return sum(command.bytes for command in waiting)
+
+    async def _commit(self, batch: Plan, may_roll: bool = True) -> Receipt | None:
+        """Have the thread store *batch*; None if it had nothing to write."""
+        journal = self._journal
+        if not batch.records:
+            if not journal.all_synced:
+                await self._sync()
+            return None
+        sync = self._policy.syncs_each_batch or batch.must_sync
+        oldest = self._queues.pins.oldest()
+        receipt = await self._hop(
+            journal.commit, Order(batch.records, oldest, sync, batch.needs_space, may_roll)
+        )
+        self._last_batch_time = self._loop.time()
+        self._marked = False
+        self._count(receipt)
+        return receipt
+
+    def _acknowledge(self, batch: Plan, receipt: Receipt | None) -> None:
+        """Fold what was stored into memory, then answer: in this order, so that a caller finds what it was told."""
+        dropped = self._apply(receipt) if receipt is not None else iter(())
+        for answer in batch.answers:
+            if answer.counts:
+                answer.command.acknowledge(next(dropped))
+            else:
+                self._settle([answer])
+
+    def _apply(self, receipt: Receipt) -> Iterator[int]:
+        """Apply log records; return what each truncate and delete dropped."""
+        dropped = []
+        touched = set()
+        for record in receipt.records:
+            count = self._queues.apply(receipt.segment, record)
+            touched.add(record.id)
+            if type(record) is log_record.Append:
+                self._counters.appended_records += record.run.records
+                self._counters.appended_bytes += len(record.run.payload)
+            elif type(record) is not log_record.Create:
+                self._counters.truncated_records += count
+                dropped.append(count)
+        self._on_applied(touched)
+        return iter(dropped)
+
+    def _settle(self, answers: list[Answer]) -> None:
+        for command, value, error, _ in answers:
+            if error is None:
+                command.acknowledge(value)
+            else:
+                command.refuse(error)
+                self._counters.refused_past += 1
+
+    def _refuse(self, commands: list[Command], refusal: OSError | LogFullError) -> None:
+        """Tell *commands* that nothing of them was written."""
+        error: Exception = refusal
+        if isinstance(refusal, OSError) and refusal.errno in _OUT_OF_SPACE:
+            error = LogFullError("space")
+            error.__cause__ = refusal
+        self._counters.refused_full += len(commands)
+        for command in commands:
+            command.refuse(error)
+
+    def _may_wait(self, command: Command, refusal: OSError | LogFullError) -> bool:
+        full = isinstance(refusal, LogFullError) or refusal.errno in _OUT_OF_SPACE
+        return full and self._limits.on_full == "wait" and isinstance(command, Append | AppendGroup)
+
+    # Between batches.
+
+    async def _look_after_segments(self) -> None:
+        """Keep a spare, name what is dead, remove it; sync and mark when their time has come."""
+        journal = self._journal
+        if journal.wants_spare() and not self._spare_failed:
+            await self._prepare_spare()
+        if self._sync_due:
+            self._sync_due = False
+            if not journal.all_synced:
+                await self._sync()
+        if journal.older or self._early_roll or self._queues.pins.oldest() is None:
+            await self._make_way()
+        if self._mark_due:
+            self._mark_due = False
+            if self._wants_mark():
+                self._marked = True
+                await self._hop(journal.commit_mark, self._queues.pins.oldest())
+
+    async def _make_way(self) -> None:
+        """Leave a dead segment behind, and remove the segments that nothing needs once that is durable."""
+        journal = self._journal
+        oldest = self._queues.pins.oldest()
+        if oldest is None and self._is_worth_a_roll():
+            await self._try(journal.roll, None)
+        elif journal.older and (journal.at.segment if oldest is None else oldest) > journal.durable_oldest:
+            if not self._admission.has_pending():
+                await self._try(journal.commit, Order([], oldest, sync=True, needs_space=False))
+        self._early_roll = False
+        if journal.reclaimable() and not self._unlink_failed:
+            removed = await self._hop(journal.reclaim)
+            self._counters.segments_removed += removed
+            self._unlink_failed = journal.reclaimable()
+            self._spare_failed = False
+            if removed and self._admission.starved:
+                self._feed()
+
+    def _is_worth_a_roll(self) -> bool:
+        at = self._journal.at
+        used = at.end - at.table_end
+        refused = self._early_roll and at.last_batch >= at.first_batch
+        return refused or used > max(EARLY_ROLL_BYTES, 4 * self._queues.table_bytes)
+
+    async def _prepare_spare(self) -> None:
+        try:
+            await self._hop(self._journal.prepare_spare)
+        except OSError:
+            # The next append tries again and is refused if there is still no room.
+            self._spare_failed = True
+            self._counters.io_errors += 1
+
+    async def _try(self, work: Callable[..., Any], *arguments: object) -> None:
+        """Do what can be done later as well: a refusal for space is no failure."""
+        try:
+            receipt = await self._hop(work, *arguments)
+        except (OSError, LogFullError):
+            self._counters.io_errors += 1
+        else:
+            if isinstance(receipt, Receipt):
+                self._count(receipt)
+            else:
+                self._counters.rolls += 1
+
+    async def _sync(self) -> None:
+        seconds = await self._hop(self._journal.sync)
+        self._counters.syncs += 1
+        self._counters.sync_seconds.observe(seconds)
+
+    def _count(self, receipt: Receipt) -> None:
+        counters = self._counters
+        counters.commits += 1
+        counters.written_bytes += receipt.written_bytes
+        counters.rolls += receipt.rolled
+        counters.commit_seconds.observe(receipt.seconds)
+        counters.commit_bytes.observe(receipt.written_bytes)
+        counters.commit_records.observe(len(receipt.records))
+        if receipt.synced:
+            counters.syncs += 1
+            counters.sync_seconds.observe(receipt.sync_seconds)
+        self._spare_failed = self._unlink_failed = False
+
+    # Sleeping and waking.
+
+    async def _has_work(self) -> bool:
+        """Sleep until there is something to do; False when closing and nothing waits."""
+        self._arm_timers()
+        while not (self._admission.has_pending() or self._mark_due or self._sync_due):
+            if self.closing:
+                return False
+            await self._admission.wait()
+        return True
+
+    def _arm_timers(self) -> None:
+        journal, loop = self._journal, self._loop
+        if self._mark_timer is None and self._wants_mark():
+            self._mark_timer = loop.call_later(MARK_SECONDS, self._on_mark_timer)
+        seconds = self._policy.sync_interval_seconds
+        if seconds is not None and self._sync_timer is None and not journal.all_synced:
+            self._sync_timer = loop.call_later(seconds, self._on_sync_timer)
+
+    def _wants_mark(self) -> bool:
+        """Whether the last batch is durable and nothing behind it says so yet."""
+        journal = self._journal
+        return not self._marked and journal.all_synced and journal.at.last_batch >= journal.at.first_batch
+
+    def _on_mark_timer(self) -> None:
+        quiet = self._loop.time() - self._last_batch_time
+        if quiet < MARK_SECONDS:
+            self._mark_timer = self._loop.call_later(MARK_SECONDS - quiet, self._on_mark_timer)
+        else:
+            self._mark_timer = None
+            self._mark_due = True
+            self._admission.wake()
+
+    def _on_sync_timer(self) -> None:
+        self._sync_timer = None
+        self._sync_due = True
+        self._admission.wake()
+
+    def _starve(self) -> None:
+        """Hold appends back until there may be space again."""
+        if self._retry_timer is None:
+            self._retry_timer = self._loop.call_later(RETRY_SECONDS, self._feed)
+
+    def _feed(self) -> None:
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
+        self._admission.feed()
+
+    # Failing.
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop for good: whether this batch was stored is not known, what waits behind it was not."""
+        self.failure = error
+        cause = str(error) or type(error).__name__
+        unknown = LogFailedError(cause, "unknown")
+        never = LogFailedError(cause)
+        unknown.__cause__ = never.__cause__ = error
+        self._admission.closed = never.copy
+        for command in self._in_flight:
+            command.refuse(unknown)
+        self._in_flight = []
+        for command in self._admission.drain():
+            command.refuse(never)
+        self._admission.update()
+
+    async def _hop(self, work: Callable[..., T], *arguments: object) -> T:
+        """Run *work* on the log's thread: one hand-over, one receipt."""
+        hop = self._hops.get(work)
+        if hop is None:
+            hop = self._hops[work] = wrap(work)
+        result: T = await hop(*arguments, executor=self._executor)
+        return result

@@ -1,0 +1,177 @@
+"""Every error the log raises, in one tree under `RecordLogError`.
+
+Facts travel as attributes and the message is made from them, so that a handler can decide without reading text.
+All of them survive pickling (a Spark task or a process pool sends them home).
+
+Whose fault it is differs by class: the caller's (`QueueNotFoundError` … `RecordTooLargeError`), the limits'
+(`LogFullError`), the log's state (`LogClosedError`, `LogFailedError`, `LogLockedError`) and the disk's content
+(`CorruptionError`). A plain `OSError` stays what it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class RecordLogError(Exception):
+    """The root of all errors of this package."""
+
+    def __init__(self, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.facts = facts
+
+    def __str__(self) -> str:
+        return self.message()
+
+    def message(self) -> str:
+        """Say in plain words what happened and what to do."""
+        return " ".join(str(fact) for fact in self.facts)
+
+    def copy(self) -> RecordLogError:
+        """Return a fresh instance with the same facts: one per waiter, as each collects its own traceback."""
+        fresh = type(self)(*self.args)
+        fresh.__cause__ = self.__cause__
+        return fresh
+
+
+class QueueNotFoundError(RecordLogError):
+    """There is no queue of this name."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(queue)
+        self.queue = queue
+
+    def message(self) -> str:
+        return f"queue {self.queue!r} does not exist"
+
+
+class QueueExistsError(RecordLogError):
+    """A queue of this name is already there."""
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(queue)
+        self.queue = queue
+
+    def message(self) -> str:
+        return f"queue {self.queue!r} already exists"
+
+
+class QueueNameError(RecordLogError, ValueError):
+    """The name cannot be a queue's: it is not text, empty, too long or not encodable as UTF-8."""
+
+    def __init__(self, queue: object, reason: str) -> None:
+        super().__init__(queue, reason)
+        self.queue = queue
+        self.reason = reason
+
+    def message(self) -> str:
+        shown = repr(self.queue)
+        return f"queue name {shown if len(shown) <= 80 else shown[:77] + '...'} {self.reason}"
+
+
+class PositionInPastError(RecordLogError):
+    """The position was already given away, and not to these records."""
+
+    def __init__(self, queue: str, position: int, next_position: int) -> None:
+        super().__init__(queue, position, next_position)
+        self.queue = queue
+        self.position = position
+        self.next_position = next_position
+
+    def message(self) -> str:
+        return f"queue {self.queue!r}: position {self.position} is already taken, the next one is {self.next_position}"
+
+
+class RecordTooLargeError(RecordLogError):
+    """The record, or the records of one call, can never fit."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int, limit: str = "record_bytes") -> None:
+        super().__init__(size_bytes, limit_bytes, limit)
+        self.size_bytes = size_bytes
+        self.limit_bytes = limit_bytes
+        self.limit = limit
+
+    def message(self) -> str:
+        return f"{self.size_bytes} bytes are more than {self.limit} allows ({self.limit_bytes})"
+
+
+class LogFullError(RecordLogError):
+    """A limit or the disk is full. Nothing was written; truncate and delete still work, and then appends do.
+
+    `resource` is "memory", "disk" (a limit), "queues" or "space" (the operating system had no more to give, with the
+    OSError as `__cause__`). `used` and `limit` are bytes, or a number of queues; 0 where they are not known.
+    """
+
+    def __init__(self, resource: str, used: int = 0, limit: int = 0) -> None:
+        super().__init__(resource, used, limit)
+        self.resource = resource
+        self.used = used
+        self.limit = limit
+
+    def message(self) -> str:
+        if self.resource == "space":
+            return "the disk has no room for more records: truncate or delete queues, or free space"
+        unit = "" if self.resource == "queues" else " bytes"
+        return f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use; truncate or delete queues"
+
+
+class LogClosedError(RecordLogError):
+    """The log is closed, closing, or belongs to another process or event loop."""
+
+    def __init__(self, reason: str = "the log is closed") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LogFailedError(RecordLogError):
+    """A write or sync failed, so nothing is stored any more by this instance. Reads go on; open again to recover.
+
+    `written` is "unknown" for calls whose batch met the failure (they may be found after reopening, whole, or not) and
+    "no" for calls that came later. The first failure is `__cause__` where it happened in this process.
+    """
+
+    def __init__(self, cause: str, written: str = "no") -> None:
+        super().__init__(cause, written)
+        self.cause = cause
+        self.written = written
+
+    def message(self) -> str:
+        tail = (
+            "whether this call was stored is not known"
+            if self.written == "unknown"
+            else "this call was not stored"
+        )
+        return f"the log failed ({self.cause}); {tail}; close it and open it again to recover"
+
+
+class LogLockedError(RecordLogError):
+    """Another open log, in this or another process, owns the directory."""
+
+    def __init__(self, directory: str, owner_pid: int | None) -> None:
+        super().__init__(directory, owner_pid)
+        self.directory = directory
+        self.owner_pid = owner_pid
+
+    def message(self) -> str:
+        owner = f"process {self.owner_pid}" if self.owner_pid else "another process"
+        return (
+            f"log directory {self.directory!r} is in use by {owner}: one directory has one writer. Use one worker, "
+            "give each worker a directory of its own, or run `mrecordlog serve` and let the workers be its clients"
+        )
+
+
+class CorruptionError(RecordLogError):
+    """Data that was acknowledged is damaged or missing. Nothing was changed.
+
+    `segment` is the file's name, `offset` the byte in it where the damage shows (None where the whole file is meant).
+    """
+
+    def __init__(self, segment: str, offset: int | None, reason: str) -> None:
+        super().__init__(segment, offset, reason)
+        self.segment = segment
+        self.offset = offset
+        self.reason = reason
+
+    def message(self) -> str:
+        place = self.segment if self.offset is None else f"{self.segment} at offset {self.offset}"
+        return f"{place}: {self.reason}"

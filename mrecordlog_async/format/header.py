@@ -1,0 +1,108 @@
+"""The fixed parts: the 64-byte header of a segment and the content of `CLOSED`."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+MAGIC = b"mreclogS"
+CLOSED_MAGIC = b"mreclogC"
+VERSION = 1
+HEADER_BYTES = 64
+
+_HEADER = struct.Struct("<8sI16sQQQQ")
+_CHECKSUM = struct.Struct("<I")
+_CLOSED = struct.Struct("<8sI16sQQQ")
+CLOSED_BYTES = _CLOSED.size + _CHECKSUM.size
+
+assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
+
+
+class HeaderError(ValueError):
+    """The bytes are not a flawless header of a version that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """What a segment says of itself and its predecessor.
+
+    first_batch: number of the first batch in it. previous_end: offset behind the predecessor's last COMMIT (0 in
+    segment 0). oldest_segment: no older one holds anything live.
+    """
+
+    log_id: bytes
+    segment: int
+    first_batch: int
+    previous_end: int
+    oldest_segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Where a log that was closed ends: segment, offset behind its last COMMIT, and that batch's number."""
+
+    log_id: bytes
+    segment: int
+    end: int
+    last_batch: int
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """Encode a segment header, `HEADER_BYTES` long."""
+    return _checked(
+        _HEADER.pack(
+            MAGIC,
+            VERSION,
+            header.log_id,
+            header.segment,
+            header.first_batch,
+            header.previous_end,
+            header.oldest_segment,
+        )
+    )
+
+
+def decode_header(data: bytes | memoryview) -> SegmentHeader:
+    """Decode a segment header; HeaderError says what is wrong with it."""
+    magic, version, *fields = _HEADER.unpack(
+        _unchecked(data[:HEADER_BYTES], HEADER_BYTES, MAGIC, "a segment header")
+    )
+    if version != VERSION:
+        raise HeaderError(f"format version {version} is not known here, only {VERSION}")
+    return SegmentHeader(*fields)
+
+
+def encode_closed(closed: Closed) -> bytes:
+    """Encode the content of `CLOSED`."""
+    return _checked(
+        _CLOSED.pack(CLOSED_MAGIC, VERSION, closed.log_id, closed.segment, closed.end, closed.last_batch)
+    )
+
+
+def decode_closed(data: bytes) -> Closed:
+    """Decode the content of `CLOSED`; HeaderError says what is wrong with it."""
+    magic, version, *fields = _CLOSED.unpack(
+        _unchecked(data, CLOSED_BYTES, CLOSED_MAGIC, "the note of the log's end")
+    )
+    if version != VERSION:
+        raise HeaderError(f"format version {version} is not known here, only {VERSION}")
+    return Closed(*fields)
+
+
+def _checked(body: bytes) -> bytes:
+    return body + _CHECKSUM.pack(crc32c(body))
+
+
+def _unchecked(data: bytes | memoryview, length: int, magic: bytes, what: str) -> bytes:
+    data = bytes(data)
+    if data[: len(magic)] != magic:
+        raise HeaderError(f"{what} does not begin with its magic number")
+    if len(data) != length:
+        raise HeaderError(f"{what} has {len(data)} bytes instead of {length}")
+    body, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
+    # An unknown version is named before the checksum is judged: a later format may check itself in another way.
+    if int.from_bytes(body[8:12], "little") == VERSION and _CHECKSUM.pack(crc32c(body)) != checksum:
+        raise HeaderError(f"{what} fails its checksum")
+    return body

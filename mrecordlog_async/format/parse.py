@@ -1,0 +1,166 @@
+"""From the bytes of a segment to its table and its whole batches. Pure: pieces are handed in, batches come out.
+
+The parser stops for good at the first place that is not the batch that is due there, and says where. What that place
+means (the clean end, a torn tail, damage) is for recovery to judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from mrecordlog_async.format.frame import (
+    FILLER,
+    FIRST,
+    FRAME_HEADER_BYTES,
+    FULL,
+    LAST,
+    MIDDLE,
+    Frame,
+    block_left,
+    read_frame,
+    segment_seed,
+)
+from mrecordlog_async.format.header import HEADER_BYTES
+from mrecordlog_async.format.record import (
+    COMMIT,
+    COMMIT_BYTES,
+    LOG_ID_OFFSET_IN_COMMIT,
+    Commit,
+    LogRecord,
+    RecordError,
+    Table,
+    decode_record,
+    decode_table,
+)
+
+COMMIT_FRAME_BYTES = FRAME_HEADER_BYTES + COMMIT_BYTES
+_LOG_ID_OFFSET_IN_FRAME = FRAME_HEADER_BYTES + LOG_ID_OFFSET_IN_COMMIT
+
+
+class Batch(NamedTuple):
+    """A whole batch: its records, its COMMIT and the offset behind it."""
+
+    records: list[LogRecord]
+    commit: Commit
+    end: int
+
+
+class MalformedError(ValueError):
+    """A frame is valid, so somebody wrote it, but what it holds cannot stand there: damage, or a later version."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(offset, reason)
+        self.offset = offset
+        self.reason = reason
+
+
+class SegmentParser:
+    """Reads one segment from its table on. Feed it pieces in order, each beginning at a block's start.
+
+    table: once read. end: offset behind the last whole batch (or the table), where the next one is due. due_batch: that
+    batch's number. stopped: a place was met that is not it, so later pieces are ignored.
+    """
+
+    def __init__(self, log_id: bytes, segment: int, first_batch: int) -> None:
+        self.table: Table | None = None
+        self.table_end = 0
+        self.end = HEADER_BYTES
+        self.due_batch = first_batch
+        self.stopped = False
+        self.log_id = log_id
+        self._seed = segment_seed(log_id, segment)
+        self._at = HEADER_BYTES
+        self._records: list[LogRecord] = []
+        self._parts: list[bytes] = []
+        self._record_offset = 0
+
+    def feed(self, piece: bytes | memoryview, base: int) -> Iterator[Batch]:
+        """Yield the batches that end in *piece*, whose first byte is at offset *base*.
+
+        Raises MalformedError where a valid frame holds what cannot be there.
+        """
+        view = memoryview(piece)
+        while not self.stopped and self._at < base + len(view):
+            frame = read_frame(view, base, self._at - base, self._seed)
+            if frame is None:
+                self.stopped = True
+                return
+            self._at = frame.end
+            body = self._join(frame)
+            if body is None:
+                continue
+            if self.table is None:
+                self._begin(body)
+            elif (batch := self._add(body)) is not None:
+                yield batch
+
+    def resume(self) -> None:
+        """Forget what was met behind `end`, to read it again from there."""
+        self.stopped = False
+        self._at = self.end
+        self._records = []
+        self._parts = []
+
+    def _join(self, frame: Frame) -> bytes | memoryview | None:
+        """Return the log record that *frame* completes, None as long as there is more to come."""
+        kind, parts = frame.kind, self._parts
+        if kind == FULL and not parts:
+            self._record_offset = frame.offset
+            return frame.payload
+        if kind == FIRST and not parts:
+            self._record_offset = frame.offset
+            parts.append(bytes(frame.payload))
+        elif kind == MIDDLE and parts:
+            parts.append(bytes(frame.payload))
+        elif kind == LAST and parts:
+            parts.append(bytes(frame.payload))
+            self._parts = []
+            return b"".join(parts)
+        elif not (kind == FILLER and not parts):
+            raise MalformedError(frame.offset, "the frames of a log record are out of order")
+        return None
+
+    def _begin(self, body: bytes | memoryview) -> None:
+        try:
+            self.table = decode_table(body)
+        except RecordError as error:
+            raise MalformedError(self._record_offset, str(error)) from None
+        self.end = self.table_end = self._at
+
+    def _add(self, body: bytes | memoryview) -> Batch | None:
+        try:
+            record = decode_record(body)
+        except RecordError as error:
+            raise MalformedError(self._record_offset, str(error)) from None
+        if type(record) is not Commit:
+            self._records.append(record)  # type: ignore[arg-type]  # a record that is no Commit; mypy keeps the union
+            return None
+        if record[:2] != (self.log_id, self.due_batch) or record.batch_offset != self.end:
+            self.stopped = True
+            return None
+        batch = Batch(self._records, record, self._at)
+        self._records = []
+        self.end = self._at
+        self.due_batch += 1
+        return batch
+
+
+def find_commits(data: bytes, base: int, log_id: bytes, segment: int) -> Iterator[Commit]:
+    """Yield every valid COMMIT anywhere in *data*, whose first byte is at offset *base* of the segment.
+
+    At any byte, not only where frames are due: a damaged length hides where the frames behind it begin. The log id,
+    which no client knows, is the pattern.
+    """
+    seed = segment_seed(log_id, segment)
+    view = memoryview(data)
+    found = data.find(log_id)
+    while found >= 0:
+        start = found - _LOG_ID_OFFSET_IN_FRAME
+        if start >= 0 and block_left(base + start) >= COMMIT_FRAME_BYTES:
+            frame = read_frame(view, base, start, seed)
+            if frame is not None and frame.kind == FULL and len(frame.payload) == COMMIT_BYTES:
+                record = decode_record(frame.payload) if frame.payload[0] == COMMIT else None
+                if type(record) is Commit:
+                    yield record
+        found = data.find(log_id, found + 1)

@@ -1,0 +1,578 @@
+"""`MultiRecordLog`: many named queues in one directory, written durably and read from memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from types import TracebackType
+from typing import Any, TypeVar
+
+from aiofiles.ospath import wrap
+
+from mrecordlog_async.engine.admission import SINGLE_OVERHEAD_BYTES, Admission
+from mrecordlog_async.engine.commands import Append, Command, CreateQueue, DeleteQueue, Sync, TruncateQueue
+from mrecordlog_async.engine.opening import OpenedLog, open_log
+from mrecordlog_async.engine.writer import Writer
+from mrecordlog_async.errors import (
+    LogClosedError,
+    LogFailedError,
+    QueueNameError,
+    QueueNotFoundError,
+)
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.metrics import Counters
+from mrecordlog_async.model import (
+    POSITION_MAX,
+    LogState,
+    QueueSummary,
+    Record,
+    RecoveryProgress,
+    RecoveryReport,
+    ResourceUsage,
+    Run,
+)
+from mrecordlog_async.options import GIB, Limits, PersistPolicy
+from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
+
+T = TypeVar("T")
+
+Payload = bytes | bytearray | memoryview
+"""Any bytes-like object; what is not `bytes` is copied when the method is called."""
+
+SEGMENT_BYTES_MIN = 32_768
+
+
+class MultiRecordLog:
+    """Named queues of records in one directory.
+
+    Open it with `async with MultiRecordLog.open(directory) as log` or `log = await MultiRecordLog.open(directory)`.
+    All methods belong to the event loop that opened it; one process has one log per directory.
+
+    Changes (`create_queue`, `append_record`, `append_records`, `truncate`, `delete_queue`) are awaited and answered when
+    they are as durable as the persist policy says. Cancelling such a call before the writer took it withdraws it; after
+    that it abandons the wait, not the write, and whether it was stored is not known: send it again with its position.
+    Reads never wait: they come from memory and show what is on the disk.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        opened: OpenedLog,
+        executor: ThreadPoolExecutor,
+        policy: PersistPolicy,
+        limits: Limits,
+    ) -> None:
+        """Use `open`."""
+        self.directory = directory
+        self.limits = limits
+        self.persist_policy = policy
+        self.recovery_report: RecoveryReport = opened.report
+        self._opened = opened
+        self._queues = opened.queues
+        self._executor = executor
+        self._loop = asyncio.get_running_loop()
+        self._counters = Counters()
+        self._admission = Admission(limits, opened.queues)
+        self._record_bytes_max = limits.record_bytes
+        self._changes: dict[int, list[asyncio.Future[None]]] = {}  # by queue id: who waits for more
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._foreign = False  # a copy in a forked child
+        self._writer = Writer(
+            opened.journal,
+            opened.queues,
+            self._admission,
+            policy,
+            limits,
+            self._counters,
+            executor,
+            self._wake_tails,
+        )
+        self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
+        self._writer_task.add_done_callback(self._on_writer_done)
+        _open_logs.add(self)
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        persist_policy: PersistPolicy | None = None,
+        limits: Limits | None = None,
+        segment_bytes: int = GIB,
+        create: bool = True,
+        on_progress: Callable[[RecoveryProgress], None] | None = None,
+        filesystem: FileSystem | None = None,
+    ) -> OpeningLog:
+        """Open the log in *directory*, making it unless *create* is False. Await it, or enter it with `async with`.
+
+        persist_policy: when a change counts as stored (default `PersistPolicy.always()`). segment_bytes: nominal size of a
+        segment, at least 32 KiB. on_progress: called on the event loop while segments are read. filesystem: what stands
+        between the log and the disk, for tests.
+
+        Raises LogLockedError if another log owns the directory, CorruptionError if acknowledged data is damaged (nothing
+        is changed then), OSError for everything the operating system refuses.
+        """
+        if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
+            raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
+        path = os.path.abspath(os.fspath(directory))
+        opening = partial(
+            _open,
+            path,
+            persist_policy or PersistPolicy.always(),
+            limits or Limits(),
+            segment_bytes,
+            create,
+            on_progress,
+            filesystem or OsFileSystem(),
+        )
+        return OpeningLog(opening)
+
+    # Changes.
+
+    async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
+        """Create *queue*, empty, with next position 0; durable under every policy. True if it was made.
+
+        Raises QueueExistsError unless *exist_ok*, QueueNameError, LogFullError (too many queues, or no space).
+        """
+        self._check_name(queue)
+        return bool(await self._control(CreateQueue(self._new_future(), queue, exist_ok)))
+
+    async def delete_queue(self, queue: str) -> None:
+        """Delete *queue* and all it holds; durable under every policy. One made later under its name is a new queue."""
+        self._check_name(queue)
+        await self._control(DeleteQueue(self._new_future(), queue))
+
+    def append_record(
+        self, queue: str, position: int | None, payload: Payload
+    ) -> Coroutine[Any, Any, int | None]:
+        """Append *payload* to *queue* and wait until it is as safe as the policy says. Answers its position.
+
+        position: None for the next one, or one of the caller's choice, which may leave a gap. A record that is already
+        there at that position answers None and writes nothing, so a call whose outcome is unknown can be sent again.
+
+        Raises QueueNotFoundError, PositionInPastError, RecordTooLargeError, LogFullError.
+        """
+        if type(payload) is not bytes:
+            payload = _copy(payload)
+        if position is None:
+            return self._append_next(queue, payload)
+        return self._append(queue, _check_position(position), [payload])
+
+    def append_records(
+        self, queue: str, position: int | None, payloads: Iterable[Payload]
+    ) -> Coroutine[Any, Any, int | None]:
+        """Append *payloads* at consecutive positions, all or none. Answers the last position.
+
+        None if there was nothing to append, or all were already there at these positions. Otherwise as `append_record`.
+        """
+        copied = [
+            payload if type(payload) is bytes else _copy(payload) for payload in _check_payloads(payloads)
+        ]
+        return self._append(queue, None if position is None else _check_position(position), copied)
+
+    async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
+        """Drop the records of *queue* up to and including *position*; answer how many went.
+
+        A position beyond the end drops all and moves the next position to position + 1. One below the first writes
+        nothing. queue_id: only if the queue is still this incarnation (see `summary`), else QueueNotFoundError.
+        """
+        _check_position(position)
+        self._check_name(queue)
+        dropped = await self._control(TruncateQueue(self._new_future(), queue, position, queue_id))
+        assert isinstance(dropped, int)
+        return dropped
+
+    async def sync(self) -> None:
+        """Wait until everything acknowledged so far is on the medium, whatever the policy."""
+        await self._control(Sync(self._new_future()))
+
+    # Reads.
+
+    def range(self, queue: str, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
+        """Yield the records of *queue* with positions *start* … *stop* - 1; None means from the first, to the last.
+
+        What is yielded is fixed at the call: later appends do not show, and a truncate takes nothing away.
+        """
+        return chain.from_iterable(map(Run.each, self.runs(queue, start, stop)))
+
+    def iter_from(self, queue: str, position: int) -> Iterator[Record]:
+        """Yield the records of *queue* from *position* on, as `range` does."""
+        return self.range(queue, position)
+
+    def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> list[Run]:
+        """Return the same as `range`, as whole runs: no record is touched but at the two ends. Fixed at the call."""
+        return self._queue(queue).runs(start, stop)
+
+    async def tail(self, queue: str, start: int | None = None) -> AsyncGenerator[Record, None]:
+        """Yield the records of *queue* from *start* (default: the first retained) and wait for more.
+
+        Ends when the queue is deleted or the log closes; raises LogFailedError when the log fails. Where records that
+        were not yet yielded are truncated, it goes on behind them.
+        """
+        queue_id = self._queue(queue).id
+        position = 0 if start is None else start
+        while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
+            runs = found.runs(position, None)
+            for run in runs:
+                for record in run.each():
+                    yield record
+                    if self._is_closing():
+                        return
+                position = run.next_position
+            if not runs:
+                await self._change_of(queue_id)
+
+    async def wait_for(self, queue: str, position: int) -> bool:
+        """Wait until *queue* holds a record at *position* or later. False if it was deleted or the log closed."""
+        queue_id = self._queue(queue).id
+        while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
+            if found.next > position:
+                return True
+            await self._change_of(queue_id)
+        return False
+
+    def queue_exists(self, queue: str) -> bool:
+        """Tell whether there is a queue of this name."""
+        self._check_readable()
+        return self._queues.get(queue) is not None
+
+    def list_queues(self) -> list[str]:
+        """Return the names of all queues, sorted."""
+        self._check_readable()
+        return self._queues.names()
+
+    def first_position(self, queue: str) -> int:
+        """Return the lowest position of *queue* that is not truncated; `next_position` if it is empty."""
+        return self._queue(queue).start
+
+    def last_position(self, queue: str) -> int | None:
+        """Return the position before the next one, also when it was truncated; None if nothing was ever appended."""
+        return self._queue(queue).next - 1 if self._queue(queue).next else None
+
+    def next_position(self, queue: str) -> int:
+        """Return the position that the next record of *queue* gets."""
+        return self._queue(queue).next
+
+    def last_record(self, queue: str) -> Record | None:
+        """Return the newest retained record of *queue*."""
+        return self._queue(queue).last_record()
+
+    def queue_summary(self, queue: str) -> QueueSummary:
+        """Return positions and sizes of one queue."""
+        return _summarize(self._queue(queue))
+
+    def summary(self) -> dict[str, QueueSummary]:
+        """Return positions and sizes of every queue, by name."""
+        self._check_readable()
+        return {queue.name: _summarize(queue) for queue in sorted(self._queues, key=lambda queue: queue.name)}
+
+    def resource_usage(self) -> ResourceUsage:
+        """Return what is in use, next to its limits."""
+        journal, limits = self._opened.journal, self.limits
+        return ResourceUsage(
+            memory_bytes=self._queues.memory_bytes,
+            memory_limit_bytes=limits.memory_bytes,
+            disk_bytes=journal.disk_bytes,
+            disk_written_bytes=journal.written_bytes,
+            disk_limit_bytes=limits.disk_bytes,
+            pending_bytes=self._admission.pending_bytes,
+            pending_limit_bytes=limits.pending_bytes,
+            queues=len(self._queues),
+            queues_limit=limits.queues,
+            segments=len(journal.older) + 1,
+        )
+
+    def stats(self) -> Counters:
+        """Return what was counted since the log was opened; the copy does not move."""
+        return self._counters.snapshot()
+
+    @property
+    def state(self) -> LogState:
+        """Where the log is in its life."""
+        if self._closed or self._foreign:
+            return LogState.CLOSED
+        if self._writer.failure is not None:
+            return LogState.FAILED
+        return LogState.CLOSING if self._is_closing() else LogState.OPEN
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What stopped the log, None while it works."""
+        return self._writer.failure
+
+    # The end.
+
+    async def close(self) -> None:
+        """End tails, store what waits, sync, and let go of the directory. Calling it again waits for the same end.
+
+        Never raises for a log that failed: what was acknowledged is on the disk, and everybody else was told. Cancelling
+        stops the waiting, not the closing.
+        """
+        if self._foreign:
+            return
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(), name="mrecordlog close")
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> MultiRecordLog:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _close(self) -> None:
+        if self._admission.closed is None:
+            self._admission.closed = LogClosedError
+            self._admission.update()
+        self._writer.closing = True
+        self._admission.wake()
+        self._wake_tails(None)
+        with suppress(BaseException):
+            await asyncio.shield(self._writer_task)
+        for command in self._admission.drain():
+            command.refuse(LogClosedError("the log was closed before this call found space"))
+        if self._writer.failure is None:
+            await wrap(self._opened.journal.write_closed)(executor=self._executor)
+        await wrap(self._opened.release)(executor=self._executor)
+        self._closed = True
+        _open_logs.discard(self)
+        self._executor.shutdown(wait=False)
+
+    def _on_writer_done(self, task: asyncio.Task[None]) -> None:
+        """Wake whoever waits; a writer that died with its loop gives the directory back behind its thread's last work."""
+        if task.cancelled():
+            self._executor.submit(self._opened.release)
+            self._executor.shutdown(wait=False)
+            self._closed = True
+            _open_logs.discard(self)
+        self._wake_tails(None)
+
+    # Appending.
+
+    async def _append_next(self, queue: str, payload: bytes) -> int | None:
+        """Take the short way for the common call: one comparison, one future, no command of its own."""
+        admission = self._admission
+        size = len(payload) + SINGLE_OVERHEAD_BYTES
+        if size > admission.room or len(payload) > self._record_bytes_max or type(queue) is not str:
+            return await self._append(queue, None, [payload])
+        if asyncio.get_running_loop() is not self._loop:
+            raise LogClosedError("the log belongs to another event loop")
+        admission.room -= size
+        future: asyncio.Future[Any] = self._loop.create_future()
+        admission.add_single(queue, payload, future)
+        position: int | None = await future
+        return position
+
+    async def _append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
+        self._check_name(queue)
+        call = Append(self._new_future(), queue, position, payloads, sum(map(len, payloads)))
+        self._admission.add_append(call)
+        try:
+            answer = await call.future
+        except asyncio.CancelledError:
+            self._admission.withdraw(call)
+            raise
+        assert answer is None or isinstance(answer, int)
+        return answer
+
+    async def _control(self, command: Command) -> object:
+        self._admission.add_control(command)
+        return await command.future
+
+    def _new_future(self) -> asyncio.Future[object]:
+        if asyncio.get_running_loop() is not self._loop:
+            raise LogClosedError("the log belongs to another event loop")
+        return self._loop.create_future()
+
+    # Checks and small helpers.
+
+    def _check_name(self, queue: object) -> None:
+        if not isinstance(queue, str):
+            raise QueueNameError(queue, "is not text")
+        if not queue:
+            raise QueueNameError(queue, "is empty")
+        try:
+            size = len(queue.encode())
+        except UnicodeEncodeError:
+            raise QueueNameError(queue, "cannot be encoded as UTF-8") from None
+        if size > self.limits.name_bytes:
+            raise QueueNameError(queue, f"has {size} bytes, {self.limits.name_bytes} are allowed")
+
+    def _check_readable(self) -> None:
+        if self._closed or self._foreign:
+            raise LogClosedError(_FORKED) if self._foreign else LogClosedError()
+
+    def _queue(self, name: str) -> Queue:
+        self._check_readable()
+        queue = self._queues.get(name) if isinstance(name, str) else None
+        if queue is None:
+            self._check_name(name)
+            raise QueueNotFoundError(name)
+        return queue
+
+    def _is_closing(self) -> bool:
+        return self._writer.closing or self._closed or self._foreign
+
+    async def _change_of(self, queue_id: int) -> None:
+        """Sleep until the queue changes or the log ends; LogFailedError if it failed."""
+        failure = self._writer.failure
+        if failure is not None:
+            raise LogFailedError(str(failure)) from failure
+        future = self._loop.create_future()
+        waiters = self._changes.setdefault(queue_id, [])
+        waiters.append(future)
+        try:
+            await future
+        finally:
+            if future in waiters:
+                waiters.remove(future)
+            if not waiters and self._changes.get(queue_id) is waiters:
+                del self._changes[queue_id]
+
+    def _wake_tails(self, queue_ids: set[int] | None) -> None:
+        """Wake those who wait for one of these queues, None for all."""
+        changes = self._changes
+        if not changes:
+            return
+        for queue_id in list(changes) if queue_ids is None else queue_ids & changes.keys():
+            for future in changes.pop(queue_id):
+                if not future.done():
+                    future.set_result(None)
+
+    def _disown(self) -> None:
+        """In a forked child: drop the copies of the descriptors; the lock and the files are the parent's."""
+        self._foreign = True
+        self._admission.closed = partial(LogClosedError, _FORKED)
+        self._admission.room = -1
+        for handle in self._opened.handles():
+            self._opened.files.close(handle)
+
+
+class OpeningLog:
+    """What `MultiRecordLog.open` returns: await it for the log, or enter it to have the log closed at the end."""
+
+    def __init__(self, opening: Callable[[], Coroutine[Any, Any, MultiRecordLog]]) -> None:
+        self._opening = opening
+        self._log: MultiRecordLog | None = None
+
+    def __await__(self) -> Generator[Any, None, MultiRecordLog]:
+        return self._opening().__await__()
+
+    async def __aenter__(self) -> MultiRecordLog:
+        self._log = await self._opening()
+        return self._log
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._log is not None
+        await self._log.close()
+
+
+async def _open(
+    directory: str,
+    policy: PersistPolicy,
+    limits: Limits,
+    segment_bytes: int,
+    create: bool,
+    on_progress: Callable[[RecoveryProgress], None] | None,
+    files: FileSystem,
+) -> MultiRecordLog:
+    """Recover on the log's own thread. A cancelled open gives the directory back as soon as the thread notices."""
+    loop = asyncio.get_running_loop()
+    executor = ThreadPoolExecutor(1, thread_name_prefix="mrecordlog")
+    abandoned = threading.Event()
+    result: list[OpenedLog] = []
+
+    def report(progress: RecoveryProgress) -> None:
+        if abandoned.is_set():
+            raise LogClosedError("opening was cancelled")
+        if on_progress is not None:
+            with suppress(RuntimeError):  # the loop has ended; `abandoned` follows
+                loop.call_soon_threadsafe(on_progress, progress)
+
+    def work() -> None:
+        result.append(
+            open_log(
+                files,
+                directory,
+                create=create,
+                segment_bytes=segment_bytes,
+                disk_bytes_limit=limits.disk_bytes,
+                on_progress=report,
+            )
+        )
+
+    def give_back() -> None:
+        for opened in result:
+            opened.release()
+
+    try:
+        await wrap(work)(executor=executor)
+        return MultiRecordLog(directory, result[0], executor, policy, limits)
+    except BaseException:
+        abandoned.set()
+        executor.submit(give_back)  # one thread: it runs behind the work
+        executor.shutdown(wait=False)
+        raise
+
+
+_FORKED = "the log belongs to the process that opened it, not to its forked child"
+
+_open_logs: weakref.WeakSet[MultiRecordLog] = weakref.WeakSet()
+
+
+def _disown_after_fork() -> None:
+    for log in list(_open_logs):
+        log._disown()
+    _open_logs.clear()
+
+
+os.register_at_fork(after_in_child=_disown_after_fork)
+
+
+def _copy(payload: object) -> bytes:
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    if isinstance(payload, str):
+        raise TypeError("a payload is bytes, not text: encode it")
+    try:
+        return memoryview(payload).tobytes()  # type: ignore[arg-type]  # any object with a buffer; TypeError otherwise
+    except TypeError:
+        raise TypeError(f"a payload is a bytes-like object, not {type(payload).__name__}") from None
+
+
+def _check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
+    if isinstance(payloads, str | bytes | bytearray | memoryview):
+        raise TypeError("append_records takes several payloads; for one there is append_record")
+    return payloads
+
+
+def _check_position(position: int) -> int:
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise TypeError(f"a position is an int, not {type(position).__name__}")
+    if not 0 <= position <= POSITION_MAX:
+        raise ValueError(f"a position lies in 0 … {POSITION_MAX}, not {position}")
+    return position
+
+
+def _summarize(queue: Queue) -> QueueSummary:
+    return QueueSummary(
+        queue=queue.name,
+        id=queue.id,
+        first_position=queue.start,
+        next_position=queue.next,
+        records=queue.records,
+        bytes=queue.live_bytes(),
+        first_segment=queue.first_segment(),
+    )

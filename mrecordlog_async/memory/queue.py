@@ -1,0 +1,302 @@
+"""One queue: sealed runs and an open tail of small ones.
+
+Runs come as batches made them. One that is large enough is kept as it is; small ones gather in the tail and are joined
+into one when the tail holds about 64 KiB or 1,000 records, when a gap follows, or when the segment changes (a run never
+spans segments). So a retained record costs its payload and four bytes, and truncating drops whole runs from the left:
+its cost does not depend on the queue's length.
+
+Positions are folded by position alone, never by what memory holds: empty is start == next.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+from mrecordlog_async.model import Record, Run
+
+SEAL_BYTES = 65_536
+SEAL_RECORDS = 1_000
+"""The tail is joined into one run when it holds this much."""
+
+KEPT_BYTES = SEAL_BYTES // 4
+KEPT_RECORDS = SEAL_RECORDS // 4
+"""A run this large is kept as it came: joining it again would cost a copy and gain less than two bytes a record."""
+
+RUN_OVERHEAD_BYTES = 170
+"""What a run costs besides its bytes: the tuple, two bytes objects and its place in the deque."""
+
+QUEUE_OVERHEAD_BYTES = 500
+"""What an empty queue costs."""
+
+
+class FoldError(ValueError):
+    """A log record does not fit the state that the records before it made."""
+
+
+class SegmentPins:
+    """Counts, for each segment, the queues that still need it."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, int] = {}
+
+    def add(self, segment: int) -> None:
+        """Note that one more queue holds records in *segment*."""
+        self._queues[segment] = self._queues.get(segment, 0) + 1
+
+    def drop(self, segment: int) -> None:
+        """Note that a queue needs *segment* no more."""
+        left = self._queues[segment] - 1
+        if left:
+            self._queues[segment] = left
+        else:
+            del self._queues[segment]
+
+    def oldest(self) -> int | None:
+        """Return the oldest segment that is needed, None where nothing is retained."""
+        return min(self._queues, default=None)
+
+
+class Queue:
+    """State of one queue. Owned by `Queues`; readers get runs, which never change."""
+
+    __slots__ = (
+        "_pins",
+        "_sealed",
+        "_segments",
+        "_tail",
+        "_tail_bytes",
+        "_tail_records",
+        "held_bytes",
+        "id",
+        "memory_bytes",
+        "name",
+        "next",
+        "records",
+        "start",
+    )
+
+    def __init__(
+        self, queue_id: int, name: str, pins: SegmentPins, start: int = 0, next_position: int = 0
+    ) -> None:
+        self.id = queue_id
+        self.name = name
+        self.start = start
+        self.next = next_position
+        self.records = 0
+        self.held_bytes = 0
+        self.memory_bytes = QUEUE_OVERHEAD_BYTES
+        self._pins = pins
+        self._sealed: deque[Run] = _NOTHING
+        self._tail: list[Run] = []
+        self._tail_bytes = 0
+        self._tail_records = 0
+        self._segments: list[list[int]] = []  # [segment, next position behind its last record], oldest first
+
+    def append(self, segment: int, run: Run) -> None:
+        """Add *run*, which was stored in *segment*. FoldError if its positions are taken."""
+        first, records = run.first_position, run.records
+        if first < self.next:
+            raise FoldError(f"queue {self.name!r}: position {first} comes after {self.next - 1}")
+        if self.start == 0 == self.next:
+            self.start = first
+        if not self._segments or self._segments[-1][0] != segment:
+            self._seal()
+            self._segments.append([segment, 0])
+            self._pins.add(segment)
+        self._segments[-1][1] = first + records
+        kept = len(run.payload) >= KEPT_BYTES or records >= KEPT_RECORDS
+        if kept or first != self.next:
+            self._seal()
+        self.next = first + records
+        self.records += records
+        self.held_bytes += len(run.payload)
+        self.memory_bytes += _memory_bytes(run)
+        if kept:
+            self._add_sealed(run)
+        else:
+            self._add_to_tail(run, records)
+
+    def truncate(self, position: int) -> int:
+        """Drop positions up to and including *position*; return how many records went."""
+        if position < self.start:
+            return 0
+        before = self.records
+        old_start, self.start = self.start, position + 1
+        if self.start >= self.next:
+            self.next = self.start
+            self._clear()
+        else:
+            self._drop_dead_runs(old_start)
+        self._drop_dead_segments()
+        return before - self.records
+
+    def clear(self) -> None:
+        """Let go of everything: the queue is deleted."""
+        self._clear()
+        self.start = self.next
+        self._drop_dead_segments()
+
+    def runs(self, start: int | None, stop: int | None) -> list[Run]:
+        """Return the retained runs with positions *start* … *stop* - 1, cut to them. The list is the caller's."""
+        first = self.start if start is None else max(start, self.start)
+        last = self.next if stop is None else min(stop, self.next)
+        if first >= last:
+            return []
+        index = bisect_right(self._sealed, first, key=_next_position)
+        found = []
+        for run in islice(self._sealed, index, None):
+            if run.first_position >= last:
+                break
+            found.append(run)
+        else:
+            tail_index = bisect_right(self._tail, first, key=_next_position)
+            tail_stop = bisect_right(self._tail, last - 1, key=_first_position)
+            found += self._tail[tail_index:tail_stop]
+        if found:
+            found[0] = found[0].cut(first, last)
+            found[-1] = found[-1].cut(first, last)
+        return found
+
+    def last_record(self) -> Record | None:
+        """Return the newest retained record."""
+        runs = self._tail or self._sealed
+        if not runs:
+            return None
+        run = runs[-1]
+        start, stop = run.ends()[-2:]
+        return Record(run.next_position - 1, run.payload[start:stop])
+
+    def live_bytes(self) -> int:
+        """Return the payload bytes of the positions from start on."""
+        runs = self._sealed or self._tail
+        dead = self.start - runs[0].first_position if runs else 0
+        return self.held_bytes - (runs[0].ends()[dead] if dead > 0 else 0)
+
+    def segments(self) -> list[int]:
+        """Return the segments that hold records of this queue, oldest first."""
+        return [segment for segment, _ in self._segments]
+
+    def first_segment(self) -> int | None:
+        """Return the oldest segment that this queue needs."""
+        return self._segments[0][0] if self._segments else None
+
+    def adopt(self, older: Queue) -> None:
+        """Put what *older*, the same queue up to an earlier segment, holds before what is here; pins are left alone."""
+        older._seal()
+        older._segments += self._segments
+        self._segments = older._segments
+        if older._sealed:
+            older._sealed.extend(self._sealed)
+            self._sealed = older._sealed
+        self.records += older.records
+        self.held_bytes += older.held_bytes
+        self.memory_bytes += older.memory_bytes - QUEUE_OVERHEAD_BYTES
+        self._drop_dead_runs(older.start)
+        self._recount()
+        while self._segments and self._segments[0][1] <= self.start:
+            self._segments.pop(0)
+
+    def pin_anew(self, pins: SegmentPins) -> None:
+        """Count this queue's segments in *pins* from now on."""
+        self._pins = pins
+        for segment in self.segments():
+            pins.add(segment)
+
+    def held_end(self) -> int | None:
+        """Return the position behind the newest retained record, None when nothing is retained."""
+        runs = self._tail or self._sealed
+        return runs[-1].next_position if runs else None
+
+    def _add_sealed(self, run: Run) -> None:
+        if self._sealed is _NOTHING:
+            self._sealed = deque()
+        self._sealed.append(run)
+
+    def _add_to_tail(self, run: Run, records: int) -> None:
+        self._tail.append(run)
+        self._tail_bytes += len(run.payload)
+        self._tail_records += records
+        if self._tail_bytes >= SEAL_BYTES or self._tail_records >= SEAL_RECORDS:
+            self._seal()
+
+    def _seal(self) -> None:
+        tail = self._tail
+        if not tail:
+            return
+        run = tail[0] if len(tail) == 1 else Run.merge(tail)
+        self.memory_bytes += _memory_bytes(run) - sum(map(_memory_bytes, tail))
+        self._add_sealed(run)
+        self._reset_tail()
+
+    def _clear(self) -> None:
+        self._sealed = _NOTHING
+        self._reset_tail()
+        self.records = self.held_bytes = 0
+        self.memory_bytes = QUEUE_OVERHEAD_BYTES
+
+    def _reset_tail(self) -> None:
+        self._tail = []
+        self._tail_bytes = self._tail_records = 0
+
+    def _drop_dead_runs(self, old_start: int) -> None:
+        """Forget the runs that lie wholly below start, and count the records below it that were live before."""
+        start, sealed = self.start, self._sealed
+        while sealed and sealed[0].next_position <= start:
+            self._forget(sealed.popleft(), old_start)
+        if not sealed:
+            dead = bisect_right(self._tail, start, key=_next_position)
+            for run in self._tail[:dead]:
+                self._forget(run, old_start)
+                self._tail_bytes -= len(run.payload)
+                self._tail_records -= run.records
+            del self._tail[:dead]
+        runs = sealed or self._tail
+        if runs:
+            self.records -= max(start - max(runs[0].first_position, old_start), 0)
+
+    def _recount(self) -> None:
+        """Count the live records anew: both halves of an adopted queue had counted theirs."""
+        self.records = sum(run.records for run in self._sealed) + self._tail_records
+        runs = self._sealed or self._tail
+        if runs:
+            self.records -= max(self.start - runs[0].first_position, 0)
+
+    def _forget(self, run: Run, old_start: int) -> None:
+        self.records -= run.next_position - max(run.first_position, old_start)
+        self.held_bytes -= len(run.payload)
+        self.memory_bytes -= _memory_bytes(run)
+
+    def _drop_dead_segments(self) -> None:
+        segments = self._segments
+        while segments and segments[0][1] <= self.start:
+            self._pins.drop(segments.pop(0)[0])
+
+
+_NOTHING: deque[Run] = deque(maxlen=0)
+"""Stands for the sealed runs of a queue that has none: a deque of its own costs 600 bytes."""
+
+
+def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[bytes]) -> bool:
+    """Tell whether every position that *runs* retain holds what *payloads*, counted from *first_position*, hold."""
+    return all(
+        payload == payloads[position - first_position]
+        for run in runs
+        for position, payload in zip(
+            range(run.first_position, run.next_position), run.payloads(), strict=True
+        )
+    )
+
+
+def _memory_bytes(run: Run) -> int:
+    return RUN_OVERHEAD_BYTES + len(run.offsets) + len(run.payload)
+
+
+def _next_position(run: Run) -> int:
+    return run.next_position
+
+
+def _first_position(run: Run) -> int:
+    return run.first_position

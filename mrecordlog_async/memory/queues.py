@@ -1,0 +1,126 @@
+"""All queues of a log, and the fold: one `apply` for a record that was just synced and for one read at open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mrecordlog_async.format.record import (
+    TABLE_BYTES,
+    Append,
+    Create,
+    Delete,
+    LogRecord,
+    Table,
+    TableEntry,
+    Truncate,
+    entry_bytes,
+)
+from mrecordlog_async.memory.queue import FoldError, Queue, SegmentPins
+
+
+class Queues:
+    """The queues by name, the id of the next one, and sums that limits need. One owner: the log's writer."""
+
+    def __init__(self, next_queue_id: int) -> None:
+        self.next_queue_id = next_queue_id
+        self.pins = SegmentPins()
+        self.memory_bytes = 0
+        self.table_bytes = TABLE_BYTES
+        self._by_name: dict[str, Queue] = {}
+        self._by_id: dict[int, Queue] = {}
+
+    @classmethod
+    def from_table(cls, table: Table) -> Queues:
+        """Start from a segment's table: positions without records."""
+        queues = cls(table.next_queue_id)
+        for entry in table.entries:
+            queues._add(Queue(entry.id, entry.name, queues.pins, entry.start, entry.next))
+        return queues
+
+    def table(self) -> Table:
+        """Return the table that the next segment begins with."""
+        entries = (
+            TableEntry(queue.id, queue.name, queue.start, queue.next) for queue in self._by_id.values()
+        )
+        return Table(self.next_queue_id, tuple(entries))
+
+    def get(self, name: str) -> Queue | None:
+        """Return the queue called *name*, None if there is none."""
+        return self._by_name.get(name)
+
+    def by_id(self, queue_id: int) -> Queue | None:
+        """Return the queue with this incarnation id."""
+        return self._by_id.get(queue_id)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Queue]:
+        return iter(self._by_id.values())
+
+    def names(self) -> list[str]:
+        """Return all names, sorted."""
+        return sorted(self._by_name)
+
+    def apply(self, segment: int, record: LogRecord) -> int:
+        """Fold *record*, stored in *segment*, into the state; return how many records it dropped.
+
+        FoldError if it does not fit: an unknown or known queue, or a position that is taken.
+        """
+        if type(record) is Append:
+            queue = self._known(record.id)
+            before = queue.memory_bytes
+            queue.append(segment, record.run)
+            self.memory_bytes += queue.memory_bytes - before
+            return 0
+        if type(record) is Truncate:
+            queue = self._known(record.id)
+            before = queue.memory_bytes
+            dropped = queue.truncate(record.position)
+            self.memory_bytes += queue.memory_bytes - before
+            return dropped
+        if type(record) is Create:
+            return self._create(record)
+        assert type(record) is Delete
+        return self._delete(record)
+
+    def adopt(self, older: Queues) -> None:
+        """Join what was folded from older segments, up to the table that this state began with."""
+        for queue in self:
+            past = older.by_id(queue.id)
+            if past is not None:
+                before = queue.memory_bytes
+                queue.adopt(past)
+                self.memory_bytes += queue.memory_bytes - before
+        self.pins = SegmentPins()
+        for queue in self:
+            queue.pin_anew(self.pins)
+
+    def _known(self, queue_id: int) -> Queue:
+        queue = self._by_id.get(queue_id)
+        if queue is None:
+            raise FoldError(f"a log record names queue id {queue_id}, which does not exist")
+        return queue
+
+    def _create(self, record: Create) -> int:
+        if record.id < self.next_queue_id or record.name in self._by_name:
+            raise FoldError(f"queue {record.name!r} with id {record.id} is created a second time")
+        self.next_queue_id = record.id + 1
+        self._add(Queue(record.id, record.name, self.pins))
+        return 0
+
+    def _delete(self, record: Delete) -> int:
+        queue = self._known(record.id)
+        dropped = queue.records
+        self.memory_bytes -= queue.memory_bytes
+        self.table_bytes -= entry_bytes(queue.name)
+        del self._by_id[queue.id]
+        del self._by_name[queue.name]
+        queue.clear()
+        return dropped
+
+    def _add(self, queue: Queue) -> None:
+        self._by_id[queue.id] = queue
+        self._by_name[queue.name] = queue
+        self.memory_bytes += queue.memory_bytes
+        self.table_bytes += entry_bytes(queue.name)

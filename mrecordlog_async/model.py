@@ -1,0 +1,191 @@
+"""The values that travel: records, runs, and what a log tells about itself.
+
+A **run** is a stretch of consecutive positions of one queue, laid out as Arrow's BinaryArray is: int32 offsets and the
+payloads back to back. It is the body of an append on disk, the unit kept in memory and the block sent to a reader, so
+between the writer and a reader nothing in Python touches a single record.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from itertools import accumulate, count
+from operator import sub
+from typing import NamedTuple
+
+POSITION_MAX = 2**63 - 2
+"""The last position a queue may give away; the next position then still fits into a signed 64-bit integer."""
+
+OFFSET_BYTES = 4
+
+
+class Record(NamedTuple):
+    """One record of a queue."""
+
+    position: int
+    payload: bytes
+
+
+new_record = partial(tuple.__new__, Record)
+"""Make a Record from a pair without a Python frame: 5.7 M records/s against 4.2 M with starmap(Record, ...)."""
+
+
+class Run(NamedTuple):
+    """Consecutive records of one queue.
+
+    first_position: position of the first record. offsets: n+1 int32 in native (little endian) order, from 0 to
+    len(payload). payload: the n payloads back to back. n is at least 1.
+    """
+
+    first_position: int
+    offsets: bytes
+    payload: bytes
+
+    @classmethod
+    def of(cls, first_position: int, payloads: Sequence[bytes]) -> Run:
+        """Join *payloads* into a run; a single one is kept as the object it is."""
+        if len(payloads) == 1:
+            payload = payloads[0]
+            return cls(first_position, b"\0\0\0\0" + len(payload).to_bytes(4, "little"), payload)
+        return cls(
+            first_position, pack_offsets(accumulate(map(len, payloads), initial=0)), b"".join(payloads)
+        )
+
+    @classmethod
+    def merge(cls, runs: Sequence[Run]) -> Run:
+        """Join *runs*, each beginning where the one before it ends, into one."""
+        lengths: list[int] = []
+        for run in runs:
+            ends = run.ends()
+            lengths.extend(map(sub, ends[1:], ends))
+        offsets = pack_offsets(accumulate(lengths, initial=0))
+        return cls(runs[0].first_position, offsets, b"".join([run.payload for run in runs]))
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return len(self.offsets) // OFFSET_BYTES - 1
+
+    @property
+    def next_position(self) -> int:
+        """Position behind the last record."""
+        return self.first_position + len(self.offsets) // OFFSET_BYTES - 1
+
+    def ends(self) -> list[int]:
+        """Return the n+1 offsets as integers."""
+        return memoryview(self.offsets).cast("i").tolist()
+
+    def payloads(self) -> list[bytes]:
+        """Cut the payloads out; the only one of a run is handed out without a copy."""
+        ends = self.ends()
+        payload = self.payload
+        return [payload[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]
+
+    def each(self) -> Iterator[Record]:
+        """Yield the records one by one."""
+        return map(new_record, zip(count(self.first_position), self.payloads()))
+
+    def cut(self, start: int, stop: int) -> Run:
+        """Return the part with positions *start* … *stop* - 1, which must not be empty; the run itself if all is meant."""
+        first = max(start - self.first_position, 0)
+        last = min(stop - self.first_position, self.records)
+        assert first < last, "an empty part of a run is no run"
+        if first == 0 and last == self.records:
+            return self
+        ends = memoryview(self.offsets).cast("i")[first : last + 1].tolist()
+        base = ends[0]
+        offsets = pack_offsets(end - base for end in ends)
+        return Run(self.first_position + first, offsets, self.payload[base : ends[-1]])
+
+    def cut_bytes(self, bytes_max: int) -> Run:
+        """Return the longest head whose payloads hold at most *bytes_max* bytes, but at least one record."""
+        if len(self.payload) <= bytes_max:
+            return self
+        ends = memoryview(self.offsets).cast("i")
+        records = max(bisect_left(ends, bytes_max + 1) - 1, 1)
+        return self.cut(self.first_position, self.first_position + records)
+
+
+class LogState(StrEnum):
+    """Where a log is in its life."""
+
+    RECOVERING = "recovering"
+    OPEN = "open"
+    FAILED = "failed"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryProgress:
+    """How far opening has come, in bytes of segments read."""
+
+    bytes_read: int
+    bytes_total: int
+
+    @property
+    def fraction(self) -> float:
+        """Between 0 and 1."""
+        return min(self.bytes_read / self.bytes_total, 1.0) if self.bytes_total else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening found.
+
+    segments, batches, records and bytes count what was read (records and bytes: of appends, live or not). clean: the log
+    ended where a writer stopped between two batches. Otherwise dropped_bytes lie behind segment/offset that nobody was
+    promised: a batch that was being written, cut and zeroed. created: there was no log before.
+    """
+
+    created: bool
+    clean: bool
+    segments: int
+    batches: int
+    records: int
+    bytes: int
+    dropped_bytes: int
+    segment: str
+    offset: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
+    """One queue: its incarnation id, positions, how much it retains and the oldest segment it keeps on disk.
+
+    first_position is the lowest one not truncated, next_position the one the next append gets; equal when empty.
+    """
+
+    queue: str
+    id: int
+    first_position: int
+    next_position: int
+    records: int
+    bytes: int
+    first_segment: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUsage:
+    """Bytes in use and their limits. disk_bytes counts space reserved, disk_written_bytes what holds data."""
+
+    memory_bytes: int
+    memory_limit_bytes: int
+    disk_bytes: int
+    disk_written_bytes: int
+    disk_limit_bytes: int
+    pending_bytes: int
+    pending_limit_bytes: int
+    queues: int
+    queues_limit: int
+    segments: int
+
+
+def pack_offsets(offsets: Iterator[int] | Sequence[int]) -> bytes:
+    """Pack integers as int32; OverflowError above 2 GiB."""
+    return array("i", offsets).tobytes()

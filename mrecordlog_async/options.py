@@ -1,0 +1,108 @@
+"""What a caller may choose: when a record counts as stored, and how much the log may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class PersistAction(StrEnum):
+    """What persisting means. Every batch is handed to the operating system at once in either case."""
+
+    FLUSH = "flush"
+    """Survives the end of the process (kill -9), not a crash of the machine."""
+    FSYNC = "fsync"
+    """Survives a crash of the machine and a power cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersistPolicy:
+    """When an answer is given, relative to the sync of what it answers.
+
+    | policy | answered after | a power cut may take |
+    |---|---|---|
+    | `always()` | write and sync | nothing that was answered |
+    | `interval(seconds)` | write | the batches of the last *seconds*, newest first |
+    | `never()` | write | what the operating system had not written yet, newest first |
+
+    kill -9 takes nothing under any of them. With `action=FLUSH` no policy syncs by itself. Creating and deleting
+    queues, rolling to a new segment, `sync()` and `close()` always sync the whole log.
+    """
+
+    kind: Literal["always", "interval", "never"] = "always"
+    action: PersistAction = PersistAction.FSYNC
+    interval_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("always", "interval", "never"):
+            raise ValueError(f"unknown persist policy {self.kind!r}: always, interval or never")
+        if self.kind == "interval" and not self.interval_seconds > 0:
+            raise ValueError(f"interval_seconds must be above 0, not {self.interval_seconds}")
+        PersistAction(self.action)
+
+    @classmethod
+    def always(cls, *, action: PersistAction = PersistAction.FSYNC) -> PersistPolicy:
+        """Persist every batch before it is answered (the default)."""
+        return cls("always", action)
+
+    @classmethod
+    def interval(cls, seconds: float, *, action: PersistAction = PersistAction.FSYNC) -> PersistPolicy:
+        """Answer after the write and persist every *seconds* seconds, by a timer of its own."""
+        return cls("interval", action, float(seconds))
+
+    @classmethod
+    def never(cls, *, action: PersistAction = PersistAction.FSYNC) -> PersistPolicy:
+        """Answer after the write and leave persisting to the operating system."""
+        return cls("never", action)
+
+    @property
+    def syncs_each_batch(self) -> bool:
+        """Whether a batch is synced before it is answered."""
+        return self.kind == "always" and self.action is PersistAction.FSYNC
+
+    @property
+    def sync_interval_seconds(self) -> float | None:
+        """Seconds between syncs by the timer, None where no timer syncs."""
+        return (
+            self.interval_seconds if self.kind == "interval" and self.action is PersistAction.FSYNC else None
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the log may hold. Limits push back on appends and creates; they never prevent open, truncate or delete.
+
+    memory_bytes: retained payloads with their bookkeeping. disk_bytes: space reserved for segments.
+    pending_bytes: what callers wait for; above it callers wait in order. record_bytes: one payload.
+    name_bytes: a queue's name in UTF-8. queues: how many there may be.
+    on_full: when memory or disk is full, "raise" `LogFullError` or "wait" until there is room.
+    """
+
+    memory_bytes: int = 4 * GIB
+    disk_bytes: int = 16 * GIB
+    pending_bytes: int = 128 * MIB
+    record_bytes: int = 64 * MIB
+    name_bytes: int = 255
+    queues: int = 1_000_000
+    on_full: Literal["raise", "wait"] = "raise"
+
+    def __post_init__(self) -> None:
+        for name in ("memory_bytes", "disk_bytes", "pending_bytes", "record_bytes", "name_bytes", "queues"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number above 0, not {value!r}")
+        if self.record_bytes >= 2 * GIB:
+            raise ValueError("record_bytes must be below 2 GiB: offsets inside a run are 32 bits wide")
+        if self.pending_bytes < self.record_bytes:
+            raise ValueError(
+                "pending_bytes must be at least record_bytes, or the largest record could never wait"
+            )
+        if self.name_bytes > 65_535:
+            raise ValueError("name_bytes must be at most 65535: a name's length is 16 bits wide on disk")
+        if self.on_full not in ("raise", "wait"):
+            raise ValueError(f"on_full must be 'raise' or 'wait', not {self.on_full!r}")

@@ -1,0 +1,217 @@
+"""The only place that touches the operating system.
+
+Everything the log does to a disk goes through one `FileSystem` object, so that tests can put a disk in its place that
+forgets what was not synced, or fails at the n-th call. Methods are as thin as can be: one system call each, offsets
+given, errors as plain OSError. A handle is the file descriptor as an int and means nothing outside its FileSystem.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+"""What can be written: contiguous bytes."""
+
+BUFFERS_MAX = 1024
+"""Buffers that one write may carry (IOV_MAX of Linux)."""
+
+
+class FileSystem(Protocol):
+    """What the log asks of a disk. `path` is a name under the log's directory or the directory itself."""
+
+    def make_directory(self, path: str) -> None:
+        """Create *path*, private to the owner (0700); FileExistsError, FileNotFoundError for a missing parent."""
+
+    def names(self, path: str) -> list[str]:
+        """List a directory."""
+
+    def open_directory(self, path: str) -> int:
+        """Open a directory for `sync_directory` (NotADirectoryError for a file)."""
+
+    def create(self, path: str) -> int:
+        """Make an empty file (0600) that must not exist, open for reading and writing."""
+
+    def open(self, path: str, *, write: bool = True) -> int:
+        """Open a file that exists."""
+
+    def close(self, handle: int) -> None:
+        """Close a handle. Never raises: nothing that matters waits for close."""
+
+    def size(self, handle: int) -> int:
+        """Return the file's length in bytes."""
+
+    def mode(self, path: str) -> int:
+        """Return the permission bits."""
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        """Read up to *length* bytes; fewer only at the end of the file."""
+
+    def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write at most `BUFFERS_MAX` buffers at *offset*; return the bytes taken, which may be fewer."""
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        """Make sure that *length* bytes from *offset* have space, growing the file if need be. Reads as zeros."""
+
+    def cut(self, handle: int, size: int) -> None:
+        """Set the file's length, giving back what lies behind."""
+
+    def sync(self, handle: int) -> None:
+        """Wait until content and size are on the medium."""
+
+    def sync_directory(self, handle: int) -> None:
+        """Wait until the directory's entries are on the medium."""
+
+    def forget_cache(self, handle: int) -> None:
+        """Drop clean pages, so that the next read asks the medium."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file its new name in one step."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file."""
+
+    def lock(self, path: str) -> int:
+        """Take the exclusive lock on *path*, creating the file; BlockingIOError if somebody holds it."""
+
+
+class OsFileSystem:
+    """The real disk, through the `os` module."""
+
+    def make_directory(self, path: str) -> None:
+        """See `FileSystem`."""
+        os.mkdir(path, mode=0o700)
+
+    def names(self, path: str) -> list[str]:
+        """See `FileSystem`."""
+        return os.listdir(path)
+
+    def open_directory(self, path: str) -> int:
+        """See `FileSystem`."""
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def create(self, path: str) -> int:
+        """See `FileSystem`."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def open(self, path: str, *, write: bool = True) -> int:
+        """See `FileSystem`."""
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def close(self, handle: int) -> None:
+        """See `FileSystem`."""
+        with contextlib.suppress(OSError):
+            os.close(handle)
+
+    def size(self, handle: int) -> int:
+        """See `FileSystem`."""
+        return os.fstat(handle).st_size
+
+    def mode(self, path: str) -> int:
+        """See `FileSystem`."""
+        return os.stat(path).st_mode & 0o7777
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        """See `FileSystem`."""
+        return os.pread(handle, length, offset)
+
+    def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """See `FileSystem`."""
+        return os.pwritev(handle, buffers, offset)
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        """See `FileSystem`."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, offset, length)
+            return
+        _reserve_by_writing(handle, offset, length)
+
+    def cut(self, handle: int, size: int) -> None:
+        """See `FileSystem`."""
+        os.ftruncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        """See `FileSystem`. macOS flushes the drive's cache only when asked by name."""
+        if sys.platform == "darwin":
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(handle)
+
+    def sync_directory(self, handle: int) -> None:
+        """See `FileSystem`. A full fsync: fdatasync need not wait for a change of entries alone."""
+        os.fsync(handle)
+
+    def forget_cache(self, handle: int) -> None:
+        """See `FileSystem`."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def rename(self, old: str, new: str) -> None:
+        """See `FileSystem`."""
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        """See `FileSystem`."""
+        os.unlink(path)
+
+    def lock(self, path: str) -> int:
+        """See `FileSystem`. flock belongs to the open file: it dies with the process and no other close releases it."""
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+
+def write_all(files: FileSystem, handle: int, buffers: Sequence[Buffer], offset: int) -> None:
+    """Write every buffer, going on after a short write; OSError(EIO) if the disk takes nothing."""
+    for group in range(0, len(buffers), BUFFERS_MAX):
+        rest = list(buffers[group : group + BUFFERS_MAX])
+        total = sum(map(len, rest))
+        while total:
+            taken = files.write(handle, rest, offset)
+            if taken <= 0:
+                raise OSError(errno.EIO, "the disk accepts no bytes")
+            offset += taken
+            total -= taken
+            if total:
+                rest = _behind(rest, taken)
+
+
+def read_exact(files: FileSystem, handle: int, length: int, offset: int) -> bytes:
+    """Read *length* bytes, fewer only where the file ends."""
+    piece = files.read(handle, length, offset)
+    if len(piece) == length or not piece:
+        return piece
+    pieces = [piece]
+    have = len(piece)
+    while have < length:
+        piece = files.read(handle, length - have, offset + have)
+        if not piece:
+            break
+        pieces.append(piece)
+        have += len(piece)
+    return b"".join(pieces)
+
+
+def _behind(buffers: list[Buffer], taken: int) -> list[Buffer]:
+    for index, buffer in enumerate(buffers):
+        if taken < len(buffer):
+            return [memoryview(buffer)[taken:], *buffers[index + 1 :]]
+        taken -= len(buffer)
+    return []
+
+
+def _reserve_by_writing(handle: int, offset: int, length: int) -> None:
+    """Write zeros where the system has no posix_fallocate, behind the present end only."""
+    size = os.fstat(handle).st_size
+    at, end = max(offset, size), offset + length
+    while at < end:
+        at += os.pwrite(handle, bytes(min(1 << 20, end - at)), at)

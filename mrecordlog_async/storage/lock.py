@@ -1,0 +1,52 @@
+"""One writer per directory: an flock on `LOCK`, with the owner's pid inside for the message to the second one.
+
+The file is never removed: two processes could then hold locks on two files of the same name. The lock belongs to the
+open file, so it ends with the process however that dies, and a forked child that closes its copy releases nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+from mrecordlog_async.errors import LogLockedError
+from mrecordlog_async.storage.filesystem import FileSystem
+
+LOCK_NAME = "LOCK"
+
+
+def take_lock(files: FileSystem, directory: str) -> int:
+    """Lock *directory* and return the handle that holds the lock; LogLockedError with the owner's pid if it is taken."""
+    path = f"{directory}/{LOCK_NAME}"
+    try:
+        handle = files.lock(path)
+    except BlockingIOError:
+        raise LogLockedError(directory, _owner(files, path)) from None
+    try:
+        _write_owner(files, handle)
+    except BaseException:
+        files.close(handle)
+        raise
+    return handle
+
+
+def _write_owner(files: FileSystem, handle: int) -> None:
+    """Note the pid for a second opener. A disk too full for these bytes does not keep the log shut."""
+    try:
+        files.cut(handle, 0)
+        files.write(handle, [b"%d\n" % os.getpid()], 0)
+    except OSError:
+        return
+
+
+def _owner(files: FileSystem, path: str) -> int | None:
+    try:
+        handle = files.open(path, write=False)
+    except OSError:
+        return None
+    try:
+        text = files.read(handle, 32, 0).strip()
+    except OSError:
+        return None
+    finally:
+        files.close(handle)
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,102 @@
+"""Segments as files: their names, reading them in pieces, and growing one whose space is reserved before it is written.
+
+Leaves to others what the bytes mean. A `SegmentFile` belongs to the log's thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from mrecordlog_async.format.frame import BLOCK_BYTES
+from mrecordlog_async.options import MIB
+from mrecordlog_async.storage.filesystem import Buffer, FileSystem, read_exact, write_all
+
+PIECE_BYTES = 4 * MIB
+"""Segments are read in pieces of this size, a whole number of blocks: large enough for the disk, small in memory."""
+
+STEP_BYTES_MIN = 1 * MIB
+STEP_BYTES_MAX = 64 * MIB
+"""A segment grows by steps that double between these."""
+
+TEMPORARY_SUFFIX = ".tmp"
+CLOSED_NAME = "CLOSED"
+
+_SEGMENT_NAME = re.compile(r"wal-(\d{20})")
+
+
+def segment_name(number: int) -> str:
+    """Return the file name of segment *number*."""
+    return f"wal-{number:020}"
+
+
+def segment_number(name: str) -> int | None:
+    """Return the number of the segment called *name*, None for any other file."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def list_segments(names: Sequence[str]) -> list[int]:
+    """Return the numbers of the segments among *names*, ascending."""
+    return sorted(number for number in map(segment_number, names) if number is not None)
+
+
+def read_pieces(files: FileSystem, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) from the block of *offset* up to *stop* or the end of the file, in pieces of whole blocks."""
+    at = offset - offset % BLOCK_BYTES
+    while at < stop:
+        piece = read_exact(files, handle, min(PIECE_BYTES, stop - at), at)
+        if not piece:
+            return
+        yield at, piece
+        at += len(piece)
+
+
+class SegmentFile:
+    """A segment that grows: `reserved_bytes` have space on the disk, so writing into them cannot run out of it."""
+
+    def __init__(self, files: FileSystem, path: str, handle: int, reserved_bytes: int) -> None:
+        self.files = files
+        self.path = path
+        self.handle = handle
+        self.reserved_bytes = reserved_bytes
+        self._step_bytes = STEP_BYTES_MIN
+
+    def reserve(self, end: int, limit: int) -> None:
+        """Make sure that bytes up to *end* have space; OSError and nothing changed if the disk has no room.
+
+        A larger step, up to *limit*, is tried first, so that most batches find their space already there.
+        """
+        if end <= self.reserved_bytes:
+            return
+        step_end = max(end, min(self.reserved_bytes + self._step_bytes, limit))
+        try:
+            self._grow(step_end)
+        except OSError:
+            if step_end == end:
+                raise
+            self._grow(end)
+        self._step_bytes = min(self._step_bytes * 2, STEP_BYTES_MAX)
+
+    def _grow(self, end: int) -> None:
+        size = self.files.size(self.handle)
+        try:
+            self.files.reserve(self.handle, self.reserved_bytes, end - self.reserved_bytes)
+        except OSError:
+            # ext4 keeps what a failed reservation got: give it back, or the disk stays full of nothing.
+            if self.files.size(self.handle) > size:
+                self.files.cut(self.handle, size)
+            raise
+        self.reserved_bytes = end
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write *buffers* at *offset*; an OSError leaves the content unknown."""
+        write_all(self.files, self.handle, buffers, offset)
+
+    def sync(self) -> None:
+        """Wait until everything written is on the medium."""
+        self.files.sync(self.handle)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.files.close(self.handle)
