@@ -112,7 +112,9 @@ class LogFullError(RecordLogError):
         if self.resource == "space":
             return "the disk has no room for more records: truncate or delete queues, or free space"
         unit = "" if self.resource == "queues" else " bytes"
-        return f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use; truncate or delete queues"
+        return (
+            f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use; truncate or delete queues"
+        )
 
 
 class LogClosedError(RecordLogError):
@@ -136,11 +138,7 @@ class LogFailedError(RecordLogError):
         self.written = written
 
     def message(self) -> str:
-        tail = (
-            "whether this call was stored is not known"
-            if self.written == "unknown"
-            else "this call was not stored"
-        )
+        tail = "whether this call was stored is not known" if self.written == "unknown" else "this call was not stored"
         return f"the log failed ({self.cause}); {tail}; close it and open it again to recover"
 
 

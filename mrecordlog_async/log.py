@@ -150,9 +150,7 @@ class MultiRecordLog:
         self._check_name(queue)
         await self._control(DeleteQueue(self._new_future(), queue))
 
-    def append_record(
-        self, queue: str, position: int | None, payload: Payload
-    ) -> Coroutine[Any, Any, int | None]:
+    def append_record(self, queue: str, position: int | None, payload: Payload) -> Coroutine[Any, Any, int | None]:
         """Append *payload* to *queue* and wait until it is as safe as the policy says. Answers its position.
 
         position: None for the next one, or one of the caller's choice, which may leave a gap. A record that is already
@@ -173,9 +171,7 @@ class MultiRecordLog:
 
         None if there was nothing to append, or all were already there at these positions. Otherwise as `append_record`.
         """
-        copied = [
-            payload if type(payload) is bytes else _copy(payload) for payload in _check_payloads(payloads)
-        ]
+        copied = [payload if type(payload) is bytes else _copy(payload) for payload in _check_payloads(payloads)]
         return self._append(queue, None if position is None else _check_position(position), copied)
 
     async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:

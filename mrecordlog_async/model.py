@@ -51,9 +51,7 @@ class Run(NamedTuple):
         if len(payloads) == 1:
             payload = payloads[0]
             return cls(first_position, b"\0\0\0\0" + len(payload).to_bytes(4, "little"), payload)
-        return cls(
-            first_position, pack_offsets(accumulate(map(len, payloads), initial=0)), b"".join(payloads)
-        )
+        return cls(first_position, pack_offsets(accumulate(map(len, payloads), initial=0)), b"".join(payloads))
 
     @classmethod
     def merge(cls, runs: Sequence[Run]) -> Run:

@@ -68,9 +68,7 @@ class PersistPolicy:
     @property
     def sync_interval_seconds(self) -> float | None:
         """Seconds between syncs by the timer, None where no timer syncs."""
-        return (
-            self.interval_seconds if self.kind == "interval" and self.action is PersistAction.FSYNC else None
-        )
+        return self.interval_seconds if self.kind == "interval" and self.action is PersistAction.FSYNC else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +97,7 @@ class Limits:
         if self.record_bytes >= 2 * GIB:
             raise ValueError("record_bytes must be below 2 GiB: offsets inside a run are 32 bits wide")
         if self.pending_bytes < self.record_bytes:
-            raise ValueError(
-                "pending_bytes must be at least record_bytes, or the largest record could never wait"
-            )
+            raise ValueError("pending_bytes must be at least record_bytes, or the largest record could never wait")
         if self.name_bytes > 65_535:
             raise ValueError("name_bytes must be at most 65535: a name's length is 16 bits wide on disk")
         if self.on_full not in ("raise", "wait"):

@@ -82,8 +82,7 @@ def build(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
     for record in records:
         if type(record) is PlannedRun:
             built += [
-                log_record.Append(record.id, run)
-                for run in split_into_runs(record.first_position, record.payloads)
+                log_record.Append(record.id, run) for run in split_into_runs(record.first_position, record.payloads)
             ]
         else:
             built.append(record)  # type: ignore[arg-type]  # a record that is no PlannedRun; mypy keeps the union

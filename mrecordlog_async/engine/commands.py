@@ -119,9 +119,7 @@ class TruncateQueue(Command):
     __slots__ = ("position", "queue", "queue_id")
     frees_space = True
 
-    def __init__(
-        self, future: asyncio.Future[object], queue: str, position: int, queue_id: int | None
-    ) -> None:
+    def __init__(self, future: asyncio.Future[object], queue: str, position: int, queue_id: int | None) -> None:
         super().__init__(future)
         self.queue = queue
         self.position = position

@@ -333,9 +333,7 @@ class Journal:
         at.last_batch += 1
         self.named_oldest = at.segment if order.oldest_segment is None else order.oldest_segment
         sync_seconds = self.sync() if order.sync else 0.0
-        return Receipt(
-            records, at.segment, written, order.sync, rolled, time.perf_counter() - begun, sync_seconds
-        )
+        return Receipt(records, at.segment, written, order.sync, rolled, time.perf_counter() - begun, sync_seconds)
 
     def _enter(self, spare: SegmentFile, path: str, header: SegmentHeader, table_end: int) -> None:
         old, at = self._file, self.at

@@ -100,9 +100,7 @@ def _open_directory(files: FileSystem, directory: str, create: bool) -> int:
         _make_directory(files, directory)
         handle = files.open_directory(directory)
     if files.mode(directory) & 0o077:
-        logger.warning(
-            "log directory %r can be read or written by other users; 0700 is recommended", directory
-        )
+        logger.warning("log directory %r can be read or written by other users; 0700 is recommended", directory)
     return handle
 
 
@@ -133,9 +131,7 @@ def _make_log(
         raise FileNotFoundError(errno.ENOENT, "there is no log, and create=False", directory)
     foreign = [name for name in names if not _may_stand_beside_a_new_log(name)]
     if foreign:
-        raise OSError(
-            errno.ENOTEMPTY, f"a new log wants a directory of its own, and here is {foreign[0]!r}", directory
-        )
+        raise OSError(errno.ENOTEMPTY, f"a new log wants a directory of its own, and here is {foreign[0]!r}", directory)
     # Before segment 0 exists, whoever made the directory: once a segment is there nobody syncs the parent again.
     _sync_parent(files, directory)
     queues = Queues(secrets.randbits(FIRST_QUEUE_ID_BITS))

@@ -147,9 +147,7 @@ def repair_tail(files: FileSystem, handle: int, contents: Contents) -> None:
     )
 
 
-def remove_leftovers(
-    files: FileSystem, directory: str, names: list[str], contents: Contents
-) -> list[tuple[int, int]]:
+def remove_leftovers(files: FileSystem, directory: str, names: list[str], contents: Contents) -> list[tuple[int, int]]:
     """Remove temporary files and segments that nothing needs; return the segments that would not go."""
     for name in names:
         if name.endswith(TEMPORARY_SUFFIX) and name.startswith(("wal-", CLOSED_NAME)):
@@ -181,9 +179,7 @@ class _Fold:
             self.queues = Queues.from_table(table)
             self.first_table = table
         elif self.queues.table() != table:
-            raise CorruptionError(
-                name, HEADER_BYTES, "its table of queues is not what the segment before it left"
-            )
+            raise CorruptionError(name, HEADER_BYTES, "its table of queues is not what the segment before it left")
 
     def add(self, name: str, segment: int, batch: Batch) -> None:
         """Apply a batch."""
@@ -263,9 +259,7 @@ class _LogReader:
         assert fold.queues is not None and fold.first_table is not None
         oldest = max(header.oldest_segment, fold.oldest_segment)
         if oldest > number:
-            raise CorruptionError(
-                name, None, f"it names segment {oldest} as live, but is itself the last one"
-            )
+            raise CorruptionError(name, None, f"it names segment {oldest} as live, but is itself the last one")
         contents = Contents(
             log_id=header.log_id,
             segment=number,
@@ -308,9 +302,7 @@ class _LogReader:
                 doubted = parser.end
                 parser.resume()
 
-    def _feed(
-        self, handle: int, name: str, number: int, parser: SegmentParser, fold: _Fold, stop: int
-    ) -> None:
+    def _feed(self, handle: int, name: str, number: int, parser: SegmentParser, fold: _Fold, stop: int) -> None:
         """Read a segment from where *parser* stands up to *stop*, folding each batch as it comes."""
         begun = parser.table is not None
         try:
@@ -371,9 +363,7 @@ class _LogReader:
         """Read the live segments before the last and join what they hold; return the first one's table."""
         missing = next((number for number in numbers if number not in self._numbers), None)
         if missing is not None:
-            raise CorruptionError(
-                segment_name(missing), None, "the segment is missing, and it held live data"
-            )
+            raise CorruptionError(segment_name(missing), None, "the segment is missing, and it held live data")
         if not numbers:
             return None
         handles: dict[int, int] = {}

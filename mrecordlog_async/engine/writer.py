@@ -159,9 +159,7 @@ class Writer:
             return None
         sync = self._policy.syncs_each_batch or batch.must_sync
         oldest = self._queues.pins.oldest()
-        receipt = await self._hop(
-            journal.commit, Order(batch.records, oldest, sync, batch.needs_space, may_roll)
-        )
+        receipt = await self._hop(journal.commit, Order(batch.records, oldest, sync, batch.needs_space, may_roll))
         self._last_batch_time = self._loop.time()
         self._marked = False
         self._count(receipt)

@@ -118,10 +118,7 @@ def read_frame(piece: memoryview, base: int, at: int, seed: int) -> Frame | None
     if kind == 0 or kind > FILLER or length > left - FRAME_HEADER_BYTES:
         return None
     payload = piece[start : start + length]
-    if (
-        len(payload) < length
-        or crc32c(payload, crc32c(_CHECKED.pack(base + at, length, kind), seed)) != checksum
-    ):
+    if len(payload) < length or crc32c(payload, crc32c(_CHECKED.pack(base + at, length, kind), seed)) != checksum:
         return None
     return Frame(base + at, base + start + length, kind, payload)
 

@@ -66,9 +66,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 def decode_header(data: bytes | memoryview) -> SegmentHeader:
     """Decode a segment header; HeaderError says what is wrong with it."""
-    magic, version, *fields = _HEADER.unpack(
-        _unchecked(data[:HEADER_BYTES], HEADER_BYTES, MAGIC, "a segment header")
-    )
+    magic, version, *fields = _HEADER.unpack(_unchecked(data[:HEADER_BYTES], HEADER_BYTES, MAGIC, "a segment header"))
     if version != VERSION:
         raise HeaderError(f"format version {version} is not known here, only {VERSION}")
     return SegmentHeader(*fields)
@@ -76,16 +74,12 @@ def decode_header(data: bytes | memoryview) -> SegmentHeader:
 
 def encode_closed(closed: Closed) -> bytes:
     """Encode the content of `CLOSED`."""
-    return _checked(
-        _CLOSED.pack(CLOSED_MAGIC, VERSION, closed.log_id, closed.segment, closed.end, closed.last_batch)
-    )
+    return _checked(_CLOSED.pack(CLOSED_MAGIC, VERSION, closed.log_id, closed.segment, closed.end, closed.last_batch))
 
 
 def decode_closed(data: bytes) -> Closed:
     """Decode the content of `CLOSED`; HeaderError says what is wrong with it."""
-    magic, version, *fields = _CLOSED.unpack(
-        _unchecked(data, CLOSED_BYTES, CLOSED_MAGIC, "the note of the log's end")
-    )
+    magic, version, *fields = _CLOSED.unpack(_unchecked(data, CLOSED_BYTES, CLOSED_MAGIC, "the note of the log's end"))
     if version != VERSION:
         raise HeaderError(f"format version {version} is not known here, only {VERSION}")
     return Closed(*fields)

@@ -78,9 +78,7 @@ class Queue:
         "start",
     )
 
-    def __init__(
-        self, queue_id: int, name: str, pins: SegmentPins, start: int = 0, next_position: int = 0
-    ) -> None:
+    def __init__(self, queue_id: int, name: str, pins: SegmentPins, start: int = 0, next_position: int = 0) -> None:
         self.id = queue_id
         self.name = name
         self.start = start
@@ -284,9 +282,7 @@ def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[b
     return all(
         payload == payloads[position - first_position]
         for run in runs
-        for position, payload in zip(
-            range(run.first_position, run.next_position), run.payloads(), strict=True
-        )
+        for position, payload in zip(range(run.first_position, run.next_position), run.payloads(), strict=True)
     )
 
 

@@ -39,9 +39,7 @@ class Queues:
 
     def table(self) -> Table:
         """Return the table that the next segment begins with."""
-        entries = (
-            TableEntry(queue.id, queue.name, queue.start, queue.next) for queue in self._by_id.values()
-        )
+        entries = (TableEntry(queue.id, queue.name, queue.start, queue.next) for queue in self._by_id.values())
         return Table(self.next_queue_id, tuple(entries))
 
     def get(self, name: str) -> Queue | None:
