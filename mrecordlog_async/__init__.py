@@ -36,6 +36,7 @@ from mrecordlog_async.model import (
     Run,
 )
 from mrecordlog_async.options import Limits, PersistAction, PersistPolicy
+from mrecordlog_async.readonly import ReadOnlyLog
 
 __all__ = [
     "CorruptionError",
@@ -55,6 +56,7 @@ __all__ = [
     "QueueNameError",
     "QueueNotFoundError",
     "QueueSummary",
+    "ReadOnlyLog",
     "Record",
     "RecordLogError",
     "RecordTooLargeError",

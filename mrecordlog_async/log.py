@@ -6,15 +6,14 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from types import TracebackType
 from typing import Any, TypeVar
 
-from aiofiles.ospath import wrap
+from aiofiles.os import wrap
 
 from mrecordlog_async.engine.admission import SINGLE_OVERHEAD_BYTES, Admission
 from mrecordlog_async.engine.commands import Append, Command, CreateQueue, DeleteQueue, Sync, TruncateQueue
@@ -23,20 +22,16 @@ from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import (
     LogClosedError,
     LogFailedError,
-    QueueNameError,
-    QueueNotFoundError,
 )
-from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.reads import ReadsQueues, check_name
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import (
     POSITION_MAX,
     LogState,
-    QueueSummary,
     Record,
     RecoveryProgress,
     RecoveryReport,
     ResourceUsage,
-    Run,
 )
 from mrecordlog_async.options import GIB, Limits, PersistPolicy
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
@@ -49,7 +44,7 @@ Payload = bytes | bytearray | memoryview
 SEGMENT_BYTES_MIN = 32_768
 
 
-class MultiRecordLog:
+class MultiRecordLog(ReadsQueues):
     """Named queues of records in one directory.
 
     Open it with `async with MultiRecordLog.open(directory) as log` or `log = await MultiRecordLog.open(directory)`.
@@ -192,21 +187,6 @@ class MultiRecordLog:
 
     # Reads.
 
-    def range(self, queue: str, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
-        """Yield the records of *queue* with positions *start* … *stop* - 1; None means from the first, to the last.
-
-        What is yielded is fixed at the call: later appends do not show, and a truncate takes nothing away.
-        """
-        return chain.from_iterable(map(Run.each, self.runs(queue, start, stop)))
-
-    def iter_from(self, queue: str, position: int) -> Iterator[Record]:
-        """Yield the records of *queue* from *position* on, as `range` does."""
-        return self.range(queue, position)
-
-    def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> list[Run]:
-        """Return the same as `range`, as whole runs: no record is touched but at the two ends. Fixed at the call."""
-        return self._queue(queue).runs(start, stop)
-
     async def tail(self, queue: str, start: int | None = None) -> AsyncGenerator[Record, None]:
         """Yield the records of *queue* from *start* (default: the first retained) and wait for more.
 
@@ -234,41 +214,6 @@ class MultiRecordLog:
                 return True
             await self._change_of(queue_id)
         return False
-
-    def queue_exists(self, queue: str) -> bool:
-        """Tell whether there is a queue of this name."""
-        self._check_readable()
-        return self._queues.get(queue) is not None
-
-    def list_queues(self) -> list[str]:
-        """Return the names of all queues, sorted."""
-        self._check_readable()
-        return self._queues.names()
-
-    def first_position(self, queue: str) -> int:
-        """Return the lowest position of *queue* that is not truncated; `next_position` if it is empty."""
-        return self._queue(queue).start
-
-    def last_position(self, queue: str) -> int | None:
-        """Return the position before the next one, also when it was truncated; None if nothing was ever appended."""
-        return self._queue(queue).next - 1 if self._queue(queue).next else None
-
-    def next_position(self, queue: str) -> int:
-        """Return the position that the next record of *queue* gets."""
-        return self._queue(queue).next
-
-    def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*."""
-        return self._queue(queue).last_record()
-
-    def queue_summary(self, queue: str) -> QueueSummary:
-        """Return positions and sizes of one queue."""
-        return _summarize(self._queue(queue))
-
-    def summary(self) -> dict[str, QueueSummary]:
-        """Return positions and sizes of every queue, by name."""
-        self._check_readable()
-        return {queue.name: _summarize(queue) for queue in sorted(self._queues, key=lambda queue: queue.name)}
 
     def resource_usage(self) -> ResourceUsage:
         """Return what is in use, next to its limits."""
@@ -393,28 +338,11 @@ class MultiRecordLog:
     # Checks and small helpers.
 
     def _check_name(self, queue: object) -> None:
-        if not isinstance(queue, str):
-            raise QueueNameError(queue, "is not text")
-        if not queue:
-            raise QueueNameError(queue, "is empty")
-        try:
-            size = len(queue.encode())
-        except UnicodeEncodeError:
-            raise QueueNameError(queue, "cannot be encoded as UTF-8") from None
-        if size > self.limits.name_bytes:
-            raise QueueNameError(queue, f"has {size} bytes, {self.limits.name_bytes} are allowed")
+        check_name(queue, self.limits.name_bytes)
 
     def _check_readable(self) -> None:
         if self._closed or self._foreign:
             raise LogClosedError(_FORKED) if self._foreign else LogClosedError()
-
-    def _queue(self, name: str) -> Queue:
-        self._check_readable()
-        queue = self._queues.get(name) if isinstance(name, str) else None
-        if queue is None:
-            self._check_name(name)
-            raise QueueNotFoundError(name)
-        return queue
 
     def _is_closing(self) -> bool:
         return self._writer.closing or self._closed or self._foreign
@@ -560,15 +488,3 @@ def _check_position(position: int) -> int:
     if not 0 <= position <= POSITION_MAX:
         raise ValueError(f"a position lies in 0 … {POSITION_MAX}, not {position}")
     return position
-
-
-def _summarize(queue: Queue) -> QueueSummary:
-    return QueueSummary(
-        queue=queue.name,
-        id=queue.id,
-        first_position=queue.start,
-        next_position=queue.next,
-        records=queue.records,
-        bytes=queue.live_bytes(),
-        first_segment=queue.first_segment(),
-    )

@@ -61,7 +61,7 @@ class AppendGroup(Command):
     def acknowledge(self, value: object) -> None:
         """Answer each caller with a position, counted from *value*."""
         assert isinstance(value, int)
-        for future, position in zip(self.futures, count(value)):  # noqa: B905  # count has no end
+        for future, position in zip(self.futures, count(value)):  # count has no end
             if not future.done():
                 future.set_result(position)
 

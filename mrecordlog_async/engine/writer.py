@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from aiofiles.ospath import wrap
+from aiofiles.os import wrap
 
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.batch import Answer, Plan, plan

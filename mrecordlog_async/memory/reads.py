@@ -1,0 +1,105 @@
+"""The reading half of a log's interface, over the queues it holds: shared by the log that writes and the one that only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from mrecordlog_async.errors import QueueNameError, QueueNotFoundError
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.model import QueueSummary, Record, Run
+
+
+class ReadsQueues:
+    """Reads from memory. Nothing here waits; what is handed out never changes."""
+
+    _queues: Queues
+
+    def range(self, queue: str, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
+        """Yield the records of *queue* with positions *start* … *stop* - 1; None means from the first, to the last.
+
+        What is yielded is fixed at the call: later appends do not show, and a truncate takes nothing away.
+        """
+        return chain.from_iterable(map(Run.each, self.runs(queue, start, stop)))
+
+    def iter_from(self, queue: str, position: int) -> Iterator[Record]:
+        """Yield the records of *queue* from *position* on, as `range` does."""
+        return self.range(queue, position)
+
+    def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> list[Run]:
+        """Return the same as `range`, as whole runs: no record is touched but at the two ends. Fixed at the call."""
+        return self._queue(queue).runs(start, stop)
+
+    def queue_exists(self, queue: str) -> bool:
+        """Tell whether there is a queue of this name."""
+        self._check_readable()
+        return self._queues.get(queue) is not None
+
+    def list_queues(self) -> list[str]:
+        """Return the names of all queues, sorted."""
+        self._check_readable()
+        return self._queues.names()
+
+    def first_position(self, queue: str) -> int:
+        """Return the lowest position of *queue* that is not truncated; `next_position` if it is empty."""
+        return self._queue(queue).start
+
+    def last_position(self, queue: str) -> int | None:
+        """Return the position before the next one, also when it was truncated; None if nothing was ever appended."""
+        return self._queue(queue).next - 1 if self._queue(queue).next else None
+
+    def next_position(self, queue: str) -> int:
+        """Return the position that the next record of *queue* gets."""
+        return self._queue(queue).next
+
+    def last_record(self, queue: str) -> Record | None:
+        """Return the newest retained record of *queue*."""
+        return self._queue(queue).last_record()
+
+    def queue_summary(self, queue: str) -> QueueSummary:
+        """Return positions and sizes of one queue."""
+        return summarize(self._queue(queue))
+
+    def summary(self) -> dict[str, QueueSummary]:
+        """Return positions and sizes of every queue, by name."""
+        self._check_readable()
+        return {queue.name: summarize(queue) for queue in sorted(self._queues, key=lambda queue: queue.name)}
+
+    def _check_readable(self) -> None:
+        """Raise LogClosedError where nothing may be read any more."""
+
+    def _queue(self, name: str) -> Queue:
+        self._check_readable()
+        queue = self._queues.get(name) if isinstance(name, str) else None
+        if queue is None:
+            check_name(name)
+            raise QueueNotFoundError(name)
+        return queue
+
+
+def check_name(queue: object, bytes_max: int = 65_535) -> None:
+    """Raise QueueNameError for what can be no queue's name: text of 1 to *bytes_max* bytes in UTF-8."""
+    if not isinstance(queue, str):
+        raise QueueNameError(queue, "is not text")
+    if not queue:
+        raise QueueNameError(queue, "is empty")
+    try:
+        size = len(queue.encode())
+    except UnicodeEncodeError:
+        raise QueueNameError(queue, "cannot be encoded as UTF-8") from None
+    if size > bytes_max:
+        raise QueueNameError(queue, f"has {size} bytes, {bytes_max} are allowed")
+
+
+def summarize(queue: Queue) -> QueueSummary:
+    """Sum up a queue."""
+    return QueueSummary(
+        queue=queue.name,
+        id=queue.id,
+        first_position=queue.start,
+        next_position=queue.next,
+        records=queue.records,
+        bytes=queue.live_bytes(),
+        first_segment=queue.first_segment(),
+    )

@@ -1,0 +1,83 @@
+"""`ReadOnlyLog`: a look into a log directory without lock or write, beside a living writer or after it.
+
+For the command line and for Spark on files. Blocking: it reads the directory once and shows that state; open it again
+for a newer one. What it shows is on the disk, so no crash can take back what was seen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from mrecordlog_async.engine.recovery import Contents, read_log
+from mrecordlog_async.errors import CorruptionError, LogClosedError
+from mrecordlog_async.memory.reads import ReadsQueues
+from mrecordlog_async.model import RecoveryProgress, RecoveryReport
+from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
+
+ATTEMPTS_MAX = 20
+"""How often the directory is listed again when the writer removed or closed something while it was read."""
+
+
+class ReadOnlyLog(ReadsQueues):
+    """The queues of a log as the disk had them when it was opened."""
+
+    def __init__(self, directory: str, contents: Contents, seconds: float) -> None:
+        """Use `open`."""
+        self.directory = directory
+        self.contents = contents
+        self.recovery_report: RecoveryReport = contents.report(seconds)
+        self._queues = contents.queues
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        on_progress: Callable[[RecoveryProgress], None] | None = None,
+        filesystem: FileSystem | None = None,
+    ) -> ReadOnlyLog:
+        """Read the log in *directory*.
+
+        Raises FileNotFoundError if there is none, CorruptionError if acknowledged data is damaged, OSError for what
+        cannot be read. A batch that a living writer had not finished is not shown.
+        """
+        path = os.path.abspath(os.fspath(directory))
+        files = filesystem or OsFileSystem()
+        begun = time.perf_counter()
+        contents = _read(files, path, on_progress)
+        if contents is None:
+            raise FileNotFoundError(2, "there is no log in this directory", path)
+        return cls(path, contents, time.perf_counter() - begun)
+
+    def close(self) -> None:
+        """Let go of what was read."""
+        self._closed = True
+
+    def __enter__(self) -> ReadOnlyLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_readable(self) -> None:
+        if self._closed:
+            raise LogClosedError()
+
+
+def _read(files: FileSystem, path: str, on_progress: Callable[[RecoveryProgress], None] | None) -> Contents | None:
+    """Read the log; begin again whenever the listing it began with has been overtaken by the writer."""
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        names = sorted(files.names(path))
+        try:
+            return read_log(files, path, names, owner=False, on_progress=on_progress)
+        except (FileNotFoundError, CorruptionError):
+            # A segment that is gone was reclaimed, a CLOSED that is gone no longer counts, a new segment was rolled to.
+            if attempt == ATTEMPTS_MAX or sorted(files.names(path)) == names:
+                raise
+    raise AssertionError("the last attempt returns or raises")
