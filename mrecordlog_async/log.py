@@ -50,8 +50,8 @@ class MultiRecordLog(ReadsQueues):
     Open it with `async with MultiRecordLog.open(directory) as log` or `log = await MultiRecordLog.open(directory)`.
     All methods belong to the event loop that opened it; one process has one log per directory.
 
-    Changes (`create_queue`, `append_record`, `append_records`, `truncate`, `delete_queue`) are awaited and answered when
-    they are as durable as the persist policy says. Cancelling such a call before the writer took it withdraws it; after
+    Changes (`create_queue`, `append_record`, `append_records`, `truncate`, `delete_queue`) are answered when they are
+    as durable as the persist policy says. Cancelling such a call before the writer took it withdraws it; after
     that it abandons the wait, not the write, and whether it was stored is not known: send it again with its position.
     Reads never wait: they come from memory and show what is on the disk.
     """
@@ -106,14 +106,14 @@ class MultiRecordLog(ReadsQueues):
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         filesystem: FileSystem | None = None,
     ) -> OpeningLog:
-        """Open the log in *directory*, making it unless *create* is False. Await it, or enter it with `async with`.
+        """Open the log in *directory*, made if missing unless *create* is False. Await it, or use `async with`.
 
-        persist_policy: when a change counts as stored (default `PersistPolicy.always()`). segment_bytes: nominal size of a
-        segment, at least 32 KiB. on_progress: called on the event loop while segments are read. filesystem: what stands
+        persist_policy: when a change counts as stored (default `PersistPolicy.always()`). segment_bytes: nominal size
+        of a segment, at least 32 KiB. on_progress: called on the event loop while segments are read. filesystem: what stands
         between the log and the disk, for tests.
 
-        Raises LogLockedError if another log owns the directory, CorruptionError if acknowledged data is damaged (nothing
-        is changed then), OSError for everything the operating system refuses.
+        Raises LogLockedError if another log owns the directory, CorruptionError if acknowledged data is damaged
+        (nothing is changed then), OSError for everything the operating system refuses.
         """
         if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
             raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
@@ -254,8 +254,8 @@ class MultiRecordLog(ReadsQueues):
     async def close(self) -> None:
         """End tails, store what waits, sync, and let go of the directory. Calling it again waits for the same end.
 
-        Never raises for a log that failed: what was acknowledged is on the disk, and everybody else was told. Cancelling
-        stops the waiting, not the closing.
+        Never raises for a log that failed: what was acknowledged is on the disk, and everybody else was told.
+        Cancelling stops the waiting, not the closing.
         """
         if self._foreign:
             return
@@ -280,6 +280,8 @@ class MultiRecordLog(ReadsQueues):
         self._wake_tails(None)
         with suppress(BaseException):
             await asyncio.shield(self._writer_task)
+        if self._closed:  # the writer was cancelled with its loop, and has given the directory back
+            return
         for command in self._admission.drain():
             command.refuse(LogClosedError("the log was closed before this call found space"))
         if self._writer.failure is None:
@@ -290,7 +292,7 @@ class MultiRecordLog(ReadsQueues):
         self._executor.shutdown(wait=False)
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
-        """Wake whoever waits; a writer that died with its loop gives the directory back behind its thread's last work."""
+        """Wake whoever waits; if the loop ended, give the directory back behind the thread's last work."""
         if task.cancelled():
             self._executor.submit(self._opened.release)
             self._executor.shutdown(wait=False)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 from operator import sub
 from typing import NamedTuple
 
@@ -81,14 +81,14 @@ class Run(NamedTuple):
         """Cut the payloads out; the only one of a run is handed out without a copy."""
         ends = self.ends()
         payload = self.payload
-        return [payload[start:stop] for start, stop in zip(ends, ends[1:], strict=False)]
+        return [payload[start:stop] for start, stop in pairwise(ends)]
 
     def each(self) -> Iterator[Record]:
         """Yield the records one by one."""
         return map(new_record, zip(count(self.first_position), self.payloads()))
 
     def cut(self, start: int, stop: int) -> Run:
-        """Return the part with positions *start* … *stop* - 1, which must not be empty; the run itself if all is meant."""
+        """Return the part with positions *start* … *stop* - 1, which must not be empty; itself if all is meant."""
         first = max(start - self.first_position, 0)
         last = min(stop - self.first_position, self.records)
         assert first < last, "an empty part of a run is no run"
@@ -135,8 +135,8 @@ class RecoveryProgress:
 class RecoveryReport:
     """What opening found.
 
-    segments, batches, records and bytes count what was read (records and bytes: of appends, live or not). clean: the log
-    ended where a writer stopped between two batches. Otherwise dropped_bytes lie behind segment/offset that nobody was
+    segments, batches, records and bytes count what was read (records and bytes: of appends, live or not). clean:
+    the log ended where a writer stopped between two batches. Otherwise dropped_bytes lie behind segment/offset that nobody was
     promised: a batch that was being written, cut and zeroed. created: there was no log before.
     """
 

@@ -95,7 +95,7 @@ class Admission:
 
     def take(self) -> list[Command]:
         """Hand the next batch's commands to the writer, in order; withdrawn ones are dropped."""
-        taken = []
+        taken: list[Command] = []
         size = 0
         while self._pending and (not taken or size + self._pending[0].bytes <= BATCH_BYTES):
             command = self._pending.popleft()

@@ -8,8 +8,8 @@
    | behind offset o | meaning | what is done |
    |---|---|---|
    | only zeros | clean end | go on at o |
-   | other bytes, no COMMIT whose highest durable batch reaches the one due at o | torn tail: nobody was promised it | zero it, report it, go on at o |
-   | such a COMMIT, at any byte | acknowledged data is damaged | CorruptionError |
+   | other bytes, and no COMMIT as in the next row | torn tail: nobody was promised it | zero, report, go on at o |
+   | a COMMIT, at any byte, that knows the batch due at o as durable | acknowledged data damaged | CorruptionError |
    | `CLOSED` names another end, or cannot be read | damage, or a removed segment | CorruptionError |
    | `CLOSED` names o, other bytes | written by nobody | zero it, report it, go on at o |
    | a read error | the medium, not the content | OSError |
@@ -397,14 +397,14 @@ class _LogReader:
         return fold.first_table
 
     def _check_owed(self, contents: Contents, first_table: Table, oldest: int) -> None:
-        """Records that lay in segments before the oldest must all be truncated, and every queue must hold its end."""
+        """Check that records of segments before the oldest are all truncated, and that every queue holds its end."""
         for entry in first_table.entries:
             queue = contents.queues.by_id(entry.id)
             if entry.start < entry.next and queue is not None and queue.start < entry.next:
                 raise CorruptionError(
                     segment_name(oldest),
                     None,
-                    f"queue {entry.name!r} misses positions {queue.start} to {entry.next - 1}: an older segment was removed",
+                    f"queue {entry.name!r} misses positions {queue.start} to {entry.next - 1}: a segment was removed",
                 )
         for queue in contents.queues:
             if queue.start < queue.next and queue.held_end() != queue.next:

@@ -127,7 +127,7 @@ class Writer:
         return 0
 
     async def _store_without_space(self, commands: list[Command], refusal: OSError | LogFullError) -> int:
-        """The disk has no room: truncates and deletes get through alone; the rest is refused, or waits."""
+        """Let truncates and deletes through alone, as the disk has no room; the rest is refused, or waits."""
         self._counters.io_errors += isinstance(refusal, OSError)
         controls = [command for command in commands if command.frees_space and not command.withdrawn()]
         others = [command for command in commands if not command.frees_space and not command.withdrawn()]
@@ -237,8 +237,9 @@ class Writer:
         oldest = self._queues.pins.oldest()
         if oldest is None and self._is_worth_a_roll():
             await self._try(journal.roll, None)
-        elif journal.older and (journal.at.segment if oldest is None else oldest) > journal.durable_oldest:
-            if not self._admission.has_pending():
+        elif journal.older and not self._admission.has_pending():
+            # The next batch would name the oldest live segment as well, but none is waiting.
+            if (journal.at.segment if oldest is None else oldest) > journal.durable_oldest:
                 await self._try(journal.commit, Order([], oldest, sync=True, needs_space=False))
         self._early_roll = False
         if journal.reclaimable() and not self._unlink_failed:

@@ -63,7 +63,7 @@ def block_left(offset: int) -> int:
 
 
 def encode_frames(body: bytes, offset: int, seed: int, out: list[Buffer]) -> int:
-    """Cut the log record *body* into frames that begin at *offset*, put them on *out*, return the offset behind them."""
+    """Cut the log record *body* into frames from *offset* on, put them on *out*, return the offset behind."""
     length = len(body)
     left = block_left(offset)
     if left < FRAME_HEADER_BYTES:

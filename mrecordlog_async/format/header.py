@@ -66,7 +66,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 def decode_header(data: bytes | memoryview) -> SegmentHeader:
     """Decode a segment header; HeaderError says what is wrong with it."""
-    magic, version, *fields = _HEADER.unpack(_unchecked(data[:HEADER_BYTES], HEADER_BYTES, MAGIC, "a segment header"))
+    _, version, *fields = _HEADER.unpack(_unchecked(data[:HEADER_BYTES], HEADER_BYTES, MAGIC, "a segment header"))
     if version != VERSION:
         raise HeaderError(f"format version {version} is not known here, only {VERSION}")
     return SegmentHeader(*fields)
@@ -79,7 +79,7 @@ def encode_closed(closed: Closed) -> bytes:
 
 def decode_closed(data: bytes) -> Closed:
     """Decode the content of `CLOSED`; HeaderError says what is wrong with it."""
-    magic, version, *fields = _CLOSED.unpack(_unchecked(data, CLOSED_BYTES, CLOSED_MAGIC, "the note of the log's end"))
+    _, version, *fields = _CLOSED.unpack(_unchecked(data, CLOSED_BYTES, CLOSED_MAGIC, "the note of the log's end"))
     if version != VERSION:
         raise HeaderError(f"format version {version} is not known here, only {VERSION}")
     return Closed(*fields)

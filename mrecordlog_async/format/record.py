@@ -1,6 +1,6 @@
 """Log records: what each kind holds, byte by byte, and the checks on the way in.
 
-Decoding trusts nothing: every count and length is held against the bytes that are there before anything is made from it.
+Decoding trusts nothing: counts and lengths are held against the bytes that are there before anything is made of them.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def decode_record(body: memoryview | bytes) -> LogRecord | Commit:
     if kind == APPEND:
         return _decode_append(body)
     if kind == COMMIT:
-        return Commit(*_unpack_whole(_COMMIT, body)[1:])
+        return Commit._make(_unpack_whole(_COMMIT, body)[1:])
     if kind == TRUNCATE:
         _, queue_id, position = _unpack_whole(_TRUNCATE, body)
         if position > POSITION_MAX:

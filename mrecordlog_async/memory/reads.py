@@ -1,4 +1,4 @@
-"""The reading half of a log's interface, over the queues it holds: shared by the log that writes and the one that only reads."""
+"""The reading half of a log, over the queues it holds: shared by the log that writes and the one that only reads."""
 
 from __future__ import annotations
 

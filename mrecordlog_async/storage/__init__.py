@@ -1,1 +1,1 @@
-"""Blocking files: the seam to the operating system, the lock, and segments as rows of bytes. Knows nothing of frames."""
+"""Blocking files: the seam to the operating system, the lock, segments as rows of bytes. Knows nothing of frames."""

@@ -15,7 +15,7 @@ LOCK_NAME = "LOCK"
 
 
 def take_lock(files: FileSystem, directory: str) -> int:
-    """Lock *directory* and return the handle that holds the lock; LogLockedError with the owner's pid if it is taken."""
+    """Lock *directory* and return the handle that holds the lock; LogLockedError with the owner's pid if taken."""
     path = f"{directory}/{LOCK_NAME}"
     try:
         handle = files.lock(path)

@@ -42,7 +42,7 @@ def list_segments(names: Sequence[str]) -> list[int]:
 
 
 def read_pieces(files: FileSystem, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) from the block of *offset* up to *stop* or the end of the file, in pieces of whole blocks."""
+    """Yield (offset, bytes) from the block of *offset* to *stop* or the file's end, in pieces of whole blocks."""
     at = offset - offset % BLOCK_BYTES
     while at < stop:
         piece = read_exact(files, handle, min(PIECE_BYTES, stop - at), at)
