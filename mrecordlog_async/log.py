@@ -109,8 +109,8 @@ class MultiRecordLog(ReadsQueues):
         """Open the log in *directory*, made if missing unless *create* is False. Await it, or use `async with`.
 
         persist_policy: when a change counts as stored (default `PersistPolicy.always()`). segment_bytes: nominal size
-        of a segment, at least 32 KiB. on_progress: called on the event loop while segments are read. filesystem: what stands
-        between the log and the disk, for tests.
+        of a segment, at least 32 KiB. on_progress: called on the event loop while segments are read. filesystem: what
+        stands between the log and the disk, for tests.
 
         Raises LogLockedError if another log owns the directory, CorruptionError if acknowledged data is damaged
         (nothing is changed then), OSError for everything the operating system refuses.

@@ -136,8 +136,8 @@ class RecoveryReport:
     """What opening found.
 
     segments, batches, records and bytes count what was read (records and bytes: of appends, live or not). clean:
-    the log ended where a writer stopped between two batches. Otherwise dropped_bytes lie behind segment/offset that nobody was
-    promised: a batch that was being written, cut and zeroed. created: there was no log before.
+    the log ended where a writer stopped between two batches. Otherwise dropped_bytes lay behind segment/offset that
+    nobody was promised: a batch that was being written, cut and zeroed. created: there was no log before.
     """
 
     created: bool
