@@ -58,14 +58,13 @@ class MultiRecordLog(ReadsQueues):
 
     def __init__(
         self,
-        directory: str,
         opened: OpenedLog,
         executor: ThreadPoolExecutor,
         policy: PersistPolicy,
         limits: Limits,
     ) -> None:
         """Use `open`."""
-        self.directory = directory
+        self.directory = opened.directory
         self.limits = limits
         self.persist_policy = policy
         self.recovery_report: RecoveryReport = opened.report
@@ -117,10 +116,9 @@ class MultiRecordLog(ReadsQueues):
         """
         if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
             raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
-        path = os.path.abspath(os.fspath(directory))
         opening = partial(
             _open,
-            path,
+            os.fspath(directory),
             persist_policy or PersistPolicy.always(),
             limits or Limits(),
             segment_bytes,
@@ -310,6 +308,8 @@ class MultiRecordLog(ReadsQueues):
             return await self._append(queue, None, [payload])
         if asyncio.get_running_loop() is not self._loop:
             raise LogClosedError("the log belongs to another event loop")
+        if queue not in admission.groups:
+            self._check_name(queue)
         admission.room -= size
         future: asyncio.Future[Any] = self._loop.create_future()
         admission.add_single(queue, payload, future)
@@ -445,7 +445,7 @@ async def _open(
 
     try:
         await wrap(work)(executor=executor)
-        return MultiRecordLog(directory, result[0], executor, policy, limits)
+        return MultiRecordLog(result[0], executor, policy, limits)
     except BaseException:
         abandoned.set()
         executor.submit(give_back)  # one thread: it runs behind the work

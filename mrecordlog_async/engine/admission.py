@@ -46,7 +46,7 @@ class Admission:
         self.starved = False  # appends were refused for space and wait for some: nobody passes
         self._queues = queues
         self._pending: deque[Command] = deque()
-        self._groups: dict[str, AppendGroup] = {}
+        self.groups: dict[str, AppendGroup] = {}  # open ones, that single records for a queue may join
         self._held: list[Command] = []
         self._line: OrderedDict[Append, None] = OrderedDict()
         self._sleeper: asyncio.Future[None] | None = None
@@ -54,9 +54,9 @@ class Admission:
 
     def add_single(self, queue: str, payload: bytes, future: asyncio.Future[object]) -> None:
         """Take a single record for *queue* whose charge was already taken from `room`."""
-        group = self._groups.get(queue)
+        group = self.groups.get(queue)
         if group is None:
-            group = self._groups[queue] = AppendGroup(queue)
+            group = self.groups[queue] = AppendGroup(queue)
             self._put(group)
         group.payloads.append(payload)
         group.futures.append(future)
@@ -64,7 +64,7 @@ class Admission:
         group.bytes += size
         self.pending_bytes += size
         if group.bytes > BATCH_BYTES:
-            del self._groups[queue]
+            del self.groups[queue]
 
     def add_append(self, call: Append) -> None:
         """Take *call*, now or when it has moved up in line; an exception says why it is refused."""
@@ -83,7 +83,7 @@ class Admission:
         """Take a command that passes every limit."""
         if self.closed is not None:
             raise self.closed()
-        self._groups.clear()  # appends that come later must not overtake it
+        self.groups.clear()  # appends that come later must not overtake it
         self.pending_bytes += command.bytes
         self._put(command)
         self.update()
@@ -99,8 +99,8 @@ class Admission:
         size = 0
         while self._pending and (not taken or size + self._pending[0].bytes <= BATCH_BYTES):
             command = self._pending.popleft()
-            if type(command) is AppendGroup and self._groups.get(command.queue) is command:
-                del self._groups[command.queue]
+            if type(command) is AppendGroup and self.groups.get(command.queue) is command:
+                del self.groups[command.queue]
             size += command.bytes
             if command.withdrawn():
                 self.release(command.bytes)
@@ -117,7 +117,7 @@ class Admission:
     def feed(self) -> None:
         """Let the held commands try again, first in line."""
         self.starved = False
-        self._groups.clear()
+        self.groups.clear()
         self._pending.extendleft(reversed(self._held))
         self._held = []
         self.update()
@@ -150,7 +150,7 @@ class Admission:
         self._held = []
         while self._pending:
             yield self._pending.popleft()
-        self._groups.clear()
+        self.groups.clear()
         while self._line:
             yield self._line.popitem(last=False)[0]
         self.pending_bytes = 0
@@ -178,7 +178,7 @@ class Admission:
         if call.position is None and len(call.payloads) == 1:
             self.add_single(call.queue, call.payloads[0], call.future)
         else:
-            self._groups.pop(call.queue, None)
+            self.groups.pop(call.queue, None)
             self.pending_bytes += call.bytes
             self._put(call)
 

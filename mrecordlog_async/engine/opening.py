@@ -33,6 +33,7 @@ class OpenedLog:
     """A log that is ready to write. `release` gives everything back, the lock last."""
 
     files: FileSystem
+    directory: str
     journal: Journal
     queues: Queues
     report: RecoveryReport
@@ -64,6 +65,7 @@ def open_log(
     Raises LogLockedError, CorruptionError (nothing is changed then) or OSError.
     """
     begun = time.perf_counter()
+    directory = os.path.abspath(directory)
     with contextlib.ExitStack() as on_error:
         directory_handle = _open_directory(files, directory, create)
         on_error.callback(files.close, directory_handle)
@@ -88,7 +90,7 @@ def open_log(
         _prepare_spare(journal)
         report = contents.report(time.perf_counter() - begun, created)
         on_error.pop_all()
-        return OpenedLog(files, journal, contents.queues, report, lock_handle, directory_handle)
+        return OpenedLog(files, directory, journal, contents.queues, report, lock_handle, directory_handle)
 
 
 def _open_directory(files: FileSystem, directory: str, create: bool) -> int:

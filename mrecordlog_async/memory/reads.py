@@ -34,7 +34,7 @@ class ReadsQueues:
     def queue_exists(self, queue: str) -> bool:
         """Tell whether there is a queue of this name."""
         self._check_readable()
-        return self._queues.get(queue) is not None
+        return isinstance(queue, str) and self._queues.get(queue) is not None
 
     def list_queues(self) -> list[str]:
         """Return the names of all queues, sorted."""
@@ -69,11 +69,14 @@ class ReadsQueues:
     def _check_readable(self) -> None:
         """Raise LogClosedError where nothing may be read any more."""
 
+    def _check_name(self, queue: object) -> None:
+        check_name(queue)
+
     def _queue(self, name: str) -> Queue:
         self._check_readable()
         queue = self._queues.get(name) if isinstance(name, str) else None
         if queue is None:
-            check_name(name)
+            self._check_name(name)
             raise QueueNotFoundError(name)
         return queue
 

@@ -1,0 +1,55 @@
+"""What all tests share: both event loops, a detector for calls that block one, and logs of a few blocks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from blockbuster import BlockBuster
+
+from mrecordlog_async import MultiRecordLog
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run every async test on the standard loop and on uvloop."""
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(autouse=True)
+def no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail any test in which the package touches a file or sleeps on the event loop."""
+    if request.node.get_closest_marker("asyncio") is None:
+        yield
+        return
+    detector = BlockBuster("mrecordlog_async")
+    detector.activate()
+    try:
+        yield
+    finally:
+        detector.deactivate()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Name a log directory that does not exist yet."""
+    return tmp_path / "wal"
+
+
+@pytest.fixture
+async def log(directory: Path) -> AsyncIterator[MultiRecordLog]:
+    """Open a log of four-block segments with one queue, "q"."""
+    async with MultiRecordLog.open(directory, segment_bytes=4 * 32_768) as opened:
+        await opened.create_queue("q")
+        yield opened
+
+
+def contents(log: Any) -> dict[str, tuple[int, int, list[tuple[int, bytes]]]]:
+    """Return everything a reader can see: per queue its first and next position and its records."""
+    return {
+        queue: (log.first_position(queue), log.next_position(queue), [tuple(record) for record in log.range(queue)])
+        for queue in log.list_queues()
+    }

@@ -1,0 +1,750 @@
+"""The facade: what each call promises, and each wrong call's answer."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrecordlog_async import (
+    Limits,
+    LogClosedError,
+    LogFullError,
+    LogLockedError,
+    LogState,
+    MultiRecordLog,
+    PersistAction,
+    PersistPolicy,
+    PositionInPastError,
+    QueueExistsError,
+    QueueNameError,
+    QueueNotFoundError,
+    Record,
+    RecordTooLargeError,
+)
+from mrecordlog_async import errors as all_errors
+from tests.conftest import contents
+
+POSITION_MAX = 2**63 - 2
+
+
+async def test_open_as_await_and_as_context(directory: Path) -> None:
+    """Both ways give the same log; leaving the context closes it."""
+    log = await MultiRecordLog.open(directory)
+    assert log.state is LogState.OPEN
+    await log.close()
+    assert log.state is LogState.CLOSED
+    async with MultiRecordLog.open(directory) as log:
+        assert log.list_queues() == []
+    assert log.state is LogState.CLOSED
+
+
+async def test_appended_records_are_there_after_reopening(directory: Path) -> None:
+    """What was acknowledged is found again, at the positions that were answered."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        assert await log.append_record("q", None, b"a") == 0
+        assert await log.append_records("q", None, [b"b", b"c"]) == 2
+        before = contents(log)
+    async with MultiRecordLog.open(directory) as log:
+        assert contents(log) == before == {"q": (0, 3, [(0, b"a"), (1, b"b"), (2, b"c")])}
+        assert log.recovery_report.clean
+        assert log.recovery_report.records == 3
+
+
+async def test_positions_follow_arrival_order(log: MultiRecordLog) -> None:
+    """Concurrent callers get consecutive positions in the order in which they called."""
+    answers = await asyncio.gather(*(log.append_record("q", None, b"%d" % n) for n in range(500)))
+    assert answers == list(range(500))
+    assert [payload for _, payload in log.range("q")] == [b"%d" % n for n in range(500)]
+
+
+async def test_concurrent_callers_share_syncs(log: MultiRecordLog) -> None:
+    """A thousand callers cost at most a hundredth as many fsyncs as records."""
+
+    async def caller() -> None:
+        for _ in range(20):
+            await log.append_record("q", None, b"x" * 100)
+
+    before = log.stats()
+    await asyncio.gather(*(caller() for _ in range(1000)))
+    after = log.stats()
+    assert after.appended_records - before.appended_records == 20_000
+    assert after.syncs - before.syncs <= 200
+
+
+async def test_position_of_the_caller_may_leave_a_gap(log: MultiRecordLog) -> None:
+    """A position in the future is taken as it is; the gap holds nothing."""
+    assert await log.append_record("q", 5, b"a") == 5
+    assert log.first_position("q") == 5
+    assert await log.append_records("q", 10, [b"b", b"c"]) == 11
+    assert list(log.range("q")) == [(5, b"a"), (10, b"b"), (11, b"c")]
+    assert log.next_position("q") == 12
+
+
+async def test_append_at_last_position_again_is_a_no_op(log: MultiRecordLog) -> None:
+    """Sending the same record twice stores it once and says so."""
+    assert await log.append_record("q", 0, b"a") == 0
+    assert await log.append_record("q", 0, b"a") is None
+    assert list(log.range("q")) == [(0, b"a")]
+    assert log.stats().duplicates == 1
+
+
+async def test_a_batch_sent_again_is_a_no_op_also_further_back(log: MultiRecordLog) -> None:
+    """A repeat is known by its payloads, not only at the very end."""
+    await log.append_records("q", 0, [b"a", b"b", b"c"])
+    await log.append_record("q", None, b"d")
+    assert await log.append_records("q", 0, [b"a", b"b"]) is None
+    assert await log.append_records("q", 1, [b"b", b"c", b"d"]) is None
+
+
+async def test_another_payload_at_a_taken_position_is_refused(log: MultiRecordLog) -> None:
+    """A position belongs to the record that got it."""
+    await log.append_records("q", 0, [b"a", b"b"])
+    with pytest.raises(PositionInPastError) as caught:
+        await log.append_record("q", 0, b"other")
+    assert (caught.value.queue, caught.value.position, caught.value.next_position) == ("q", 0, 2)
+    with pytest.raises(PositionInPastError):
+        await log.append_records("q", 1, [b"b", b"new"])
+    assert contents(log) == {"q": (0, 2, [(0, b"a"), (1, b"b")])}
+
+
+async def test_a_repeat_of_truncated_records_is_known_only_at_the_end(log: MultiRecordLog) -> None:
+    """Where no payload is left to compare, only the queue's last records pass for a repeat."""
+    await log.append_records("q", 0, [b"a", b"b", b"c"])
+    await log.truncate("q", 2)
+    assert await log.append_records("q", 1, [b"b", b"c"]) is None
+    with pytest.raises(PositionInPastError):
+        await log.append_records("q", 0, [b"a", b"b"])
+
+
+async def test_repeat_within_one_batch_is_answered_with_it(log: MultiRecordLog) -> None:
+    """Two callers who send the same record at once: one position, one None, one record."""
+    answers = await asyncio.gather(*(log.append_record("q", 0, b"same") for _ in range(3)))
+    assert answers == [0, None, None]
+    assert log.queue_summary("q").records == 1
+
+
+async def test_nothing_to_append_answers_none(log: MultiRecordLog) -> None:
+    """An empty batch writes nothing."""
+    before = log.stats().commits
+    assert await log.append_records("q", None, []) is None
+    assert log.stats().commits == before
+    with pytest.raises(QueueNotFoundError):
+        await log.append_records("nowhere", None, [])
+
+
+async def test_empty_payloads_are_records(log: MultiRecordLog, directory: Path) -> None:
+    """A record of no bytes has a position like any other."""
+    assert await log.append_records("q", None, [b"", b"x", b""]) == 2
+    await log.close()
+    async with MultiRecordLog.open(directory) as again:
+        assert list(again.range("q")) == [(0, b""), (1, b"x"), (2, b"")]
+
+
+async def test_payload_is_copied_when_called(log: MultiRecordLog) -> None:
+    """Changing a bytearray after the call, before the await, changes nothing in the log."""
+    mutable = bytearray(b"before")
+    call = log.append_record("q", None, mutable)
+    batch = log.append_records("q", None, [mutable, memoryview(mutable)])
+    mutable[:] = b"after!"
+    await call
+    await batch
+    assert [payload for _, payload in log.range("q")] == [b"before"] * 3
+
+
+async def test_truncate_is_inclusive_and_counts(log: MultiRecordLog) -> None:
+    """Truncating drops up to and including the position, and answers how many went."""
+    await log.append_records("q", None, [b"%d" % n for n in range(10)])
+    assert await log.truncate("q", 3) == 4
+    assert await log.truncate("q", 3) == 0
+    assert await log.truncate("q", 1) == 0
+    assert log.first_position("q") == 4
+    assert [position for position, _ in log.range("q")] == [4, 5, 6, 7, 8, 9]
+
+
+async def test_truncate_past_the_end_moves_the_next_position(log: MultiRecordLog, directory: Path) -> None:
+    """Positions never go back: truncating the future gives it away, also after reopening."""
+    await log.append_record("q", None, b"a")
+    assert await log.truncate("q", 99) == 1
+    assert (log.first_position("q"), log.next_position("q"), log.last_position("q")) == (100, 100, 99)
+    await log.close()
+    async with MultiRecordLog.open(directory) as again:
+        assert await again.append_record("q", None, b"b") == 100
+
+
+async def test_truncate_of_another_incarnation_is_refused(log: MultiRecordLog) -> None:
+    """A truncate that names a queue id spares a queue made again under the name."""
+    first = log.queue_summary("q").id
+    await log.delete_queue("q")
+    await log.create_queue("q")
+    await log.append_record("q", None, b"new")
+    with pytest.raises(QueueNotFoundError):
+        await log.truncate("q", 0, queue_id=first)
+    assert await log.truncate("q", 0, queue_id=log.queue_summary("q").id) == 1
+
+
+async def test_deleted_queue_is_gone_and_a_new_one_is_new(log: MultiRecordLog, directory: Path) -> None:
+    """A deleted queue never comes back; its name may be used again, with another id, from position 0."""
+    await log.append_record("q", None, b"old")
+    old = log.queue_summary("q").id
+    await log.delete_queue("q")
+    assert not log.queue_exists("q")
+    await log.create_queue("q")
+    assert log.queue_summary("q").id > old
+    assert log.next_position("q") == 0
+    await log.close()
+    async with MultiRecordLog.open(directory) as again:
+        assert contents(again) == {"q": (0, 0, [])}
+
+
+async def test_create_queue_twice(log: MultiRecordLog) -> None:
+    """A second create is an error, or with exist_ok no news."""
+    with pytest.raises(QueueExistsError) as caught:
+        await log.create_queue("q")
+    assert caught.value.queue == "q"
+    assert await log.create_queue("q", exist_ok=True) is False
+    assert await log.create_queue("new", exist_ok=True) is True
+    assert log.list_queues() == ["new", "q"]
+
+
+async def test_concurrent_creates_make_one_queue(log: MultiRecordLog) -> None:
+    """An answer that rests on a command of the same batch is the one it would get later."""
+    answers = await asyncio.gather(*(log.create_queue("r") for _ in range(3)), return_exceptions=True)
+    assert answers[0] is True
+    assert [type(answer) for answer in answers[1:]] == [QueueExistsError] * 2
+
+
+async def test_calls_of_one_batch_see_each_other(log: MultiRecordLog) -> None:
+    """Create, append, truncate, delete and create again without waiting do what they do one by one."""
+    answers = await asyncio.gather(
+        log.create_queue("r"),
+        log.append_record("r", None, b"a"),
+        log.append_record("r", None, b"b"),
+        log.truncate("r", 0),
+        log.append_record("r", None, b"c"),
+        log.delete_queue("r"),
+        log.append_record("r", None, b"lost"),
+        log.create_queue("r"),
+        log.append_record("r", None, b"d"),
+        return_exceptions=True,
+    )
+    assert answers[:6] == [True, 0, 1, 1, 2, None]
+    assert isinstance(answers[6], QueueNotFoundError)
+    assert answers[7:] == [True, 0]
+    assert list(log.range("r")) == [(0, b"d")]
+
+
+async def test_range_is_fixed_at_the_call(log: MultiRecordLog) -> None:
+    """A reader keeps what it holds while the queue is appended to and truncated."""
+    await log.append_records("q", None, [b"%d" % n for n in range(5)])
+    reader = log.range("q", 1, 4)
+    assert next(reader) == Record(1, b"1")
+    await log.append_record("q", None, b"late")
+    await log.truncate("q", 100)
+    assert list(reader) == [(2, b"2"), (3, b"3")]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [
+        (None, None, [3, 4, 5, 10, 11]),
+        (0, 4, [3]),
+        (4, 11, [4, 5, 10]),
+        (6, 10, []),
+        (6, 11, [10]),
+        (11, 5, []),
+        (50, None, []),
+        (-5, None, [3, 4, 5, 10, 11]),
+    ],
+)
+async def test_range_bounds(log: MultiRecordLog, start: int | None, stop: int | None, expected: list[int]) -> None:
+    """Start is included, stop is not, both are optional, gaps hold nothing."""
+    await log.append_records("q", 3, [b"a", b"b", b"c"])
+    await log.append_records("q", 10, [b"d", b"e"])
+    assert [position for position, _ in log.range("q", start, stop)] == expected
+    assert [position for run in log.runs("q", start, stop) for position, _ in run.each()] == expected
+
+
+async def test_iter_from_and_last_record(log: MultiRecordLog) -> None:
+    """Reading goes on from any position; the newest record is at hand."""
+    assert log.last_record("q") is None
+    assert log.last_position("q") is None
+    await log.append_records("q", None, [b"a", b"b", b"c"])
+    assert list(log.iter_from("q", 1)) == [(1, b"b"), (2, b"c")]
+    assert log.last_record("q") == (2, b"c")
+    await log.truncate("q", 2)
+    assert log.last_record("q") is None
+    assert log.last_position("q") == 2
+
+
+async def test_tail_waits_for_more_and_ends_on_delete(log: MultiRecordLog) -> None:
+    """A tail yields what is there, then what comes, and ends with its queue."""
+    await log.append_record("q", None, b"0")
+    seen = []
+
+    async def follow() -> None:
+        async for record in log.tail("q"):
+            seen.append(tuple(record))
+            if len(seen) == 1:
+                follower_is_waiting.set()
+
+    follower_is_waiting = asyncio.Event()
+    follower = asyncio.create_task(follow())
+    await follower_is_waiting.wait()
+    await log.append_records("q", None, [b"1", b"2"])
+    await log.delete_queue("q")
+    await log.create_queue("q")
+    await follower
+    assert seen[:1] == [(0, b"0")]
+    assert seen in ([(0, b"0")], [(0, b"0"), (1, b"1"), (2, b"2")])  # deleted before or after the follower woke
+
+
+async def test_tail_goes_on_behind_a_truncate_and_ends_on_close(directory: Path) -> None:
+    """What was truncated before it was seen is passed over; closing the log ends the tail."""
+    log = await MultiRecordLog.open(directory)
+    await log.create_queue("q")
+    await log.append_records("q", None, [b"0", b"1", b"2"])
+    await log.truncate("q", 1)
+    tail = log.tail("q", 0)
+    assert await anext(tail) == (2, b"2")
+    waiting = asyncio.create_task(anext(tail, None))  # type: ignore[arg-type]  # anext is an awaitable, the stub wants a coroutine
+    await asyncio.sleep(0)
+    await log.close()
+    assert await waiting is None
+
+
+async def test_summary_and_usage(log: MultiRecordLog) -> None:
+    """Sizes and positions are told per queue and for the log."""
+    await log.append_records("q", None, [b"abc", b"de"])
+    await log.truncate("q", 0)
+    summary = log.summary()["q"]
+    assert (summary.first_position, summary.next_position, summary.records, summary.bytes) == (1, 2, 1, 2)
+    assert summary.first_segment == 0
+    usage = log.resource_usage()
+    assert usage.queues == 1
+    assert usage.segments == 1
+    assert usage.pending_bytes == 0
+    assert 0 < usage.disk_written_bytes <= usage.disk_bytes
+    assert 0 < usage.memory_bytes < usage.memory_limit_bytes
+
+
+# Wrong calls: each a clear error, and nothing lost.
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, "\ud800", 7, None, b"bytes", ["list"]])
+async def test_bad_queue_names(log: MultiRecordLog, name: Any) -> None:
+    """A name is text of 1 to 255 bytes in UTF-8; anything else is refused by every call."""
+    with pytest.raises(QueueNameError):
+        await log.create_queue(name)
+    with pytest.raises(QueueNameError):
+        await log.append_record(name, None, b"x")
+    with pytest.raises(QueueNameError):
+        await log.truncate(name, 0)
+    with pytest.raises(QueueNameError):
+        await log.delete_queue(name)
+    with pytest.raises(QueueNameError):
+        log.range(name)
+    assert contents(log) == {"q": (0, 0, [])}
+
+
+async def test_unknown_queue(log: MultiRecordLog) -> None:
+    """Every call on a queue that does not exist says so."""
+    for call in (
+        log.append_record("nowhere", None, b"x"),
+        log.append_records("nowhere", 3, [b"x"]),
+        log.truncate("nowhere", 0),
+        log.delete_queue("nowhere"),
+    ):
+        with pytest.raises(QueueNotFoundError, match="queue 'nowhere' does not exist"):
+            await call
+    for read in (log.range, log.runs, log.first_position, log.next_position, log.last_position, log.last_record):
+        with pytest.raises(QueueNotFoundError):
+            read("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("position", "error"),
+    [(-1, ValueError), (POSITION_MAX + 1, ValueError), (True, TypeError), (1.0, TypeError), ("1", TypeError)],
+)
+async def test_bad_positions(log: MultiRecordLog, position: Any, error: type[Exception]) -> None:
+    """A position is an int in 0 … 2**63 - 2."""
+    with pytest.raises(error):
+        await log.append_record("q", position, b"x")
+    with pytest.raises(error):
+        await log.truncate("q", position)
+    assert contents(log) == {"q": (0, 0, [])}
+
+
+async def test_the_last_position_can_be_used_and_none_behind_it(log: MultiRecordLog, directory: Path) -> None:
+    """A queue whose positions are used up refuses appends and still truncates and reopens."""
+    assert await log.append_record("q", POSITION_MAX, b"end") == POSITION_MAX
+    with pytest.raises(LogFullError):
+        await log.append_record("q", None, b"x")
+    with pytest.raises(LogFullError):
+        await log.append_records("q", POSITION_MAX, [b"x", b"y"])
+    assert await log.truncate("q", POSITION_MAX) == 1
+    await log.close()
+    async with MultiRecordLog.open(directory) as again:
+        assert again.next_position("q") == POSITION_MAX + 1
+
+
+@pytest.mark.parametrize("payload", ["text", 5, None, [b"x"], 1.5])
+async def test_bad_payloads(log: MultiRecordLog, payload: Any) -> None:
+    """A payload is a bytes-like object; the error comes from the call, before anything is awaited."""
+    with pytest.raises(TypeError, match="payload"):
+        log.append_record("q", None, payload)
+    with pytest.raises(TypeError, match="payload"):
+        log.append_records("q", None, [b"fine", payload])
+    with pytest.raises(TypeError, match="append_records"):
+        log.append_records("q", None, b"one payload")  # type: ignore[arg-type]  # the mistake under test
+    assert contents(log) == {"q": (0, 0, [])}
+
+
+async def test_too_large_records_are_refused_at_once(directory: Path) -> None:
+    """What can never fit is refused, with sizes, and writes nothing."""
+    limits = Limits(record_bytes=1000, pending_bytes=5000, memory_bytes=100_000)
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        with pytest.raises(RecordTooLargeError) as caught:
+            await log.append_record("q", None, bytes(1001))
+        assert (caught.value.size_bytes, caught.value.limit_bytes) == (1001, 1000)
+        with pytest.raises(RecordTooLargeError):
+            await log.append_records("q", None, [b"x", bytes(1001)])
+        with pytest.raises(RecordTooLargeError):
+            await log.append_records("q", None, [bytes(1000)] * 6)
+        assert await log.append_record("q", None, bytes(1000)) == 0
+
+
+async def test_full_memory_pushes_back_and_truncate_makes_room(directory: Path) -> None:
+    """Above memory_bytes appends are refused with the numbers; after a truncate they work again."""
+    async with MultiRecordLog.open(directory, limits=Limits(memory_bytes=50_000)) as log:
+        await log.create_queue("q")
+        with pytest.raises(LogFullError) as caught:
+            for _ in range(100):
+                await log.append_record("q", None, bytes(1000))
+        assert caught.value.resource == "memory"
+        assert caught.value.used <= caught.value.limit == 50_000
+        await log.truncate("q", log.next_position("q") - 1)
+        await log.append_record("q", None, bytes(1000))
+
+
+async def test_full_memory_may_wait_for_room(directory: Path) -> None:
+    """With on_full="wait" callers wait in order until a truncate makes room."""
+    limits = Limits(memory_bytes=50_000, on_full="wait")
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        calls = [asyncio.ensure_future(log.append_record("q", None, bytes(1000))) for _ in range(100)]
+        await calls[0]
+        while not all(call.done() for call in calls):
+            await log.truncate("q", max(log.next_position("q") - 1, 0))
+        assert [call.result() for call in calls] == list(range(100))
+
+
+async def test_waiting_callers_are_bounded_in_bytes_and_keep_their_order(directory: Path) -> None:
+    """Above pending_bytes callers stand in line, in order; the bytes held for the writer stay below the limit."""
+    limits = Limits(record_bytes=10_000, pending_bytes=30_000)
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        calls = [asyncio.ensure_future(log.append_record("q", None, bytes(5000))) for _ in range(50)]
+        await asyncio.sleep(0)
+        assert log.resource_usage().pending_bytes <= 31_000
+        assert await asyncio.gather(*calls) == list(range(50))
+
+
+async def test_truncate_and_delete_pass_the_line_of_appends(directory: Path) -> None:
+    """Control calls never wait for the room that appends wait for."""
+    limits = Limits(memory_bytes=20_000, on_full="wait")
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        await log.create_queue("other")
+        calls = [asyncio.ensure_future(log.append_record("q", None, bytes(4000))) for _ in range(8)]
+        await calls[0]
+        await log.delete_queue("other")
+        assert not all(call.done() for call in calls)
+        while not all(call.done() for call in calls):
+            await log.truncate("q", max(log.next_position("q") - 1, 0))
+
+
+async def test_number_of_queues_is_limited(directory: Path) -> None:
+    """More queues than allowed are refused; deleting one makes room."""
+    async with MultiRecordLog.open(directory, limits=Limits(queues=2)) as log:
+        await log.create_queue("a")
+        await log.create_queue("b")
+        with pytest.raises(LogFullError) as caught:
+            await log.create_queue("c")
+        assert caught.value.resource == "queues"
+        await log.delete_queue("a")
+        await log.create_queue("c")
+
+
+async def test_disk_limit_refuses_appends_until_space_is_given_back(directory: Path) -> None:
+    """Above disk_bytes appends are refused; truncating everything rolls, gives the space back, and they work again."""
+    limits = Limits(disk_bytes=1_000_000)
+    async with MultiRecordLog.open(directory, limits=limits, segment_bytes=65_536) as log:
+        await log.create_queue("q")
+        with pytest.raises(LogFullError) as caught:
+            for _ in range(100):
+                await log.append_record("q", None, bytes(20_000))
+        assert caught.value.resource == "disk"
+        await log.truncate("q", log.next_position("q") - 1)
+        await log.sync()
+        await log.append_record("q", None, bytes(20_000))
+        assert log.resource_usage().disk_bytes <= 1_000_000
+
+
+# Closing, cancelling, failing.
+
+
+async def test_calls_on_a_closed_log_raise(directory: Path) -> None:
+    """After close every call says that the log is closed; closing again is fine."""
+    log = await MultiRecordLog.open(directory)
+    await log.create_queue("q")
+    await log.close()
+    await log.close()
+    for call in (log.append_record("q", None, b"x"), log.create_queue("r"), log.truncate("q", 0), log.sync()):
+        with pytest.raises(LogClosedError):
+            await call
+    with pytest.raises(LogClosedError):
+        log.range("q")
+
+
+async def test_close_finishes_what_was_called_before(directory: Path) -> None:
+    """Appends in flight are stored and answered before close returns."""
+    log = await MultiRecordLog.open(directory)
+    await log.create_queue("q")
+    calls = [asyncio.ensure_future(log.append_record("q", None, b"x")) for _ in range(100)]
+    await asyncio.sleep(0)
+    await log.close()
+    assert [call.result() for call in calls] == list(range(100))
+    async with MultiRecordLog.open(directory) as again:
+        assert again.next_position("q") == 100
+
+
+async def test_close_refuses_callers_who_wait_for_room(directory: Path) -> None:
+    """Callers in line when the log closes are told; nobody is left waiting."""
+    limits = Limits(memory_bytes=10_000, on_full="wait")
+    log = await MultiRecordLog.open(directory, limits=limits)
+    await log.create_queue("q")
+    calls = [asyncio.ensure_future(log.append_record("q", None, bytes(4000))) for _ in range(8)]
+    await calls[0]
+    await log.close()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    stored = [result for result in results if isinstance(result, int)]
+    assert stored == list(range(len(stored)))
+    assert all(isinstance(result, int | LogClosedError) for result in results)
+    assert len(stored) < len(results)
+
+
+async def test_cancelling_before_the_writer_took_it_withdraws(log: MultiRecordLog) -> None:
+    """A call cancelled while it still waits is certainly not stored; its neighbours are, without a hole."""
+    calls = [asyncio.ensure_future(log.append_record("q", None, b"%d" % n)) for n in range(10)]
+    await asyncio.sleep(0)
+    for call in calls[::2]:
+        call.cancel()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(result) for result in results[::2]] == [asyncio.CancelledError] * 5
+    assert results[1::2] == [0, 1, 2, 3, 4]
+    assert [payload for _, payload in log.range("q")] == [b"1", b"3", b"5", b"7", b"9"]
+
+
+async def test_cancel_storm_leaves_no_hole_and_no_half(log: MultiRecordLog, directory: Path) -> None:
+    """Whatever is cancelled when, every call is there whole or not at all, and positions stay gapless."""
+
+    async def caller(name: int) -> None:
+        for round_ in range(20):
+            call = asyncio.ensure_future(
+                log.append_records("q", None, [b"%d %d %d" % (name, round_, n) for n in range(3)])
+            )
+            for _ in range((name * 7 + round_) % 5):
+                await asyncio.sleep(0)
+            if (name + round_) % 3 == 0:
+                call.cancel()
+            await asyncio.wait([call])
+
+    await asyncio.gather(*(caller(name) for name in range(50)))
+    await log.sync()
+    records = list(log.range("q"))
+    assert [position for position, _ in records] == list(range(len(records)))
+    groups = [payload.rsplit(b" ", 1) for _, payload in records]
+    assert all(groups[i][0] == groups[i + 1][0] == groups[i + 2][0] for i in range(0, len(groups), 3))
+    before = contents(log)
+    await log.close()
+    async with MultiRecordLog.open(directory) as again:
+        assert contents(again) == before
+
+
+async def test_cancelled_open_gives_the_directory_back(directory: Path) -> None:
+    """Cancelling open at any moment leaves no lock behind."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+    for turns in range(6):
+        opening = asyncio.ensure_future(_open(directory))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        result = (await asyncio.gather(opening, return_exceptions=True))[0]
+        if isinstance(result, MultiRecordLog):
+            await result.close()
+    while True:
+        try:
+            async with MultiRecordLog.open(directory) as log:
+                assert log.queue_exists("q")
+                return
+        except LogLockedError:
+            await asyncio.sleep(0)  # the abandoned thread is still on its way out
+
+
+async def _open(directory: Path) -> MultiRecordLog:
+    return await MultiRecordLog.open(directory)
+
+
+async def test_second_open_is_refused_with_the_owners_pid(log: MultiRecordLog, directory: Path) -> None:
+    """One writer per directory, also within a process; the message names the owner and the ways out."""
+    import os
+
+    with pytest.raises(LogLockedError) as caught:
+        await MultiRecordLog.open(directory)
+    assert caught.value.owner_pid == os.getpid()
+    assert "mrecordlog serve" in str(caught.value)
+    assert await log.append_record("q", None, b"still works") == 0
+
+
+def test_another_event_loop_is_refused(directory: Path) -> None:
+    """A log belongs to the loop that opened it: using it from another raises at once."""
+    loop = asyncio.new_event_loop()
+    log = loop.run_until_complete(_open(directory))
+    loop.run_until_complete(log.create_queue("q"))
+
+    async def use() -> None:
+        with pytest.raises(LogClosedError, match="event loop"):
+            await log.append_record("q", None, b"x")
+        with pytest.raises(LogClosedError, match="event loop"):
+            await log.truncate("q", 0)
+
+    asyncio.run(use())
+    loop.run_until_complete(log.close())
+    loop.close()
+
+
+def test_loop_that_ends_without_close_gives_the_directory_back(directory: Path) -> None:
+    """What was acknowledged is there, the lock is gone, nothing hangs."""
+
+    async def forget() -> None:
+        log = await MultiRecordLog.open(directory)
+        await log.create_queue("q")
+        assert await log.append_record("q", None, b"kept") == 0
+
+    asyncio.run(forget())
+
+    async def look() -> None:
+        while True:
+            try:
+                async with MultiRecordLog.open(directory) as log:
+                    assert list(log.range("q")) == [(0, b"kept")]
+                    return
+            except LogLockedError:
+                await asyncio.sleep(0)
+
+    asyncio.run(look())
+
+
+# Policies.
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        PersistPolicy.always(),
+        PersistPolicy.always(action=PersistAction.FLUSH),
+        PersistPolicy.interval(0.01),
+        PersistPolicy.interval(60, action=PersistAction.FLUSH),
+        PersistPolicy.never(),
+    ],
+)
+async def test_every_policy_stores_and_reopens(directory: Path, policy: PersistPolicy) -> None:
+    """Under each policy what was written is there after a clean close."""
+    async with MultiRecordLog.open(directory, persist_policy=policy) as log:
+        await log.create_queue("q")
+        for n in range(20):
+            await log.append_record("q", None, b"%d" % n)
+        await log.sync()
+        before = contents(log)
+    async with MultiRecordLog.open(directory) as log:
+        assert contents(log) == before
+
+
+async def test_weaker_policies_sync_less(directory: Path) -> None:
+    """`never` acknowledges without fsync, and `sync` does it on request."""
+    async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
+        await log.create_queue("q")
+        before = log.stats().syncs
+        for _ in range(10):
+            await log.append_record("q", None, b"x")
+        assert log.stats().syncs == before
+        await log.sync()
+        assert log.stats().syncs == before + 1
+        await log.sync()
+        assert log.stats().syncs == before + 1
+
+
+async def test_interval_syncs_by_its_own_timer(directory: Path) -> None:
+    """An idle log under `interval` becomes durable without another call."""
+    async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.interval(0.001)) as log:
+        await log.create_queue("q")
+        before = log.stats().syncs
+        await log.append_record("q", None, b"x")
+        while log.stats().syncs == before:
+            await asyncio.sleep(0.001)
+        assert log.stats().syncs > before
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PersistPolicy.interval(0),
+        lambda: PersistPolicy.interval(-1),
+        lambda: PersistPolicy("sometimes"),  # type: ignore[arg-type]  # the mistake under test
+        lambda: Limits(memory_bytes=0),
+        lambda: Limits(record_bytes=2**31),
+        lambda: Limits(record_bytes=1000, pending_bytes=999),
+        lambda: Limits(on_full="explode"),  # type: ignore[arg-type]  # the mistake under test
+        lambda: Limits(name_bytes=70_000),
+        lambda: MultiRecordLog.open("x", segment_bytes=100),
+    ],
+)
+def test_bad_options(make: Any) -> None:
+    """Options that make no sense are refused where they are made."""
+    with pytest.raises(ValueError, match=r"."):
+        make()
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        all_errors.QueueNotFoundError("q"),
+        all_errors.QueueExistsError("q"),
+        all_errors.QueueNameError("q" * 300, "is too long"),
+        all_errors.PositionInPastError("q", 7, 12),
+        all_errors.RecordTooLargeError(10, 5),
+        all_errors.LogFullError("memory", 10, 5),
+        all_errors.LogFullError("space"),
+        all_errors.LogClosedError(),
+        all_errors.LogFailedError("EIO", "unknown"),
+        all_errors.LogLockedError("/somewhere", 12),
+        all_errors.CorruptionError("wal-0", 64, "bad"),
+    ],
+)
+def test_errors_survive_pickling_with_their_facts(error: all_errors.RecordLogError) -> None:
+    """A task in another process can send its error home."""
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert again.__dict__ == error.__dict__
+    assert str(again) == str(error)
+    assert str(error.copy()) == str(error)
