@@ -1,1 +1,1 @@
-"""The command line."""
+"""The command line: one module a command, and `main` with the table of them."""

@@ -1,0 +1,43 @@
+"""What the process answers to the shell, and which error means what.
+
+| code | meaning |
+|---|---|
+| 0 | fine |
+| 1 | failed |
+| 2 | wrong usage (argparse's own code too) |
+| 3 | acknowledged data is damaged |
+| 4 | the directory is in use by another process |
+| 5 | the service is not there or not ready |
+"""
+
+from __future__ import annotations
+
+from mrecordlog_async.errors import CorruptionError, LogLockedError
+
+FINE = 0
+FAILED = 1
+USAGE = 2
+DAMAGE = 3
+LOCKED = 4
+NOT_READY = 5
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
+
+class UsageError(Exception):
+    """What was asked for makes no sense together; the message says what would."""
+
+
+class NotReadyError(Exception):
+    """The service cannot be reached, or is still recovering."""
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the code that tells *error* to a script."""
+    if isinstance(error, UsageError):
+        return USAGE
+    if isinstance(error, CorruptionError):
+        return DAMAGE
+    if isinstance(error, LogLockedError):
+        return LOCKED
+    return NOT_READY if isinstance(error, NotReadyError) else FAILED
