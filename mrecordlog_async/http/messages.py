@@ -1,0 +1,270 @@
+"""Every JSON body that the service takes and answers, as a type: one place that encodes, checks and documents them.
+
+The bulk routes exist so that a reader of ten thousand queues needs one request a step:
+
+* `POST /v1/plan` (`PlanRequest` → `PlanAnswer`): from start positions and limits to stop positions, with counts and
+  cut points. Positions may have gaps, so stop - start says nothing about size; the service knows, the reader does not.
+* `POST /v1/fetch` (`FetchRequest` → a stream of runs, see `wire`): many ranges in one answer, in the order asked. All
+  are checked before the first byte, and the stream ends in a trailer, so an answer is whole or is seen not to be.
+* `POST /v1/truncate` (`TruncateManyRequest` → `TruncateManyAnswer`): many truncates, each durable when it is answered.
+  A position that was never given away is refused: truncating there would move the next position forward.
+
+Ids are queue incarnations: a queue that was deleted and created again has another one, and whoever names the id of the
+old one is told so instead of touching the new. Positions are inclusive in truncates; `stop` is excluded everywhere.
+Unknown members are errors (400): a misspelt limit must not be ignored.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Position = Annotated[int, Meta(ge=0, le=2**63 - 2)]
+"""The position of a record."""
+NextPosition = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""A bound of a range: it may be the position behind the last one there can be."""
+QueueId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+
+
+class Request(Struct, forbid_unknown_fields=True, frozen=True):
+    """The root of what is received."""
+
+
+class Answer(Struct, frozen=True):
+    """The root of what is sent."""
+
+
+class QueueStatus(StrEnum):
+    """What a bulk route found about one queue of the request."""
+
+    OK = "ok"
+    MISSING = "missing"
+    """There is no queue of this name."""
+    RECREATED = "recreated"
+    """There is one, but with another id: the one that was meant is gone, with its records."""
+    TRUNCATED = "truncated"
+    """Records from the start position on are gone; the plan goes on at the first that is there."""
+    AHEAD = "ahead"
+    """The position was never given away by this queue: the log is an older one, or the position is another queue's."""
+
+
+# Queues.
+
+
+class QueueAnswer(Answer):
+    """One queue. first_position: lowest not truncated. next_position: what the next record gets; equal when empty."""
+
+    queue: str
+    id: int
+    first_position: int
+    next_position: int
+    records: int
+    bytes: int
+
+
+class QueuesAnswer(Answer):
+    """All queues, sorted by name."""
+
+    queues: list[QueueAnswer]
+
+
+class CreateAnswer(Answer):
+    """created: False where the queue was there and that was allowed."""
+
+    queue: str
+    created: bool
+
+
+class AppendRequest(Request):
+    """Records as base64."""
+
+    records: list[bytes]
+
+
+class AppendAnswer(Answer):
+    """position: of the last record stored, also when it was a repeat; null when there were none to store."""
+
+    position: int | None
+    records: int
+    duplicate: bool
+
+
+class RecordAnswer(Answer):
+    """A line of a read as NDJSON; the payload is base64."""
+
+    position: int
+    payload: bytes
+
+
+class TextRecordAnswer(Answer):
+    """The same with `?as=text`: UTF-8, with U+FFFD for what is not."""
+
+    position: int
+    payload: str
+
+
+class TruncateRequest(Request):
+    """Drop up to and including *position*; of this incarnation only, where *id* is given."""
+
+    position: Position
+    id: QueueId | None = None
+
+
+class TruncateAnswer(Answer):
+    """dropped: how many records went."""
+
+    queue: str
+    dropped: int
+    first_position: int
+    next_position: int
+
+
+# Plan.
+
+
+class PlanStart(Request):
+    """Where to read on in one queue: from *start*, or from the first record that is there where it is null.
+
+    id: the incarnation that *start* belongs to. stop: read no further than this (excluded).
+    """
+
+    queue: str
+    start: NextPosition | None = None
+    id: QueueId | None = None
+    stop: NextPosition | None = None
+
+
+class PlanRequest(Request):
+    """What to plan. queues: null for all, from their first records.
+
+    max_records and max_bytes bound the whole plan; each queue gets a share in proportion to what it has to give, at
+    least one record. They are reached as closely as the records allow and passed only by that one record a queue.
+    piece_records and piece_bytes ask for cut points: pieces of about that size, for readers that work side by side.
+    """
+
+    queues: list[PlanStart] | None = None
+    max_records: Count | None = None
+    max_bytes: Count | None = None
+    piece_records: Count | None = None
+    piece_bytes: Count | None = None
+
+
+class Piece(Answer):
+    """A part of a queue's range."""
+
+    start: int
+    stop: int
+    records: int
+    bytes: int
+
+
+class QueuePlan(Answer):
+    """The plan for one queue; all numbers but *status* are 0 where it is "missing".
+
+    start and stop: the range to fetch, which holds *records* with *bytes* of payload; empty where start == stop. Where
+    a piece size was asked for, *pieces* cut exactly this range. For "recreated" and "truncated" the range begins at the
+    first record that is there, for "ahead" it is empty at next_position.
+    """
+
+    queue: str
+    status: QueueStatus
+    id: int = 0
+    first_position: int = 0
+    next_position: int = 0
+    start: int = 0
+    stop: int = 0
+    records: int = 0
+    bytes: int = 0
+    pieces: list[Piece] = []
+
+
+class PlanAnswer(Answer):
+    """One plan for each queue of the request, in its order (all of them: sorted by name), and their sums."""
+
+    queues: list[QueuePlan]
+    records: int
+    bytes: int
+
+
+# Fetch.
+
+
+class FetchRange(Request):
+    """Records of *queue* at *start* … *stop* - 1, of the incarnation *id* where it is given."""
+
+    queue: str
+    start: NextPosition
+    stop: NextPosition
+    id: QueueId | None = None
+
+
+class FetchRequest(Request):
+    """Answered with a QUEUE entry and BLOCKs for each range, in this order (see `wire`).
+
+    404 where a queue is missing or re-created, 410 with first_position where records of a range are truncated, 409 with
+    next_position where a range ends behind what the queue gave away; then nothing is sent.
+    """
+
+    ranges: list[FetchRange]
+
+
+# Truncate.
+
+
+class TruncateOne(Request):
+    """Drop the records of *queue* up to and including *position*, of the incarnation *id* where it is given."""
+
+    queue: str
+    position: Position
+    id: QueueId | None = None
+
+
+class TruncateManyRequest(Request):
+    """Each is done or refused on its own."""
+
+    queues: list[TruncateOne]
+
+
+class QueueTruncated(Answer):
+    """How one truncate ended: done and durable where *status* is "ok" (also if nothing was left to drop)."""
+
+    queue: str
+    status: QueueStatus
+    dropped: int = 0
+    first_position: int = 0
+    next_position: int = 0
+
+
+class TruncateManyAnswer(Answer):
+    """In the order of the request."""
+
+    queues: list[QueueTruncated]
+
+
+# Errors and health.
+
+
+class Problem(Answer, omit_defaults=True):
+    """An error (RFC 9457). `code` is for programs; the facts that belong to it are members of their own."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+
+
+class HealthAnswer(Answer):
+    """Alive: the process answers."""
+
+    status: str
+
+
+class ReadyAnswer(Answer):
+    """state: of the log. fraction: how much of it is read while it recovers, 1 afterwards."""
+
+    state: str
+    fraction: float
