@@ -1,0 +1,134 @@
+"""A directory of the crate's files: names, blocks to read, and bytes to write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from mrecordlog_async.quickwit.frame import BLOCK_BYTES
+from mrecordlog_async.storage.filesystem import FileSystem, read_exact, write_all
+
+NUMBER_MAX = 2**64 - 1
+
+_NAME = re.compile(r"wal-([0-9]{20})")
+
+
+class Source(Protocol):
+    """Files to read."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Return the numbers of the files, ascending."""
+
+    def block(self, number: int, offset: int) -> bytes:
+        """Return the block at *offset* of a file, shorter where the file ends."""
+
+
+class Target(Protocol):
+    """Files to write."""
+
+    def create(self, number: int, size: int) -> None:
+        """Make a file of *size* zeros."""
+
+    def write(self, number: int, offset: int, data: bytes) -> None:
+        """Write *data* at *offset*."""
+
+    def sync(self, number: int) -> None:
+        """Wait until a file and its name are on the medium."""
+
+    def unlink(self, number: int) -> None:
+        """Remove a file."""
+
+
+def file_name(number: int) -> str:
+    """Return the name of a file."""
+    return f"wal-{number:020}"
+
+
+def file_numbers(names: Sequence[str]) -> list[int]:
+    """Return the numbers of the crate's files among *names*, ascending."""
+    matches = (_NAME.fullmatch(name) for name in names)
+    return sorted(number for match in matches if match and (number := int(match[1])) <= NUMBER_MAX)
+
+
+class Directory:
+    """Files on a disk, read and written through the file system seam."""
+
+    def __init__(self, files: FileSystem, path: str) -> None:
+        self.path = path
+        self.numbers: Sequence[int] = file_numbers(files.names(path))
+        self._files = files
+        self._handles: dict[int, int] = {}
+
+    def block(self, number: int, offset: int) -> bytes:
+        """See `Source`."""
+        return read_exact(self._files, self._handle(number), BLOCK_BYTES, offset)
+
+    def create(self, number: int, size: int) -> None:
+        """See `Target`."""
+        handle = self._files.create(f"{self.path}/{file_name(number)}")
+        self._handles[number] = handle
+        self._files.cut(handle, size)
+
+    def write(self, number: int, offset: int, data: bytes) -> None:
+        """See `Target`."""
+        write_all(self._files, self._handles[number], [data], offset)
+
+    def sync(self, number: int) -> None:
+        """See `Target`."""
+        self._files.sync(self._handles[number])
+        directory = self._files.open_directory(self.path)
+        try:
+            self._files.sync_directory(directory)
+        finally:
+            self._files.close(directory)
+
+    def unlink(self, number: int) -> None:
+        """See `Target`."""
+        self._files.close(self._handles.pop(number))
+        self._files.unlink(f"{self.path}/{file_name(number)}")
+
+    def close(self) -> None:
+        """Let go of every file."""
+        for handle in self._handles.values():
+            self._files.close(handle)
+        self._handles.clear()
+
+    def _handle(self, number: int) -> int:
+        if number not in self._handles:
+            self._handles[number] = self._files.open(f"{self.path}/{file_name(number)}", write=False)
+        return self._handles[number]
+
+
+class Memory:
+    """Files in memory: a directory for tests and for looking at what would be written."""
+
+    def __init__(self, contents: dict[int, bytes] | None = None) -> None:
+        self.contents = {number: bytearray(data) for number, data in (contents or {}).items()}
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """See `Source`."""
+        return sorted(self.contents)
+
+    def block(self, number: int, offset: int) -> bytes:
+        """See `Source`."""
+        return bytes(self.contents[number][offset : offset + BLOCK_BYTES])
+
+    def create(self, number: int, size: int) -> None:
+        """See `Target`."""
+        self.contents[number] = bytearray(size)
+
+    def write(self, number: int, offset: int, data: bytes) -> None:
+        """See `Target`."""
+        content = self.contents[number]
+        content.extend(bytes(max(offset + len(data) - len(content), 0)))
+        content[offset : offset + len(data)] = data
+
+    def sync(self, number: int) -> None:
+        """See `Target`."""
+
+    def unlink(self, number: int) -> None:
+        """See `Target`."""
+        del self.contents[number]

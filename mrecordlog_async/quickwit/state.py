@@ -1,0 +1,102 @@
+"""What the crate holds in memory: the fold over its records, shared by the reader and the writer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from mrecordlog_async.model import Run
+from mrecordlog_async.quickwit.record import APPEND, DELETE, TOUCH, TRUNCATE, LogRecord
+
+CALL_BYTES = 1 << 20
+"""Runs handed on hold about this much, so that a call with one of them stays small."""
+
+
+class PositionError(ValueError):
+    """An item's position was already given away: the crate refuses the whole directory."""
+
+
+class Queue:
+    """One queue: positions start … next - 1, and the records retained, each with the file it counts for."""
+
+    __slots__ = ("next", "records", "start")
+
+    def __init__(self, next_position: int = 0) -> None:
+        self.start = next_position
+        self.next = next_position
+        self.records: deque[tuple[int, bytes, int]] = deque()
+
+    def append(self, position: int, payload: bytes, file: int) -> None:
+        """Add a record at *position*, which may leave a gap."""
+        if position < self.next:
+            raise PositionError(f"position {position} comes after {self.next - 1}")
+        if self.start == 0 and not self.records:
+            self.start = position
+        self.records.append((position, payload, file))
+        self.next = position + 1
+
+    def truncate(self, position: int) -> int:
+        """Drop records up to and including *position*; return how many went. Beyond the end, next moves forward."""
+        if position < self.start:
+            return 0
+        before = len(self.records)
+        if position + 1 >= self.next:
+            self.records.clear()
+            self.next = position + 1
+        else:
+            while self.records and self.records[0][0] <= position:
+                self.records.popleft()
+        self.start = position + 1
+        return before - len(self.records)
+
+    def first_file(self) -> int | None:
+        """Return the file that the oldest retained record counts for."""
+        return self.records[0][2] if self.records else None
+
+    def runs(self) -> Iterator[Run]:
+        """Yield what is retained as runs of about `CALL_BYTES`, a new one behind every gap."""
+        payloads: list[bytes] = []
+        first = size = 0
+        for position, payload, _ in self.records:
+            if payloads and (position != first + len(payloads) or size + len(payload) > CALL_BYTES):
+                yield Run.of(first, payloads)
+                payloads = []
+            if not payloads:
+                first, size = position, 0
+            payloads.append(payload)
+            size += len(payload)
+        if payloads:
+            yield Run.of(first, payloads)
+
+
+class State:
+    """All queues by name."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Queue] = {}
+
+    def apply(self, record: LogRecord, file: int) -> None:
+        """Fold a record that was read from *file*; PositionError where the crate refuses to go on."""
+        queue = self.queues.get(record.queue)
+        if record.kind == APPEND:
+            if queue is None:
+                queue = self.queues[record.queue] = Queue(record.position)
+            for position, payload in record.items:
+                queue.append(position, payload, file)
+        elif record.kind == TRUNCATE:
+            if queue is not None:
+                queue.truncate(record.position)
+        elif record.kind == TOUCH:
+            if queue is None or queue.records or queue.next != record.position:
+                self.queues[record.queue] = Queue(record.position)
+        elif record.kind == DELETE:
+            self.queues.pop(record.queue, None)
+
+    def first_file(self) -> int | None:
+        """Return the lowest file that a retained record counts for."""
+        files = (queue.first_file() for queue in self.queues.values())
+        return min((file for file in files if file is not None), default=None)
+
+    def empty_queues(self) -> list[str]:
+        """Return the names of the queues without records, sorted (the crate's own order is a hash map's)."""
+        return sorted(name for name, queue in self.queues.items() if not queue.records)

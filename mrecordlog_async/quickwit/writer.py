@@ -1,0 +1,126 @@
+"""Write the crate's files by doing its calls: the bytes are those that the crate leaves after the same history.
+
+Each call writes its record, then changes the state, then removes files as the crate does: only the lowest, only after
+truncate and delete, and after noting the next position of every empty queue. The crate notes those in the random order
+of a hash map; here they are sorted by name, the one place where two runs of the crate differ as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mrecordlog_async.quickwit.files import NUMBER_MAX, Target
+from mrecordlog_async.quickwit.frame import FILE_BYTES, encode_frames
+from mrecordlog_async.quickwit.record import APPEND, DELETE, NAME_BYTES_MAX, TOUCH, TRUNCATE, LogRecord, encode_record
+from mrecordlog_async.quickwit.state import Queue, State
+
+PAYLOAD_BYTES_MAX = 2**32 - 1
+
+
+class Writer:
+    """A log of the crate's, open for writing. One owner; blocking."""
+
+    def __init__(self, target: Target, *, file_bytes: int = FILE_BYTES) -> None:
+        """Begin a new log in an empty *target*."""
+        self.state = State()
+        self._target = target
+        self._file_bytes = file_bytes
+        self._file = 0
+        self._offset = 0
+        self._files = [0]
+        target.create(0, file_bytes)
+
+    @classmethod
+    def resume(cls, target: Target, state: State, files: Sequence[int], file: int, offset: int) -> Writer:
+        """Go on in a log that was read: its state, its files, and where it ends."""
+        writer = cls.__new__(cls)
+        writer.state, writer._target, writer._file_bytes = state, target, FILE_BYTES
+        writer._file, writer._offset, writer._files = file, offset, list(files)
+        writer._collect()
+        return writer
+
+    def create_queue(self, queue: str) -> None:
+        """Create *queue*; KeyError if it is there, ValueError for a name too long."""
+        if queue in self.state.queues:
+            raise KeyError(queue)
+        if len(queue.encode()) > NAME_BYTES_MAX:
+            raise ValueError(f"the crate takes queue names of at most {NAME_BYTES_MAX} bytes")
+        self._write(LogRecord(TOUCH, queue, 0))
+        self.sync()
+        self.state.queues[queue] = Queue()
+
+    def append(self, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
+        """Append *payloads* as one record; answer the last position, None for a repeat of the last one or nothing."""
+        found = self.state.queues[queue]
+        first = found.next if position is None else position
+        if first + 1 == found.next or not payloads:
+            return None
+        if first < found.next:
+            raise ValueError(f"position {first} is already taken, the next one is {found.next}")
+        if any(len(payload) > PAYLOAD_BYTES_MAX for payload in payloads):
+            raise ValueError("the crate takes payloads below 4 GiB")
+        file = self._file
+        items = tuple(enumerate(payloads, first))
+        self._write(LogRecord(APPEND, queue, first, items))
+        for at, payload in items:
+            found.append(at, payload, file)
+        return items[-1][0]
+
+    def truncate(self, queue: str, position: int) -> int:
+        """Drop records up to and including *position*; answer how many went."""
+        found = self.state.queues[queue]
+        self._write(LogRecord(TRUNCATE, queue, position))
+        dropped = found.truncate(position)
+        self._collect()
+        return dropped
+
+    def delete_queue(self, queue: str) -> None:
+        """Delete *queue*."""
+        found = self.state.queues[queue]
+        self._write(LogRecord(DELETE, queue, found.next))
+        del self.state.queues[queue]
+        self._collect()
+        self.sync()
+
+    def sync(self) -> None:
+        """Wait until everything written is on the medium."""
+        self._target.sync(self._file)
+
+    def _write(self, record: LogRecord) -> int:
+        """Write a record; return its bytes, paddings and frame headers included."""
+        written = 0
+        for piece in encode_frames(encode_record(record), self._offset):
+            if self._offset + len(piece) > self._file_bytes:
+                self._roll()
+            self._target.write(self._file, self._offset, piece)
+            self._offset += len(piece)
+            written += len(piece)
+        return written
+
+    def _roll(self) -> None:
+        self._target.sync(self._file)
+        later = [number for number in self._files if number > self._file]
+        self._file = later[0] if later else self._next_number()
+        self._offset = 0
+
+    def _next_number(self) -> int:
+        number = self._file + 1
+        if number > NUMBER_MAX:
+            raise OverflowError("the crate has no file number left")
+        self._target.create(number, self._file_bytes)
+        self._files.append(number)
+        return number
+
+    def _collect(self) -> None:
+        """Remove the lowest files as long as no record counts for them, empty queues noted first."""
+        if not self._may_remove():
+            return
+        for queue in self.state.empty_queues():
+            self._write(LogRecord(TOUCH, queue, self.state.queues[queue].next))
+        self.sync()
+        while self._may_remove():
+            self._target.unlink(self._files.pop(0))
+
+    def _may_remove(self) -> bool:
+        lowest, needed = self._files[0], self.state.first_file()
+        return lowest < self._file and (needed is None or lowest < needed)

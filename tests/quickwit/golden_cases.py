@@ -1,0 +1,147 @@
+"""The golden cases: histories of calls to the Rust crate, the bytes it left and what it says when it opens them.
+
+`NAME.ops.txt` holds the calls with the crate's answers (its head describes the grammar), `NAME.wal.gz` the file without
+its trailing zeros, `NAME.dump.txt` the file's size and what opening showed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+from mrecordlog_async.quickwit.files import Memory
+from mrecordlog_async.quickwit.reader import Report, read
+from mrecordlog_async.quickwit.writer import Writer
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = sorted(path.name.removesuffix(".ops.txt") for path in GOLDEN.glob("*.ops.txt"))
+
+
+def golden_bytes(name: str) -> bytes:
+    """The file as the crate left it, without trailing zeros."""
+    return gzip.decompress((GOLDEN / f"{name}.wal.gz").read_bytes())
+
+
+def golden_dump(name: str) -> list[str]:
+    """What the crate says of the file, without the line about its size and hash."""
+    return (GOLDEN / f"{name}.dump.txt").read_text().splitlines()[1:]
+
+
+def golden_files(name: str) -> Memory:
+    """The directory as the crate left it. Zeros behind the data are cut to two blocks: nothing reads as more of them."""
+    data = golden_bytes(name)
+    return Memory({0: data + bytes(-len(data) % 32_768 + 65_536)})
+
+
+def payload_of(text: str) -> bytes:
+    """Make a payload from its description."""
+    kind, _, rest = text.partition(":")
+    if kind == "empty":
+        return b""
+    if kind == "hex":
+        return bytes.fromhex(rest)
+    if kind == "str":
+        return rest.encode()
+    if kind == "rep":
+        byte, _, times = rest.partition("*")
+        return bytes.fromhex(byte) * int(times)
+    assert kind == "pat", text
+    length, seed = map(int, rest.split(":"))
+    return pattern(length, seed)
+
+
+def pattern(length: int, seed: int) -> bytes:
+    return bytes((seed + 31 * i + 17 * (i >> 8)) & 0xFF for i in range(length))
+
+
+def queue_of(text: str) -> str:
+    return "" if text == '""' else unquote(text)
+
+
+@dataclass
+class Replay:
+    """Does the calls of a case on files in memory, and keeps what each answered in the crate's words."""
+
+    files: Memory = field(default_factory=Memory)
+    writer: Writer | None = None
+    answers: list[str] = field(default_factory=list)
+
+    def run(self, lines: Iterator[str]) -> None:
+        self.writer = Writer(self.files)
+        for line in lines:
+            if not line.startswith("#"):
+                self.answers.append(self.do(line.split()))
+
+    def do(self, words: list[str]) -> str:
+        verb, arguments = words[0], words[1:]
+        if verb in ("patch", "zero"):
+            offset = int(arguments[1])
+            data = bytes.fromhex(arguments[2]) if verb == "patch" else bytes(int(arguments[2]))
+            self.files.write(int(arguments[0]), offset, data)
+            return "ok"
+        if verb == "reopen":
+            report = read(self.files)
+            self.writer = Writer.resume(
+                self.files, report.state, self.files.numbers, report.file, report.offset
+            )
+            return "ok"
+        try:
+            return self.call(verb, queue_of(arguments[0]), arguments[1:])
+        except KeyError:
+            return "ERR AlreadyExists" if verb == "create" else f'ERR MissingQueue("{arguments[0]}")'
+        except ValueError:
+            return "ERR Past"
+
+    def call(self, verb: str, queue: str, arguments: list[str]) -> str:
+        assert self.writer is not None
+        before = self.writer._offset
+        answer = "ok"
+        if verb == "create":
+            self.writer.create_queue(queue)
+        elif verb == "delete":
+            self.writer.delete_queue(queue)
+        elif verb == "truncate":
+            answer += f" evicted={self.writer.truncate(queue, int(arguments[0]))}"
+        elif verb == "fill":
+            count, length, seed = map(int, arguments)
+            for index in range(count):
+                self.writer.append(queue, None, [pattern(length, seed + index)])
+            answer += f" last={self.writer.state.queues[queue].next - 1}"
+        else:
+            assert verb in ("append", "append_many"), verb
+            position = None if arguments[0] == "-" else int(arguments[0])
+            last = self.writer.append(queue, position, [payload_of(text) for text in arguments[1:]])
+            answer += f" last={'-' if last is None else last}"
+        return f"{answer} bytes={self.writer._offset - before}"
+
+
+def dump(report: Report) -> list[str]:
+    """Say what a directory holds in the crate's words."""
+    lines = ["open ok", f"warnings {report.warnings}", f"queues {len(report.state.queues)}"]
+    for name in sorted(report.state.queues):
+        queue = report.state.queues[name]
+        shown = encode_name(name)
+        file = queue.first_file()
+        lines.append(
+            f"queue {shown} start={queue.start} last={queue.next - 1 if queue.next else '-'} next={queue.next} "
+            f"file={'-' if file is None else file} records={len(queue.records)}"
+        )
+        digest = size = 0
+        for position, payload, _ in queue.records:
+            crc = zlib.crc32(payload)
+            size += len(payload)
+            digest = zlib.crc32(position.to_bytes(8, "little") + crc.to_bytes(4, "little"), digest)
+            shown_payload = f" hex={payload.hex()}" if len(payload) <= 64 else ""
+            lines.append(f"rec {position} len={len(payload)} crc32={crc:08x}{shown_payload}")
+        lines.append(f"end {shown} bytes={size} digest={digest:08x}")
+    return lines
+
+
+def encode_name(name: str) -> str:
+    from urllib.parse import quote
+
+    return quote(name, safe="-._~") if name else '""'
