@@ -296,8 +296,9 @@ class _LogReader:
             try:
                 self._feed(handle, name, number, parser, fold, stop)
                 return self._judge(handle, name, number, parser, closed, size)
-            except CorruptionError:
-                if self._owner or parser.end == doubted:
+            except CorruptionError as error:
+                in_a_whole_batch = error.offset is None or error.offset < parser.end
+                if self._owner or parser.end == doubted or in_a_whole_batch:
                     raise
                 doubted = parser.end
                 parser.resume()

@@ -1,0 +1,76 @@
+"""Damage, one word each, to files of a closed or killed log."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from mrecordlog_async.format.frame import FRAME_HEADER_BYTES, read_frame, segment_seed
+from mrecordlog_async.format.header import HEADER_BYTES, decode_header
+
+BLOCK_BYTES = 32_768
+
+
+def segments(directory: Path) -> list[Path]:
+    """Return the segment files, oldest first."""
+    return sorted(path for path in directory.iterdir() if path.name.startswith("wal-") and path.suffix != ".tmp")
+
+
+def last_segment(directory: Path) -> Path:
+    """Return the newest segment file."""
+    return segments(directory)[-1]
+
+
+def flip_byte(path: Path, offset: int, mask: int = 0xFF) -> None:
+    """Change one byte in place."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        old = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([old ^ mask]))
+
+
+def write_at(path: Path, offset: int, data: bytes) -> None:
+    """Put *data* over what is at *offset*."""
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def zero(path: Path, offset: int, length: int) -> None:
+    """Put zeros over a range."""
+    write_at(path, offset, bytes(length))
+
+
+def cut(path: Path, size: int) -> None:
+    """Shorten a file."""
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def frames(path: Path) -> list[tuple[int, int, int, bytes]]:
+    """Return (offset, end, kind, payload) of each frame of a segment, up to the first place that is none."""
+    data = path.read_bytes()
+    header = decode_header(data[:HEADER_BYTES])
+    seed = segment_seed(header.log_id, header.segment)
+    found, at = [], HEADER_BYTES
+    while at + FRAME_HEADER_BYTES <= len(data) and (frame := read_frame(memoryview(data), 0, at, seed)) is not None:
+        found.append((frame.offset, frame.end, frame.kind, bytes(frame.payload)))
+        at = frame.end
+    return found
+
+
+def batch_ends(path: Path) -> list[int]:
+    """Return the offsets behind the COMMITs of a segment."""
+    return [end for _, end, _, payload in frames(path) if payload[:1] == b"\x06"]
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    """Return every file's bytes, to show that nothing was touched."""
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "LOCK"}
+
+
+def copy(source: Path, target: Path) -> Path:
+    """Copy a log as a crash would leave it: without lock, and without CLOSED if the writer still lives."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("LOCK"))
+    return target
