@@ -54,7 +54,7 @@ class QueueStatus(StrEnum):
 # Queues.
 
 
-class QueueAnswer(Answer):
+class QueueAnswer(Answer, frozen=True):
     """One queue. first_position: lowest not truncated. next_position: what the next record gets; equal when empty."""
 
     queue: str
@@ -65,26 +65,26 @@ class QueueAnswer(Answer):
     bytes: int
 
 
-class QueuesAnswer(Answer):
+class QueuesAnswer(Answer, frozen=True):
     """All queues, sorted by name."""
 
     queues: list[QueueAnswer]
 
 
-class CreateAnswer(Answer):
+class CreateAnswer(Answer, frozen=True):
     """created: False where the queue was there and that was allowed."""
 
     queue: str
     created: bool
 
 
-class AppendRequest(Request):
+class AppendRequest(Request, frozen=True):
     """Records as base64."""
 
     records: list[bytes]
 
 
-class AppendAnswer(Answer):
+class AppendAnswer(Answer, frozen=True):
     """position: of the last record stored, also when it was a repeat; null when there were none to store."""
 
     position: int | None
@@ -92,28 +92,28 @@ class AppendAnswer(Answer):
     duplicate: bool
 
 
-class RecordAnswer(Answer):
+class RecordAnswer(Answer, frozen=True):
     """A line of a read as NDJSON; the payload is base64."""
 
     position: int
     payload: bytes
 
 
-class TextRecordAnswer(Answer):
+class TextRecordAnswer(Answer, frozen=True):
     """The same with `?as=text`: UTF-8, with U+FFFD for what is not."""
 
     position: int
     payload: str
 
 
-class TruncateRequest(Request):
+class TruncateRequest(Request, frozen=True):
     """Drop up to and including *position*; of this incarnation only, where *id* is given."""
 
     position: Position
     id: QueueId | None = None
 
 
-class TruncateAnswer(Answer):
+class TruncateAnswer(Answer, frozen=True):
     """dropped: how many records went."""
 
     queue: str
@@ -125,7 +125,7 @@ class TruncateAnswer(Answer):
 # Plan.
 
 
-class PlanStart(Request):
+class PlanStart(Request, frozen=True):
     """Where to read on in one queue: from *start*, or from the first record that is there where it is null.
 
     id: the incarnation that *start* belongs to. stop: read no further than this (excluded).
@@ -137,7 +137,7 @@ class PlanStart(Request):
     stop: NextPosition | None = None
 
 
-class PlanRequest(Request):
+class PlanRequest(Request, frozen=True):
     """What to plan. queues: null for all, from their first records.
 
     max_records and max_bytes bound the whole plan; each queue gets a share in proportion to what it has to give, at
@@ -152,7 +152,7 @@ class PlanRequest(Request):
     piece_bytes: Count | None = None
 
 
-class Piece(Answer):
+class Piece(Answer, frozen=True):
     """A part of a queue's range."""
 
     start: int
@@ -161,7 +161,7 @@ class Piece(Answer):
     bytes: int
 
 
-class QueuePlan(Answer):
+class QueuePlan(Answer, frozen=True):
     """The plan for one queue; all numbers but *status* are 0 where it is "missing".
 
     start and stop: the range to fetch, which holds *records* with *bytes* of payload; empty where start == stop. Where
@@ -181,7 +181,7 @@ class QueuePlan(Answer):
     pieces: list[Piece] = []
 
 
-class PlanAnswer(Answer):
+class PlanAnswer(Answer, frozen=True):
     """One plan for each queue of the request, in its order (all of them: sorted by name), and their sums."""
 
     queues: list[QueuePlan]
@@ -192,7 +192,7 @@ class PlanAnswer(Answer):
 # Fetch.
 
 
-class FetchRange(Request):
+class FetchRange(Request, frozen=True):
     """Records of *queue* at *start* … *stop* - 1, of the incarnation *id* where it is given."""
 
     queue: str
@@ -201,7 +201,7 @@ class FetchRange(Request):
     id: QueueId | None = None
 
 
-class FetchRequest(Request):
+class FetchRequest(Request, frozen=True):
     """Answered with a QUEUE entry and BLOCKs for each range, in this order (see `wire`).
 
     404 where a queue is missing or re-created, 410 with first_position where records of a range are truncated, 409 with
@@ -214,7 +214,7 @@ class FetchRequest(Request):
 # Truncate.
 
 
-class TruncateOne(Request):
+class TruncateOne(Request, frozen=True):
     """Drop the records of *queue* up to and including *position*, of the incarnation *id* where it is given."""
 
     queue: str
@@ -222,13 +222,13 @@ class TruncateOne(Request):
     id: QueueId | None = None
 
 
-class TruncateManyRequest(Request):
+class TruncateManyRequest(Request, frozen=True):
     """Each is done or refused on its own."""
 
     queues: list[TruncateOne]
 
 
-class QueueTruncated(Answer):
+class QueueTruncated(Answer, frozen=True):
     """How one truncate ended: done and durable where *status* is "ok" (also if nothing was left to drop)."""
 
     queue: str
@@ -238,7 +238,7 @@ class QueueTruncated(Answer):
     next_position: int = 0
 
 
-class TruncateManyAnswer(Answer):
+class TruncateManyAnswer(Answer, frozen=True):
     """In the order of the request."""
 
     queues: list[QueueTruncated]
@@ -247,7 +247,7 @@ class TruncateManyAnswer(Answer):
 # Errors and health.
 
 
-class Problem(Answer, omit_defaults=True):
+class Problem(Answer, frozen=True, omit_defaults=True):
     """An error (RFC 9457). `code` is for programs; the facts that belong to it are members of their own."""
 
     type: str
@@ -257,13 +257,13 @@ class Problem(Answer, omit_defaults=True):
     detail: str
 
 
-class HealthAnswer(Answer):
+class HealthAnswer(Answer, frozen=True):
     """Alive: the process answers."""
 
     status: str
 
 
-class ReadyAnswer(Answer):
+class ReadyAnswer(Answer, frozen=True):
     """state: of the log. fraction: how much of it is read while it recovers, 1 afterwards."""
 
     state: str
