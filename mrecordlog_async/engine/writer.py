@@ -24,6 +24,7 @@ from mrecordlog_async.engine.journal import Journal, Order, Receipt
 from mrecordlog_async.errors import LogFailedError, LogFullError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.release import release_memory, worth_releasing
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import MIB, Limits, PersistPolicy
 
@@ -77,6 +78,7 @@ class Writer:
         self._spare_failed = False
         self._unlink_failed = False
         self._early_roll = False
+        self._freed_bytes = 0
         self._hops: dict[Callable[..., Any], Callable[..., Awaitable[Any]]] = {}
 
     async def run(self) -> None:
@@ -178,6 +180,7 @@ class Writer:
         """Apply log records; return what each truncate and delete dropped."""
         dropped = []
         touched = set()
+        held = self._queues.memory_bytes
         for record in receipt.records:
             count = self._queues.apply(receipt.segment, record)
             touched.add(record.id)
@@ -187,6 +190,7 @@ class Writer:
             elif type(record) is not log_record.Create:
                 self._counters.truncated_records += count
                 dropped.append(count)
+        self._freed_bytes += max(held - self._queues.memory_bytes, 0)
         self._on_applied(touched)
         return iter(dropped)
 
@@ -225,6 +229,9 @@ class Writer:
                 await self._sync()
         if journal.older or self._early_roll or self._queues.pins.oldest() is None:
             await self._make_way()
+        if worth_releasing(self._freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
+            self._freed_bytes = 0
+            await self._hop(release_memory)
         if self._mark_due:
             self._mark_due = False
             if self._wants_mark():
