@@ -114,7 +114,8 @@ async def call(log: MultiRecordLog, kind: str, name: str, *arguments: Any) -> ob
         if kind == "create":
             return await log.create_queue(name)
         if kind == "delete":
-            return await log.delete_queue(name)
+            await log.delete_queue(name)
+            return None
         if kind == "truncate":
             return await log.truncate(name, *arguments)
         return await log.append_records(name, *arguments)

@@ -34,12 +34,14 @@ POSITION_MAX = 2**63 - 2
 async def test_open_as_await_and_as_context(directory: Path) -> None:
     """Both ways give the same log; leaving the context closes it."""
     log = await MultiRecordLog.open(directory)
-    assert log.state is LogState.OPEN
+    states = [log.state]
     await log.close()
-    assert log.state is LogState.CLOSED
+    states.append(log.state)
     async with MultiRecordLog.open(directory) as log:
         assert log.list_queues() == []
-    assert log.state is LogState.CLOSED
+        states.append(log.state)
+    states.append(log.state)
+    assert states == [LogState.OPEN, LogState.CLOSED, LogState.OPEN, LogState.CLOSED]
 
 
 async def test_appended_records_are_there_after_reopening(directory: Path) -> None:
@@ -311,7 +313,7 @@ async def test_tail_goes_on_behind_a_truncate_and_ends_on_close(directory: Path)
     await log.truncate("q", 1)
     tail = log.tail("q", 0)
     assert await anext(tail) == (2, b"2")
-    waiting = asyncio.create_task(anext(tail, None))  # type: ignore[arg-type]  # anext is an awaitable, the stub wants a coroutine
+    waiting = asyncio.create_task(anext(tail, None))
     await asyncio.sleep(0)
     await log.close()
     assert await waiting is None
@@ -396,11 +398,11 @@ async def test_the_last_position_can_be_used_and_none_behind_it(log: MultiRecord
 async def test_bad_payloads(log: MultiRecordLog, payload: Any) -> None:
     """A payload is a bytes-like object; the error comes from the call, before anything is awaited."""
     with pytest.raises(TypeError, match="payload"):
-        log.append_record("q", None, payload)
+        _ = log.append_record("q", None, payload)
     with pytest.raises(TypeError, match="payload"):
-        log.append_records("q", None, [b"fine", payload])
+        _ = log.append_records("q", None, [b"fine", payload])
     with pytest.raises(TypeError, match="append_records"):
-        log.append_records("q", None, b"one payload")  # type: ignore[arg-type]  # the mistake under test
+        _ = log.append_records("q", None, b"one payload")  # type: ignore[arg-type]  # the mistake under test
     assert contents(log) == {"q": (0, 0, [])}
 
 

@@ -244,10 +244,8 @@ class Writer:
         oldest = self._queues.pins.oldest()
         if oldest is None and self._is_worth_a_roll():
             await self._try(journal.roll, None)
-        elif journal.older and not self._admission.has_pending():
-            # The next batch would name the oldest live segment as well, but none is waiting.
-            if (journal.at.segment if oldest is None else oldest) > journal.durable_oldest:
-                await self._try(journal.commit, Order([], oldest, sync=True, needs_space=False))
+        elif self._must_name_oldest(oldest):
+            await self._try(journal.commit, Order([], oldest, sync=True, needs_space=False))
         self._early_roll = False
         if journal.reclaimable() and not self._unlink_failed:
             removed = await self._hop(journal.reclaim)
@@ -256,6 +254,13 @@ class Writer:
             self._spare_failed = False
             if removed and self._admission.starved:
                 self._feed()
+
+    def _must_name_oldest(self, oldest: int | None) -> bool:
+        """Whether an empty batch is needed to say that older segments are dead: no other one is waiting to."""
+        journal = self._journal
+        if not journal.older or self._admission.has_pending():
+            return False
+        return (journal.at.segment if oldest is None else oldest) > journal.durable_oldest
 
     def _is_worth_a_roll(self) -> bool:
         at = self._journal.at

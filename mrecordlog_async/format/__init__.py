@@ -1,4 +1,4 @@
-r"""Format version 1: what the bytes in a log directory mean. This is the specification; the modules beside it follow it.
+r"""Format version 1: what the bytes in a log directory mean. This is the specification; the modules here follow it.
 
 All integers are unsigned and little endian unless a line says otherwise. Offsets count bytes from the start of a
 segment. CRC-32C is the Castagnoli polynomial, as in iSCSI: the nine ASCII digits "123456789" give e3069283.
@@ -68,9 +68,9 @@ So a frame is valid in one place only. Where a frame could begin:
 * 7 bytes are left: a FIRST frame with an empty payload (of a record that goes on in the next block), or a FILLER;
 * seven zero bytes: nothing was written here.
 
-A log record is the payload of one FULL frame, or of FIRST, MIDDLE …, LAST frames in a row, joined. Each takes as much as
-its block has room for. A COMMIT is always one FULL frame: where the block has no room for its 64 bytes, a FILLER frame
-(payload of zeros) ends the block first. FILLER frames stand nowhere else and mean nothing.
+A log record is the payload of one FULL frame, or of FIRST, MIDDLE …, LAST frames in a row, joined. Each takes as much
+as its block has room for. A COMMIT is always one FULL frame: where the block has no room for its 64 bytes, a FILLER
+frame (payload of zeros) ends the block first. FILLER frames stand nowhere else and mean nothing.
 
 Log records
 ===========
@@ -93,8 +93,8 @@ The first byte is the kind. An unknown kind means a later format: refuse.
          1    8 queue id
          9    8 position of the first record, at least the queue's next position
         17    4 number of records n, at least 1
-        21    4 × (n + 1) offsets, signed 32 bit: record i is payload[offset i : offset i+1]; the first is 0, they do not
-              descend, the last is the length of the payload
+        21    4 times (n + 1) offsets, signed 32 bit: record i is payload[offset i : offset i+1]; the first is 0,
+              they do not descend, the last is the length of the payload
          …    … payloads back to back, to the end of the record
     TRUNCATE (5)  0  1 kind   1  8 queue id   9  8 position: it and all below are dropped
     COMMIT   (6)  57 bytes
