@@ -5,8 +5,8 @@
 3. Everything passed over becomes a `Finding`. What lies behind the end is looked at too: bytes there are out of the
    crate's sight, and frames among them are records lost.
 
-A finding is a **torn tail** when no record was read behind it and nothing readable hides behind it: a write that a crash
-cut short, which nobody was promised. Everything else is **damage**.
+A finding is a **torn tail** when no record was read behind it and nothing readable hides behind it: a write that a
+crash cut short, which nobody was promised. Everything else is **damage**.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from mrecordlog_async.quickwit.state import PositionError, State
 class Finding:
     """Bytes that hold no record for the crate.
 
-    silent: the crate does not even warn of it. torn: nobody was promised it; otherwise it is damage. hidden_frames: valid
-    frames that lie in it, out of sight.
+    silent: the crate does not even warn of it. torn: nobody was promised it; otherwise it is damage. hidden_frames:
+    valid frames that lie in it, out of sight.
     """
 
     file: str
@@ -135,8 +135,12 @@ def _read_record(frames: _Frames, report: Report) -> _Body | None:
             begun = _Body([frame.payload], frame.file, frame.offset)
             if frame.kind == FULL:
                 return begun
+        elif begun is None and frames.leading:
+            continue
         elif begun is None:
-            report.findings.append(_silent(frame.file, frame.offset, len(frame.payload), "a record without its beginning"))
+            report.findings.append(
+                _silent(frame.file, frame.offset, len(frame.payload), "a record without its beginning")
+            )
         else:
             begun.parts.append(frame.payload)
             if frame.kind == LAST:
@@ -176,7 +180,7 @@ def _fold(report: Report, body: _Body, file: int) -> None:
 
 
 def _nothing_is_torn_before(report: Report) -> None:
-    """A record was read, or hides, behind all findings so far: none of them is the log's tail."""
+    """Call all findings so far damage: a record was read, or hides, behind them."""
     for finding in reversed(report.findings):
         if not finding.torn and not finding.hidden_frames:
             break
@@ -193,6 +197,8 @@ class _Frames:
         self._block_offset = 0
         self._cursor = 0
         self._bad = False
+        # The first file may begin with the rest of a record whose beginning went with the file before it.
+        self.leading = self.file > 0
         self._noted: set[int] = set()
         self._block = source.block(self.file, 0)
         if len(self._block) < BLOCK_BYTES:
@@ -224,6 +230,7 @@ class _Frames:
         if stop > BLOCK_BYTES:
             return self._give_up_block(at, at + FRAME_HEADER_BYTES, "a frame is longer than its block")
         self._cursor = stop
+        self.leading = self.leading and header.kind > FIRST
         payload = block[at + FRAME_HEADER_BYTES : stop]
         if checksum_of(header.kind, payload) != header.checksum:
             return Finding(file_name(self.file), self._block_offset + at, stop - at, "a frame fails its checksum")
@@ -284,13 +291,11 @@ class _Frames:
         return True
 
     def _note_short_block(self, file: int, offset: int, block: bytes) -> None:
-        """A block that is not there in full is not read, whatever it holds."""
+        """Report a block that is not there in full, which is not read, whatever it holds."""
         frames = 0 if file in self._noted else frames_within(block, 0)
         self._noted.add(file)
         if frames:
             reason = "records in a block that the file holds only in part, which the crate does not read"
             self._report.findings.append(
-                Finding(
-                    file_name(file), offset, len(block), reason, silent=True, torn=False, hidden_frames=frames
-                )
+                Finding(file_name(file), offset, len(block), reason, silent=True, torn=False, hidden_frames=frames)
             )

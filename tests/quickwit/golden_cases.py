@@ -32,7 +32,7 @@ def golden_dump(name: str) -> list[str]:
 
 
 def golden_files(name: str) -> Memory:
-    """The directory as the crate left it. Zeros behind the data are cut to two blocks: nothing reads as more of them."""
+    """The directory as the crate left it. Two blocks of the zeros behind its data are as good as all."""
     data = golden_bytes(name)
     return Memory({0: data + bytes(-len(data) % 32_768 + 65_536)})
 
@@ -85,9 +85,7 @@ class Replay:
             return "ok"
         if verb == "reopen":
             report = read(self.files)
-            self.writer = Writer.resume(
-                self.files, report.state, self.files.numbers, report.file, report.offset
-            )
+            self.writer = Writer.resume(self.files, report.state, self.files.numbers, report.file, report.offset)
             return "ok"
         try:
             return self.call(verb, queue_of(arguments[0]), arguments[1:])

@@ -1,0 +1,111 @@
+"""Making a queue anew, position by position: the calls for it, and a new log that is there whole or not at all.
+
+A log is built beside its final name, in `NAME.partial`, synced by closing it, and renamed: an interrupted import or
+repair leaves nothing that could be taken for the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import NamedTuple
+
+from mrecordlog_async.cli.exits import UsageError
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.model import POSITION_MAX, Run
+from mrecordlog_async.options import GIB, Limits, PersistPolicy
+
+PARTIAL_SUFFIX = ".partial"
+QUEUES_AT_ONCE = 1_000
+"""Queues are made together in groups of this size: one sync for all of them."""
+
+BUILD_LIMITS = Limits(
+    memory_bytes=1 << 62,
+    disk_bytes=1 << 62,
+    pending_bytes=4 * GIB,
+    record_bytes=2 * GIB - 1,
+    name_bytes=65_535,
+    queues=1 << 62,
+)
+"""What was in a log goes into the new one, whatever its size."""
+
+
+class Truncate(NamedTuple):
+    """Truncate up to and including *position*."""
+
+    position: int
+
+
+class QueueCopy(NamedTuple):
+    """A queue to be made: its name, its positions, and the runs it retains, ascending."""
+
+    name: str
+    start: int
+    next: int
+    runs: Iterable[Run]
+
+
+def calls(queue: QueueCopy) -> Iterator[Truncate | Run]:
+    """Yield what brings a new, empty queue to the positions and records of *queue*.
+
+    ValueError where its positions lie outside this package's range.
+    """
+    if queue.next > POSITION_MAX + 1:
+        raise ValueError(
+            f"queue {queue.name!r}: its next position is {queue.next}, but positions here end at {POSITION_MAX}"
+        )
+    if queue.start:
+        yield Truncate(queue.start - 1)
+    behind = queue.start
+    for run in queue.runs:
+        yield run
+        behind = run.next_position
+    if behind < queue.next:
+        raise ValueError(f"queue {queue.name!r}: its last records, up to position {queue.next - 1}, are not there")
+
+
+async def copy_queues(log: MultiRecordLog, queues: Iterable[QueueCopy]) -> int:
+    """Make *queues* in *log*; return how many records they hold."""
+    records = 0
+    rest = iter(queues)
+    while group := list(islice(rest, QUEUES_AT_ONCE)):
+        await asyncio.gather(*(log.create_queue(queue.name) for queue in group))
+        for queue in group:
+            for call in calls(queue):
+                if isinstance(call, Truncate):
+                    await log.truncate(queue.name, call.position)
+                else:
+                    await log.append_records(queue.name, call.first_position, call.payloads())
+                    records += call.records
+    return records
+
+
+@asynccontextmanager
+async def new_log(directory: str, segment_bytes: int = GIB) -> AsyncIterator[MultiRecordLog]:
+    """Build a log that takes its name *directory* only when the block ends well; UsageError if the name is taken."""
+    directory, partial = _free_names(directory)
+    async with MultiRecordLog.open(
+        partial, persist_policy=PersistPolicy.never(), limits=BUILD_LIMITS, segment_bytes=segment_bytes
+    ) as log:
+        yield log
+        # Close syncs as well, but has no way to say that it could not.
+        await log.sync()
+    os.rename(partial, directory)
+    parent = os.open(os.path.dirname(directory), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
+def _free_names(directory: str) -> tuple[str, str]:
+    directory = os.path.abspath(directory)
+    partial = directory + PARTIAL_SUFFIX
+    if os.path.isdir(directory) and os.listdir(directory):
+        raise UsageError(f"{directory} is not empty: name a directory that does not exist yet")
+    if os.path.lexists(partial):
+        raise UsageError(f"{partial} is there, left by a run that was interrupted: remove it and try again")
+    return directory, partial

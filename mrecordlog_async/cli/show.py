@@ -1,0 +1,92 @@
+"""What commands print: sizes, names, aligned columns, and progress on standard error where that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+
+from mrecordlog_async.model import RecoveryProgress
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+REDRAW_SECONDS = 0.1
+
+
+def printable(name: str) -> str:
+    """Return a queue's name as it is, or quoted where it would not print or could be taken for several words."""
+    return name if name.isprintable() and name and " " not in name else repr(name)
+
+
+def size(count: float) -> str:
+    """Return bytes for people: 731 B, 4.0 KiB, 1.2 GiB."""
+    for unit in UNITS:
+        if count < 1024 or unit == UNITS[-1]:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def plural(count: int, word: str) -> str:
+    """Return *count* with its word: 1 batch, 2 batches."""
+    ending = "" if count == 1 else "es" if word.endswith(("ch", "s", "sh", "x")) else "s"
+    return f"{count:,} {word}{ending}"
+
+
+def columns(rows: Sequence[Sequence[str]], left: int = 1) -> Iterator[str]:
+    """Yield *rows* as aligned lines: the first *left* columns to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (
+            cell.ljust(width) if index < left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        yield "  ".join(cells).rstrip() + "\n"
+
+
+def ranges(pairs: Iterable[tuple[int, int]]) -> str:
+    """Return (first, last) pairs for people: 3, 7-12."""
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
+
+
+class Progress:
+    """Bytes read, as a line on standard error that redraws itself; silent where nobody watches.
+
+    Call it with `RecoveryProgress`. `bytes` and `seconds` serve the summary.
+    """
+
+    def __init__(self, verb: str) -> None:
+        self.bytes = 0
+        self._verb = verb
+        self._begun = time.perf_counter()
+        self._drawn = 0.0
+        self._watched = sys.stderr.isatty()
+
+    @property
+    def seconds(self) -> float:
+        """Return the time since it was made."""
+        return time.perf_counter() - self._begun
+
+    def speed(self) -> str:
+        """Return bytes a second for people."""
+        return f"{self.bytes / max(self.seconds, 1e-9) / 1e9:.2f} GB/s"
+
+    def __call__(self, progress: RecoveryProgress) -> None:
+        """Show how far reading has come."""
+        self.bytes = progress.bytes_read
+        now = time.perf_counter()
+        if self._watched and now - self._drawn >= REDRAW_SECONDS:
+            self._drawn = now
+            filled = int(progress.fraction * 30)
+            bar = "#" * filled + "." * (30 - filled)
+            text = f"{size(self.bytes)} of {size(progress.bytes_total)}  {self.speed()}"
+            print(f"\r{self._verb} [{bar}] {text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,51 @@
+"""The command line as a script sees it: exit code, standard output, standard error."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from mrecordlog_async import MultiRecordLog
+
+BLOCK_BYTES = 32_768
+
+
+class Ran(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def mrecordlog(*arguments: object, stdin: str = "") -> Ran:
+    """Run the command line in a process of its own."""
+    command = [sys.executable, "-m", "mrecordlog_async", *map(str, arguments)]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[None]], blocks: int = 4) -> Path:
+    """Make a log of small segments, filled by *fill* and closed."""
+
+    async def make() -> None:
+        async with MultiRecordLog.open(directory, segment_bytes=blocks * BLOCK_BYTES) as log:
+            await fill(log)
+
+    asyncio.run(make())
+    return directory
+
+
+async def three_queues(log: MultiRecordLog) -> None:
+    """Three queues over several segments: "audit" pins them, "orders" is truncated, "idle" is empty at position 42."""
+    for queue in ("audit", "orders", "idle"):
+        await log.create_queue(queue)
+    await log.append_record("audit", None, b"first")
+    await log.truncate("idle", 41)
+    for number in range(40):
+        await log.append_record("orders", None, bytes([number]) * 10_000)
+    await log.truncate("orders", 29)

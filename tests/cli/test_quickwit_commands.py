@@ -1,0 +1,138 @@
+"""Moving logs to and from the Rust crate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.cli.export_quickwit import export
+from mrecordlog_async.cli.main import main
+from mrecordlog_async.cli.moves import QueueCopy, copy_queues
+from mrecordlog_async.quickwit.files import Memory
+from mrecordlog_async.quickwit.frame import BLOCK_BYTES
+from mrecordlog_async.quickwit.reader import read
+from mrecordlog_async.quickwit.writer import Writer
+from tests.cli.running import build, mrecordlog, three_queues
+from tests.conftest import contents
+from tests.quickwit.golden_cases import golden_bytes
+from tests.quickwit.test_writer import CALLS, do, seen
+
+
+def crate_directory(path: Path, name: str) -> Path:
+    path.mkdir()
+    file = path / "wal-00000000000000000000"
+    file.write_bytes(golden_bytes(name))
+    with file.open("r+b") as opened:
+        opened.truncate(134_217_728)
+    return path
+
+
+def test_a_directory_of_the_crate_becomes_a_log(tmp_path: Path) -> None:
+    """Queues, positions, gaps and payloads are taken over."""
+    source = crate_directory(tmp_path / "crate", "08_position_skip")
+    ran = mrecordlog("import-quickwit", source, tmp_path / "wal")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out == f"imported 2 queues, 9 records into {tmp_path / 'wal'}\n"
+    with ReadOnlyLog.open(tmp_path / "wal") as log:
+        queues = contents(log)
+    assert queues["q"][:2] == (5, 24)
+    assert [position for position, _ in queues["q"][2]] == [5, 10, 20, 21, 22, 23]
+    assert queues["r"][2][-1] == (1_000_000_000_001, b"after")
+
+
+def test_an_empty_name_must_be_given_another(tmp_path: Path) -> None:
+    """The crate allows a queue without a name; here it needs one, and nothing is made before it has it."""
+    source = crate_directory(tmp_path / "crate", "13_queue_names")
+    ran = mrecordlog("import-quickwit", source, tmp_path / "wal")
+    assert ran.code == 2
+    assert "--empty-name" in ran.err
+    assert not (tmp_path / "wal").exists()
+    assert mrecordlog("import-quickwit", source, tmp_path / "wal", "--empty-name", "nameless").code == 0
+    with ReadOnlyLog.open(tmp_path / "wal") as log:
+        assert [payload for _, payload in log.range("nameless")] == [b"payload5"]
+
+
+def test_a_torn_tail_is_named_and_is_no_failure(tmp_path: Path) -> None:
+    """A crash leaves it, nobody was promised it."""
+    source = crate_directory(tmp_path / "crate", "20_torn_payload")
+    ran = mrecordlog("import-quickwit", source, tmp_path / "wal")
+    assert ran.code == 0
+    assert ran.out.startswith("torn tail: wal-00000000000000000000 at offset 784, 90 B: a frame fails its checksum\n")
+
+
+@pytest.mark.parametrize("name", ["30_corrupt_payload_byte", "35_zero_hole"])
+def test_damage_stops_the_import_until_it_is_accepted(tmp_path: Path, name: str) -> None:
+    """Nothing is made with damage unless asked to; the exit code says 3 either way."""
+    source = crate_directory(tmp_path / "crate", name)
+    ran = mrecordlog("import-quickwit", source, tmp_path / "wal")
+    assert ran.code == 3
+    assert ran.out.startswith("damage: wal-00000000000000000000 at offset 4")
+    assert not (tmp_path / "wal").exists()
+    ran = mrecordlog("import-quickwit", source, tmp_path / "wal", "--accept-damage", "--json")
+    facts = json.loads(ran.out)
+    assert (ran.code, facts["imported"], facts["queues"]) == (3, True, 1)
+    assert facts["findings"][0]["torn"] is False
+
+
+def test_an_existing_log_is_left_alone(tmp_path: Path) -> None:
+    """Importing into a directory that holds something is refused as a wrong usage."""
+    source = crate_directory(tmp_path / "crate", "02_small_records")
+    build(tmp_path / "wal", three_queues)
+    ran = mrecordlog("import-quickwit", source, tmp_path / "wal")
+    assert (ran.code, "is not empty" in ran.err) == (2, True)
+
+
+def test_no_directory_and_no_files_of_the_crate_fail(tmp_path: Path) -> None:
+    """What is not there is said with its name."""
+    assert str(tmp_path / "nowhere") in mrecordlog("import-quickwit", tmp_path / "nowhere", tmp_path / "wal").err
+    ran = mrecordlog("import-quickwit", tmp_path, tmp_path / "wal")
+    assert (ran.code, str(tmp_path) in ran.err) == (1, True)
+
+
+def test_a_log_becomes_a_directory_of_the_crate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Truncated and empty queues keep their positions; the file is as long as the crate makes it."""
+    build(tmp_path / "wal", three_queues)
+    assert main(["export-quickwit", str(tmp_path / "wal"), str(tmp_path / "crate")]) == 0
+    assert capsys.readouterr().out == f"exported 3 queues, 11 records to {tmp_path / 'crate'}\n"
+    (file,) = (tmp_path / "crate").iterdir()
+    assert (file.name, file.stat().st_size) == ("wal-00000000000000000000", 134_217_728)
+    report = read(Memory({0: file.read_bytes()}))
+    assert report.findings == []
+    assert {name: (queue.start, queue.next) for name, queue in report.state.queues.items()} == {
+        "audit": (0, 1),
+        "orders": (30, 40),
+        "idle": (42, 42),
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(CALLS, max_size=25), st.integers(1, 4))
+def test_there_and_back_again(calls: list[tuple[object, ...]], blocks: int) -> None:
+    """Any directory of the crate, imported and exported, shows the same queues, positions and payloads."""
+    files = Memory()
+    writer = Writer(files, file_bytes=blocks * BLOCK_BYTES)
+    for call in calls:
+        do(writer, call)
+    state = read(files).state
+    state.queues.pop("", None)
+
+    async def through(directory: str) -> Memory:
+        async with MultiRecordLog.open(directory, segment_bytes=BLOCK_BYTES) as log:
+            queues = state.queues.items()
+            await copy_queues(log, [QueueCopy(name, q.start, q.next, q.runs()) for name, q in queues])
+        exported = Memory()
+        with ReadOnlyLog.open(directory) as log:
+            export(log, Writer(exported, file_bytes=BLOCK_BYTES))
+        return exported
+
+    with tempfile.TemporaryDirectory() as directory:
+        back = read(asyncio.run(through(f"{directory}/wal")))
+    assert seen(back.state) == seen(state)
+    assert back.findings == []

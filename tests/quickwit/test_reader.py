@@ -1,0 +1,137 @@
+"""Damage by hand: what the crate does with it, and that none of it goes unmentioned."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.quickwit.files import Memory, file_numbers
+from mrecordlog_async.quickwit.frame import BLOCK_BYTES, encode_frames
+from mrecordlog_async.quickwit.reader import Report, read
+from mrecordlog_async.quickwit.record import APPEND, TOUCH, LogRecord, encode_record
+from mrecordlog_async.quickwit.writer import Writer
+
+FRAME_BYTES = 7 + 12 + 12 + 100
+CREATE_BYTES = 7 + 12
+
+
+def written(records: int = 600, file_bytes: int = 8 * BLOCK_BYTES) -> Memory:
+    """Make a queue "q" with records of 100 bytes; `frame_at` tells where those of the first block begin."""
+    files = Memory()
+    writer = Writer(files, file_bytes=file_bytes)
+    writer.create_queue("q")
+    for number in range(records):
+        writer.append("q", None, [bytes([number % 256]) * 100])
+    return files
+
+
+def frame_at(number: int) -> int:
+    return CREATE_BYTES + number * FRAME_BYTES
+
+
+def positions(report: Report) -> list[int]:
+    return [position for position, _, _ in report.state.queues["q"].records]
+
+
+def test_a_kind_that_does_not_exist_loses_its_block_and_says_how_many_frames() -> None:
+    """The crate gives up the rest of the block; what was readable in it is counted."""
+    files = written()
+    files.write(0, frame_at(10) + 6, b"\x09")
+    report = read(files)
+    (finding,) = [found for found in report.damage if not found.silent]
+    assert (finding.offset, finding.reason) == (frame_at(10), "frame kind 9 does not exist")
+    lost = sorted(set(range(600)) - set(positions(report)))
+    assert lost[0] == 10
+    # The block's last frame belongs to a record that goes on in the next one.
+    assert finding.hidden_frames == len(lost) - 1
+    assert report.warnings == 1
+
+
+def test_a_length_beyond_the_block_loses_its_block() -> None:
+    """A frame cannot be longer than its block."""
+    files = written()
+    files.write(0, frame_at(10) + 4, b"\xff\xff")
+    (finding,) = [found for found in read(files).damage if not found.silent]
+    assert finding.reason == "a frame is longer than its block"
+
+
+def test_a_bad_kind_in_the_last_frame_is_a_torn_tail() -> None:
+    """Nothing readable hides behind it, so it may be a write that a crash cut short."""
+    files = written(records=20)
+    files.write(0, frame_at(19) + 6, b"\x09")
+    report = read(files)
+    assert [finding.torn for finding in report.findings] == [True]
+    assert positions(report) == list(range(19))
+
+
+def test_an_unfinished_record_at_the_end_is_a_torn_tail_that_the_crate_does_not_mention() -> None:
+    """A record cut between two frames is dropped without a word; here it is named."""
+    files = written(records=1)
+    pieces = list(encode_frames(encode_record(LogRecord(APPEND, "q", 1, ((1, bytes(50_000)),))), frame_at(1)))
+    files.write(0, frame_at(1), pieces[0])
+    report = read(files)
+    assert [(found.torn, found.silent, found.offset) for found in report.findings] == [(True, True, frame_at(1))]
+    assert (report.file, report.offset, report.warnings) == (0, BLOCK_BYTES, 0)
+
+
+def test_a_position_that_goes_back_is_refused_as_the_crate_refuses_it() -> None:
+    """The crate then opens nothing of the directory; the place is named."""
+    files = written(records=2)
+    body = encode_record(LogRecord(APPEND, "q", 0, ((0, b"again"),)))
+    files.write(0, frame_at(2), b"".join(encode_frames(body, frame_at(2))))
+    with pytest.raises(CorruptionError) as raised:
+        read(files)
+    assert (raised.value.segment, raised.value.offset) == ("wal-00000000000000000000", frame_at(2))
+
+
+def test_a_record_of_an_unknown_kind_is_damage() -> None:
+    """The crate skips what it does not know with a warning; a later record shows that the log went on."""
+    files = written(records=1)
+    frames = b"".join(encode_frames(encode_record(LogRecord(9, "q", 0)), frame_at(1)))
+    files.write(0, frame_at(1), frames)
+    (finding,) = read(files).damage
+    assert finding.reason == "record kind 9 is not known"
+
+
+def test_a_touch_of_a_queue_with_records_empties_it() -> None:
+    """The crate replaces the queue by an empty one at that position."""
+    files = written(records=2)
+    files.write(0, frame_at(2), b"".join(encode_frames(encode_record(LogRecord(TOUCH, "q", 7)), frame_at(2))))
+    queue = read(files).state.queues["q"]
+    assert (queue.start, queue.next, len(queue.records)) == (7, 7, 0)
+
+
+def test_a_missing_file_in_the_middle_is_damage() -> None:
+    """The crate reads on as if nothing were missing."""
+    files = written(records=900, file_bytes=BLOCK_BYTES)
+    assert len(files.numbers) > 3
+    files.unlink(1)
+    report = read(files)
+    assert "1 file(s) are missing from here on" in [finding.reason for finding in report.damage]
+
+
+def test_a_first_file_shorter_than_a_block_is_refused() -> None:
+    """A crash while the directory was made leaves what the crate never opens again."""
+    with pytest.raises(CorruptionError, match="shorter than a block"):
+        read(Memory({0: b""}))
+
+
+def test_a_block_that_is_there_in_part_is_not_read_but_reported() -> None:
+    """The crate reads whole blocks; records in the part of one are out of its sight."""
+    files = written(records=400)
+    del files.contents[0][BLOCK_BYTES + 5_000 :]
+    report = read(files)
+    reasons = [finding.reason for finding in report.damage]
+    assert "records in a block that the file holds only in part, which the crate does not read" in reasons
+
+
+def test_no_file_is_no_log() -> None:
+    """A directory of something else is not taken for an empty log."""
+    with pytest.raises(FileNotFoundError):
+        read(Memory())
+
+
+def test_only_the_names_of_the_crate_count() -> None:
+    """24 characters, digits of an unsigned 64-bit number."""
+    names = ["wal-00000000000000000007", "wal-7", "LOCK", "wal-99999999999999999999", "wal-0000000000000000000x"]
+    assert file_numbers(names) == [7]

@@ -1,0 +1,86 @@
+"""Files rolled and removed as the crate does, and any history read back as it was written."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mrecordlog_async.quickwit.files import Memory
+from mrecordlog_async.quickwit.frame import BLOCK_BYTES
+from mrecordlog_async.quickwit.reader import read
+from mrecordlog_async.quickwit.state import State
+from mrecordlog_async.quickwit.writer import Writer
+
+Seen = dict[str, tuple[int, int, list[tuple[int, bytes]]]]
+
+QUEUES = st.sampled_from(["", "a", "b", "é"])
+PAYLOADS = st.one_of(st.binary(max_size=20), st.integers(0, 3 * BLOCK_BYTES).map(lambda size: b"x" * size))
+CALLS = st.one_of(
+    st.tuples(st.just("create"), QUEUES),
+    st.tuples(st.just("append"), QUEUES, st.lists(PAYLOADS, max_size=3), st.integers(0, 3)),
+    st.tuples(st.just("truncate"), QUEUES, st.integers(0, 30)),
+    st.tuples(st.just("delete"), QUEUES),
+)
+
+
+def seen(state: State) -> Seen:
+    return {
+        name: (queue.start, queue.next, [(position, payload) for position, payload, _ in queue.records])
+        for name, queue in state.queues.items()
+    }
+
+
+def do(writer: Writer, call: tuple[object, ...]) -> None:
+    verb, queue, *arguments = call
+    assert isinstance(queue, str)
+    if verb == "create":
+        if queue not in writer.state.queues:
+            writer.create_queue(queue)
+    elif queue not in writer.state.queues:
+        return
+    elif verb == "append":
+        payloads, gap = arguments
+        assert isinstance(payloads, list) and isinstance(gap, int)
+        writer.append(queue, writer.state.queues[queue].next + gap if gap else None, payloads)
+    elif verb == "truncate":
+        assert isinstance(arguments[0], int)
+        writer.truncate(queue, arguments[0])
+    else:
+        writer.delete_queue(queue)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CALLS, max_size=30), st.integers(1, 4))
+def test_what_was_written_is_read_back(calls: list[tuple[object, ...]], blocks: int) -> None:
+    """After any history of calls, with files of any size, reading shows the writer's state and finds nothing odd."""
+    files = Memory()
+    writer = Writer(files, file_bytes=blocks * BLOCK_BYTES)
+    for call in calls:
+        do(writer, call)
+    report = read(files)
+    assert seen(report.state) == seen(writer.state)
+    assert report.findings == []
+
+
+def test_files_go_when_no_record_counts_for_them() -> None:
+    """Truncating removes the lowest files, and notes where the empty queues stand."""
+    files = Memory()
+    writer = Writer(files, file_bytes=BLOCK_BYTES)
+    writer.create_queue("idle")
+    writer.truncate("idle", 41)
+    writer.create_queue("q")
+    for _ in range(10):
+        writer.append("q", None, [bytes(20_000)])
+    assert len(files.numbers) > 4
+    writer.truncate("q", 8)
+    assert len(files.numbers) <= 2
+    assert {name: queue.next for name, queue in read(files).state.queues.items()} == {"idle": 42, "q": 10}
+
+
+def test_a_record_that_spans_two_files_counts_for_the_first() -> None:
+    """The file where its frames begin is kept as long as the record is."""
+    files = Memory()
+    writer = Writer(files, file_bytes=BLOCK_BYTES)
+    writer.create_queue("q")
+    writer.append("q", None, [bytes(40_000)])
+    assert writer.state.first_file() == read(files).state.first_file() == 0
