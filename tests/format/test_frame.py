@@ -1,0 +1,103 @@
+"""Frames: every place relative to a block's end, and nothing that is valid anywhere else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrecordlog_async.format.frame import (
+    BLOCK_BYTES,
+    FILLER,
+    FRAME_HEADER_BYTES,
+    FULL,
+    Buffer,
+    encode_frames,
+    encode_unsplit,
+    frames_bytes_max,
+    read_frame,
+    segment_seed,
+)
+
+SEED = segment_seed(bytes(16), 3)
+
+
+def read_all(data: bytes, base: int, at: int) -> list[tuple[int, bytes]]:
+    """Read (kind, payload) of frame after frame."""
+    found = []
+    while at < len(data) and (frame := read_frame(memoryview(data), base, at, SEED)) is not None:
+        found.append((frame.kind, bytes(frame.payload)))
+        at = frame.end - base
+    return found
+
+
+@given(offset=st.integers(0, 3 * BLOCK_BYTES), body=st.binary(min_size=1, max_size=200), times=st.integers(1, 700))
+def test_record_comes_back_from_any_offset(offset: int, body: bytes, times: int) -> None:
+    """Cut at any place relative to a block's end, a log record is read back whole, within the promised size."""
+    body = body * times
+    buffers: list[Buffer] = []
+    end = encode_frames(body, offset, SEED, buffers)
+    data = bytes(offset) + b"".join(buffers)
+    assert end == len(data)
+    assert end - offset <= frames_bytes_max(len(body)) + FRAME_HEADER_BYTES
+    frames = read_all(data, 0, offset)
+    assert b"".join(payload for _, payload in frames) == body
+    kinds = [kind for kind, _ in frames]
+    assert kinds == [1] or (kinds[0] == 2 and kinds[-1] == 4 and set(kinds[1:-1]) <= {3})
+
+
+@given(room=st.integers(1, BLOCK_BYTES), size=st.integers(1, 200))
+def test_unsplit_record_is_one_full_frame(room: int, size: int) -> None:
+    """A COMMIT never crosses a block: a FILLER or padding ends the block first."""
+    offset = BLOCK_BYTES - room
+    buffers: list[Buffer] = []
+    end = encode_unsplit(b"c" * size, offset, SEED, buffers)
+    data = bytes(offset) + b"".join(buffers)
+    frames = read_all(data, 0, offset)
+    assert frames[-1] == (FULL, b"c" * size)
+    assert end == len(data)
+    if len(frames) == 2:
+        kind, filling = frames[0]
+        assert kind == FILLER
+        assert not any(filling)
+        assert (offset + FRAME_HEADER_BYTES + len(filling)) % BLOCK_BYTES == 0
+    assert (end - 1) // BLOCK_BYTES == (end - size - FRAME_HEADER_BYTES) // BLOCK_BYTES
+
+
+def test_seven_bytes_left_hold_an_empty_first_frame() -> None:
+    """The odd case of the specification: a FIRST frame without payload fills the block exactly."""
+    buffers: list[Buffer] = []
+    encode_frames(b"abc", BLOCK_BYTES - 7, SEED, buffers)
+    data = bytes(BLOCK_BYTES - 7) + b"".join(buffers)
+    assert read_all(data, 0, BLOCK_BYTES - 7) == [(2, b""), (4, b"abc")]
+
+
+@pytest.mark.parametrize("byte", range(27))
+def test_any_flipped_byte_makes_a_frame_invalid(byte: int) -> None:
+    """Checksum, length, kind and payload are all covered."""
+    buffers: list[Buffer] = []
+    encode_frames(b"twenty bytes payload", 100, SEED, buffers)
+    data = bytearray(bytes(100) + b"".join(buffers))
+    data[100 + byte] ^= 0x10
+    assert read_frame(memoryview(bytes(data)), 0, 100, SEED) is None
+
+
+def test_frame_is_valid_in_its_own_place_only() -> None:
+    """Moved by a byte, into another segment or another log, a frame is not valid."""
+    buffers: list[Buffer] = []
+    encode_frames(b"payload", 100, SEED, buffers)
+    data = b"".join(buffers)
+    assert read_frame(memoryview(bytes(100) + data), 0, 100, SEED) is not None
+    assert read_frame(memoryview(bytes(101) + data), 0, 101, SEED) is None
+    assert read_frame(memoryview(bytes(100) + data), 0, 100, segment_seed(bytes(16), 4)) is None
+    assert read_frame(memoryview(bytes(100) + data), 0, 100, segment_seed(bytes(15) + b"x", 3)) is None
+
+
+def test_padding_must_be_zeros() -> None:
+    """Bytes in the padding at a block's end are noticed."""
+    buffers: list[Buffer] = []
+    encode_frames(b"abc", BLOCK_BYTES - 3, SEED, buffers)
+    data = bytearray(bytes(BLOCK_BYTES - 3) + b"".join(buffers))
+    assert read_frame(memoryview(bytes(data)), 0, BLOCK_BYTES - 3, SEED) is not None
+    data[BLOCK_BYTES - 2] = 1
+    assert read_frame(memoryview(bytes(data)), 0, BLOCK_BYTES - 3, SEED) is None

@@ -1,0 +1,96 @@
+"""Segment files: names, reservation, short writes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem, write_all
+from mrecordlog_async.storage.segment import SegmentFile, list_segments, read_pieces, segment_name, segment_number
+
+
+def test_names() -> None:
+    """Twenty digits, and nothing that only looks alike."""
+    assert segment_name(7) == "wal-00000000000000000007"
+    assert segment_number("wal-00000000000000000007") == 7
+    for name in (
+        "wal-7",
+        "wal-000000000000000000007",
+        "wal-00000000000000000007.tmp",
+        "LOCK",
+        "wal-0000000000000000000x",
+    ):
+        assert segment_number(name) is None
+    assert list_segments([segment_name(3), "LOCK", segment_name(1)]) == [1, 3]
+
+
+class ShortWrites(OsFileSystem):
+    """A disk that takes at most 7 bytes at a time."""
+
+    def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        return super().write(handle, [b"".join(buffers)[:7]], offset)
+
+
+class NoSpace(OsFileSystem):
+    """A disk with room for 2 MiB a file, which keeps what a failed reservation got."""
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        if offset + length > 2 << 20:
+            super().reserve(handle, offset, (2 << 20) - offset)
+            raise OSError(errno.ENOSPC, "no space")
+        super().reserve(handle, offset, length)
+
+
+class Silent(OsFileSystem):
+    """A disk that accepts nothing and does not say why."""
+
+    def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        return 0
+
+
+def test_short_writes_are_continued(tmp_path: Path) -> None:
+    """Whatever the disk takes at a time, all arrives, in order."""
+    files = ShortWrites()
+    handle = files.create(str(tmp_path / "f"))
+    buffers = [b"%d," % n for n in range(3000)]
+    write_all(files, handle, buffers, 5)
+    files.close(handle)
+    assert (tmp_path / "f").read_bytes() == bytes(5) + b"".join(buffers)
+
+
+def test_disk_that_accepts_nothing_is_an_error(tmp_path: Path) -> None:
+    """No endless loop: EIO."""
+    files = Silent()
+    handle = files.create(str(tmp_path / "f"))
+    with pytest.raises(OSError, match="accepts no bytes"):
+        write_all(files, handle, [b"x"], 0)
+    files.close(handle)
+
+
+def test_reservation_grows_in_steps_and_falls_back_to_what_is_needed(tmp_path: Path) -> None:
+    """A larger step is tried first; where it does not fit, the need alone, and what a failure got is given back."""
+    files = NoSpace()
+    segment = SegmentFile(files, str(tmp_path / "f"), files.create(str(tmp_path / "f")), 0)
+    segment.reserve(1000, 1 << 30)
+    assert segment.reserved_bytes == 1 << 20
+    segment.reserve((1 << 20) + 1, 1 << 30)
+    assert segment.reserved_bytes == (1 << 20) + 1
+    with pytest.raises(OSError, match="no space"):
+        segment.reserve(3 << 20, 1 << 30)
+    assert files.size(segment.handle) == segment.reserved_bytes == (1 << 20) + 1
+    segment.close()
+
+
+def test_pieces_begin_at_blocks(tmp_path: Path) -> None:
+    """Reading from any offset yields whole blocks from the one that holds it."""
+    files = OsFileSystem()
+    handle = files.create(str(tmp_path / "f"))
+    data = bytes(range(256)) * 400
+    write_all(files, handle, [data], 0)
+    pieces = list(read_pieces(files, handle, 40_000, len(data)))
+    assert pieces[0][0] == 32_768
+    assert b"".join(piece for _, piece in pieces) == data[32_768:]
+    files.close(handle)
