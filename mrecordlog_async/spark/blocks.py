@@ -1,0 +1,175 @@
+"""Runs to Arrow RecordBatches, and RecordBatches to runs. Buffers are wrapped, cut and joined; no record is touched.
+
+A block of the wire is an Arrow BinaryArray already: int32 offsets and payloads. Reading wraps it. Small blocks are
+joined, because a RecordBatch has a fixed cost in Spark; a large one travels alone.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mrecordlog_async.http.wire import Block
+from mrecordlog_async.model import Run
+
+BATCH_RECORDS = 16_384
+BATCH_BYTES = 16 << 20
+
+READ_SCHEMA = pa.schema(
+    [
+        pa.field("server", pa.string()),
+        pa.field("queue", pa.string()),
+        pa.field("position", pa.int64()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+POSITIONS_SCHEMA = READ_SCHEMA.remove(3)
+"""Rows without their payload."""
+
+
+class MalformedRowsError(ValueError):
+    """Rows that cannot be written as they are; the message says what would make them fit."""
+
+
+class Stretch(NamedTuple):
+    """Rows of one queue that follow each other: one run, at the position they name, None for the next one."""
+
+    queue: str
+    position: int | None
+    run: Run
+
+
+# Reading.
+
+
+def record_batches(server: str, blocks: Iterable[Block], *, payload: bool = True) -> Iterator[pa.RecordBatch]:
+    """Yield *blocks* as RecordBatches of `READ_SCHEMA`, or of `POSITIONS_SCHEMA` without *payload*."""
+    gathered: list[Block] = []
+    records = size = 0
+    for block in blocks:
+        if gathered and size + len(block.payload) > BATCH_BYTES:
+            yield _record_batch(server, gathered, payload)
+            gathered, records, size = [], 0, 0
+        gathered.append(block)
+        records += block.records
+        size += len(block.payload)
+        if records >= BATCH_RECORDS:
+            yield _record_batch(server, gathered, payload)
+            gathered, records, size = [], 0, 0
+    if gathered:
+        yield _record_batch(server, gathered, payload)
+
+
+def _record_batch(server: str, blocks: list[Block], payload: bool) -> pa.RecordBatch:
+    records = sum(block.records for block in blocks)
+    columns: list[Any] = [
+        _constant(server, records),
+        _join([_constant(block.queue, block.records) for block in blocks]),
+        _positions(blocks),
+    ]
+    if payload:
+        columns.append(_join([_payloads(block) for block in blocks]))
+    return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA if payload else POSITIONS_SCHEMA)
+
+
+def _payloads(block: Block) -> Any:
+    buffers = [None, pa.py_buffer(block.offsets), pa.py_buffer(block.payload)]
+    column = pa.Array.from_buffers(pa.binary(), block.records, buffers)
+    # Offsets come from outside; one that goes down would crash whoever reads the column.
+    column.validate(full=True)
+    return column
+
+
+def _positions(blocks: list[Block]) -> Any:
+    return _join([pc.add(_ramp(block.records), block.first_position) for block in blocks])
+
+
+def _constant(text: str, records: int) -> Any:
+    return _repeated(text, 1 << (records - 1).bit_length()).slice(0, records)
+
+
+def _ramp(records: int) -> Any:
+    return _counted(1 << (records - 1).bit_length()).slice(0, records)
+
+
+# Both are the same for block after block: made once and sliced, they cost 1 % of what filling them each time does.
+@lru_cache(maxsize=64)
+def _repeated(text: str, size: int) -> Any:
+    return pa.repeat(pa.scalar(text, pa.string()), size)
+
+
+@lru_cache(maxsize=8)
+def _counted(size: int) -> Any:
+    return pa.Array.from_buffers(pa.int64(), size, [None, pa.py_buffer(array("q", range(size)))])
+
+
+def _join(columns: list[Any]) -> Any:
+    return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
+
+
+# Writing.
+
+
+def stretches(batch: pa.RecordBatch, queue: str | None) -> Iterator[Stretch]:
+    """Cut rows into stretches: a new one wherever the queue changes or a position is not the one after the last.
+
+    queue: the name for all rows where there is no column `queue`. Raises MalformedRowsError for null and for types
+    that cannot be records.
+    """
+    names = batch.schema.names
+    payloads = _binary_column(batch)
+    queues = batch.column("queue").cast(pa.string()) if "queue" in names else None
+    positions = batch.column("position").cast(pa.int64()) if "position" in names else None
+    for column, name in ((queues, "queue"), (positions, "position")):
+        if column is not None and column.null_count:
+            raise MalformedRowsError(f"the column {name!r} is null in {column.null_count} rows")
+    for first, behind in _bounds(batch.num_rows, queues, positions):
+        yield Stretch(
+            str(queues[first].as_py()) if queues is not None else queue or "",
+            positions[first].as_py() if positions is not None else None,
+            _run(payloads, first, behind, positions[first].as_py() if positions is not None else 0),
+        )
+
+
+def _binary_column(batch: pa.RecordBatch) -> Any:
+    column = batch.column("payload")
+    if column.null_count:
+        raise MalformedRowsError(f"the column 'payload' is null in {column.null_count} rows")
+    if column.type == pa.large_binary() or column.type == pa.large_string():
+        column = column.cast(pa.large_binary())
+    return column.cast(pa.binary())
+
+
+def _bounds(rows: int, queues: Any, positions: Any) -> Iterator[tuple[int, int]]:
+    """Yield (first row, row behind the last) of each stretch."""
+    if not rows:
+        return
+    breaks = None
+    if queues is not None:
+        breaks = pc.not_equal(queues.slice(1), queues.slice(0, rows - 1))
+    if positions is not None:
+        jumps = pc.not_equal(pc.subtract(positions.slice(1), positions.slice(0, rows - 1)), 1)
+        breaks = jumps if breaks is None else pc.or_(breaks, jumps)
+    first = 0
+    for index in [] if breaks is None else pc.indices_nonzero(breaks).to_pylist():
+        yield first, index + 1
+        first = index + 1
+    yield first, rows
+
+
+def _run(payloads: Any, first: int, behind: int, position: int) -> Run:
+    part = payloads.slice(first, behind - first)
+    _, offsets_buffer, data = part.buffers()
+    offsets = pa.Array.from_buffers(pa.int32(), len(part) + 1, [None, offsets_buffer], offset=part.offset)
+    base, end = offsets[0].as_py(), offsets[len(part)].as_py()
+    if base:
+        offsets = pc.subtract(offsets, base)
+    start = offsets.offset * 4
+    packed = offsets.buffers()[1].slice(start, (len(part) + 1) * 4).to_pybytes()
+    payload = data.slice(base, end - base).to_pybytes() if data is not None else b""
+    return Run(position, packed, payload)

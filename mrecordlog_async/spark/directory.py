@@ -1,0 +1,149 @@
+"""Batch read of a log directory, closed or beside a living writer: one task a segment, nothing in between.
+
+The driver opens the log read-only, which says what is live and where each segment ends. A task then reads one segment
+again, parses its batches and keeps the runs of live positions. Both must see the directory: this is for one machine or
+a shared file system. A segment that the writer removes in between fails the task: its records were truncated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader, decode_header
+from mrecordlog_async.format.parse import Batch, SegmentParser
+from mrecordlog_async.format.record import Append
+from mrecordlog_async.http.wire import Block
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.spark.blocks import record_batches
+from mrecordlog_async.spark.options import LATEST, Options
+from mrecordlog_async.spark.plan import DataLossError, place
+from mrecordlog_async.spark.reader import NothingPartition
+from mrecordlog_async.storage.filesystem import OsFileSystem, read_exact
+from mrecordlog_async.storage.segment import read_pieces, segment_name
+
+SERVER = ""
+"""What the column `server` says of rows from a directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPart:
+    """One segment up to *end*, and what of it is wanted: queue id → (queue, lo, hi)."""
+
+    directory: str
+    segment: int
+    end: int
+    log_id: bytes
+    wanted: dict[int, tuple[str, int, int]]
+
+
+class SegmentPartition(InputPartition):
+    """A segment as Spark carries it."""
+
+    def __init__(self, value: SegmentPart) -> None:
+        super().__init__(value)
+        self.value: SegmentPart = value
+
+
+class DirectoryReader(DataSourceReader):
+    """Reads a log directory as a table."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """Fix what is read; one partition for each segment that holds any of it."""
+        options = self._options
+        assert options.path is not None, "the data source chose this reader by its path"
+        with ReadOnlyLog.open(options.path) as log:
+            wanted = self._wanted(log)
+            parts = [
+                SegmentPart(log.directory, number, end, log.contents.log_id, held)
+                for number, end in _segment_ends(log)
+                if (held := _held(log.contents.queues, number, wanted))
+            ]
+        return [SegmentPartition(part) for part in parts] or [NothingPartition()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one segment."""
+        if not isinstance(partition, SegmentPartition):
+            return iter(())
+        return record_batches(SERVER, read_segment(partition.value), payload=self._options.payload)
+
+    def _wanted(self, log: ReadOnlyLog) -> dict[int, tuple[str, int, int]]:
+        options, wanted, losses = self._options, dict[int, tuple[str, int, int]](), list[str]()
+        for queue, summary in log.summary().items():
+            if not options.subscription.includes(queue):
+                continue
+            lo, loss = place(options.starting, SERVER, summary)
+            hi, lost = place(options.ending, SERVER, summary, absent=LATEST)
+            losses += [each for each in (loss, lost) if each is not None]
+            if lo < hi:
+                wanted[summary.id] = (queue, lo, hi)
+        if losses and options.fail_on_data_loss:
+            raise DataLossError("; ".join(losses))
+        return wanted
+
+
+def read_segment(part: SegmentPart) -> Iterator[Block]:
+    """Yield the wanted runs of one segment, in the order they were written."""
+    files = OsFileSystem()
+    name = segment_name(part.segment)
+    handle, header = _open(files, part.directory, part.segment)
+    try:
+        if header.log_id != part.log_id:
+            raise DataLossError(f"{name} in {part.directory} belongs to another log than the one that was planned")
+        parser = SegmentParser(header.log_id, part.segment, header.first_batch)
+        for base, piece in read_pieces(files, handle, parser.end, part.end):
+            for batch in parser.feed(piece, base):
+                yield from _blocks(batch, part)
+    finally:
+        files.close(handle)
+    if parser.end != part.end:
+        raise CorruptionError(name, parser.end, f"the segment was whole up to {part.end} when the read was planned")
+
+
+def _segment_ends(log: ReadOnlyLog) -> Iterator[tuple[int, int]]:
+    """Yield every live segment and the offset behind its last batch, which its successor's header states."""
+    contents, files = log.contents, OsFileSystem()
+    for number, _ in contents.older:
+        handle, successor = _open(files, log.directory, number + 1)
+        files.close(handle)
+        yield number, successor.previous_end
+    yield contents.segment, contents.end
+
+
+def _held(queues: Queues, segment: int, wanted: dict[int, tuple[str, int, int]]) -> dict[int, tuple[str, int, int]]:
+    """Return what of *wanted* lies in *segment*."""
+    live = {queue.id for queue in queues if segment in queue.segments()}
+    return {queue_id: bounds for queue_id, bounds in wanted.items() if queue_id in live}
+
+
+def _open(files: OsFileSystem, directory: str, segment: int) -> tuple[int, SegmentHeader]:
+    name = segment_name(segment)
+    try:
+        handle = files.open(f"{directory}/{name}", write=False)
+    except FileNotFoundError:
+        raise DataLossError(f"{name} in {directory} was removed meanwhile: what it held was truncated") from None
+    try:
+        return handle, decode_header(read_exact(files, handle, HEADER_BYTES, 0))
+    except HeaderError as error:
+        files.close(handle)
+        raise CorruptionError(name, 0, str(error)) from None
+
+
+def _blocks(batch: Batch, part: SegmentPart) -> Iterator[Block]:
+    for record in batch.records:
+        if type(record) is not Append or record.id not in part.wanted:
+            continue
+        queue, lo, hi = part.wanted[record.id]
+        run = record.run
+        if run.first_position < hi and run.next_position > lo:
+            run = run.cut(lo, hi)
+            offsets, payload = memoryview(run.offsets), memoryview(run.payload)
+            yield Block(queue, record.id, run.first_position, run.records, offsets, payload)

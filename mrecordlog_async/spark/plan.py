@@ -1,0 +1,295 @@
+"""What to read next, and in which pieces. Pure: offsets and listings in, offsets and partitions out.
+
+One micro-batch, in this order (`stream` does the talking, every decision is here):
+
+1. `check`   start against what the servers list: positions that still hold, and what was lost
+2. `truncations`   what the checkpoint has behind it and the servers still keep
+3. `pin`   queues that start does not know: they enter the end where reading will begin, without a record
+4. `shares`   the trigger's limit, split over the servers by what each has
+5. `assemble`   the end offset; start itself where nothing is new, because Spark compares offsets as text
+6. `spans`   start and end to ranges, `pack` ranges to partitions
+
+An offset is `{server: {queue: [id, next]}}`: the queue's incarnation, and the next position to read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mrecordlog_async.model import POSITION_MAX, QueueSummary
+from mrecordlog_async.spark.options import EARLIEST, LATEST, Positions, Subscription
+
+Offset = dict[str, dict[str, list[int]]]
+"""server → queue → [queue id, next position to read]. Plain lists: it comes from JSON and goes back to it."""
+
+Listing = Mapping[str, QueueSummary]
+"""queue → where it stands, of one server."""
+
+Listings = Mapping[str, Listing]
+"""server → its listing; a server that could not be reached is missing."""
+
+RECORD_COST = 200
+"""A record costs a task about as much as so many bytes of payload, next to its own."""
+
+SMALL_PARTITION_COST = 8 << 20
+"""Less is not worth a second task: one costs 35 to 55 ms whatever it does, as 20,000 records of 200 bytes do."""
+
+
+class DataLossError(Exception):
+    """Records that this reader owed its user are gone, or the queue is not the one it knew."""
+
+
+class Range(NamedTuple):
+    """Positions lo … hi - 1 of one queue, which hold *records* records; fewer than hi - lo where there are gaps."""
+
+    queue: str
+    id: int
+    lo: int
+    hi: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What one task reads: ranges of one server, fetched with one request."""
+
+    server: str
+    ranges: tuple[Range, ...]
+
+    @property
+    def records(self) -> int:
+        """How many records the task must deliver, no fewer and no more."""
+        return sum(each.records for each in self.ranges)
+
+
+@dataclass(slots=True)
+class Checked:
+    """What of a start offset still holds. positions: where to go on. lost: one sentence for each loss.
+
+    sound: server → queue → position, of the queues that are what the offset says: only those may be truncated.
+    """
+
+    positions: Offset = field(default_factory=dict)
+    sound: Offset = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+
+
+def canonical(offset: Mapping[str, Mapping[str, Sequence[int]]]) -> Offset:
+    """Return *offset* with sorted keys, so that equal offsets are equal text."""
+    return {
+        server: {queue: list(queues[queue]) for queue in sorted(queues)} for server, queues in sorted(offset.items())
+    }
+
+
+def as_text(offset: Offset) -> str:
+    """Return *offset* as JSON, as it stands in a checkpoint."""
+    return json.dumps(canonical(offset), separators=(",", ":"))
+
+
+def select(listing: Iterable[QueueSummary], subscription: Subscription) -> dict[str, QueueSummary]:
+    """Return the queues of *listing* that are subscribed."""
+    return {summary.queue: summary for summary in listing if subscription.includes(summary.queue)}
+
+
+def check(start: Offset, listings: Listings, servers: Iterable[str]) -> Checked:
+    """Hold *start* against what the servers have.
+
+    A server that is no longer an option, and a queue that is no longer listed, drop out. A server that could not be
+    reached keeps its positions, and so is not read. Where records are lost the position moves to the first one kept.
+    """
+    checked = Checked()
+    for server in servers:
+        if server not in start:
+            continue
+        known = checked.positions[server] = {}
+        if server not in listings:
+            known.update(start[server])
+            continue
+        sound = checked.sound[server] = {}
+        for queue, (queue_id, position) in start[server].items():
+            summary = listings[server].get(queue)
+            if summary is None:
+                continue
+            loss = _loss(summary, queue_id, position)
+            if loss is None:
+                known[queue] = sound[queue] = [queue_id, position]
+            else:
+                checked.lost.append(f"server {server!r}, queue {queue!r}: {loss}")
+                known[queue] = [summary.id, summary.first_position]
+    return checked
+
+
+def _loss(summary: QueueSummary, queue_id: int, position: int) -> str | None:
+    if summary.id != queue_id:
+        return "it was deleted and created again; what was not read of the old queue is gone"
+    if position > summary.next_position:
+        return f"the next position read is {position}, but the log ends at {summary.next_position}: it went back"
+    if position < summary.first_position:
+        return f"positions {position} to {summary.first_position - 1} were truncated before they were read"
+    return None
+
+
+def truncations(sound: Offset, listings: Listings) -> Offset:
+    """Return what may be truncated: server → queue → [id, last position to go], only where something is left to go."""
+    found: Offset = {}
+    for server, queues in sound.items():
+        listing = listings[server]
+        due = {
+            queue: [queue_id, position - 1]
+            for queue, (queue_id, position) in queues.items()
+            if listing[queue].first_position < position <= listing[queue].next_position
+        }
+        if due:
+            found[server] = due
+    return found
+
+
+def pin(start: Offset, listings: Listings, starting: str | Positions) -> tuple[Offset, list[str]]:
+    """Return where to begin in queues that *start* does not know, and what of *starting* cannot be.
+
+    `startingOffsets` speaks of servers seen for the first time; a queue that is made later is read from its first
+    position, or its records would be skipped.
+    """
+    pinned: Offset = {}
+    lost: list[str] = []
+    for server, listing in listings.items():
+        fresh = server not in start
+        known = start.get(server, {})
+        pinned[server] = {}
+        for queue, summary in listing.items():
+            if queue in known:
+                continue
+            position, loss = place(starting if fresh else "earliest", server, summary)
+            pinned[server][queue] = [summary.id, position]
+            if loss is not None:
+                lost.append(loss)
+    return pinned, lost
+
+
+def place(
+    wanted: str | Positions, server: str, summary: QueueSummary, *, absent: int = EARLIEST
+) -> tuple[int, str | None]:
+    """Return the position that *wanted* means for a queue, moved to where it has records, and the loss this is."""
+    first, following = summary.first_position, summary.next_position
+    if isinstance(wanted, str):
+        return (following if wanted == "latest" else first), None
+    position = wanted.get(server, {}).get(summary.queue, absent)
+    if position == EARLIEST:
+        return first, None
+    if position == LATEST:
+        return following, None
+    if first <= position <= following:
+        return position, None
+    loss = f"server {server!r}, queue {summary.queue!r}: position {position} is not in {first} to {following}"
+    return min(max(position, first), following), loss
+
+
+def backlog(positions: Mapping[str, Sequence[int]], listing: Listing) -> int:
+    """Estimate how many records are to be read; exact where positions have no gaps."""
+    return sum(
+        min(listing[queue].next_position - position, listing[queue].records)
+        for queue, (_, position) in positions.items()
+        if queue in listing
+    )
+
+
+def shares(limit: int, weights: Mapping[str, int]) -> dict[str, int]:
+    """Split *limit* in proportion to *weights*, at least 1 for each that has any; the sum exceeds it only by that."""
+    total = sum(weights.values())
+    return {name: max(1, limit * weight // total) for name, weight in weights.items() if weight > 0}
+
+
+def assemble(start: Offset, positions: Offset, ends: Offset, pinned: Offset) -> Offset:
+    """Return the end offset: *positions*, moved to *ends*, and the *pinned*. *start* itself if nothing is new."""
+    end: Offset = {}
+    for part in (positions, ends, pinned):
+        for server, queues in part.items():
+            end.setdefault(server, {}).update(queues)
+    end = canonical(end)
+    return start if end == start else end
+
+
+def moving(start: Offset, end: Offset) -> Iterator[tuple[str, str, int, int, int]]:
+    """Yield (server, queue, id, lo, hi) where *end* is ahead of *start* in the same queue; a pinned one is not read."""
+    for server, queues in end.items():
+        known = start.get(server, {})
+        for queue, (queue_id, hi) in queues.items():
+            before = known.get(queue)
+            if before is not None and before[0] == queue_id and before[1] < hi:
+                yield server, queue, queue_id, before[1], hi
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSize:
+    """How much one task is to read: a cost in bytes, and a number of records."""
+
+    cost: int
+    records: int
+
+
+def partition_size(
+    ranges: Iterable[Range], partitions_min: int | None, records_max: int | None, cores: int
+) -> PartitionSize:
+    """Choose the size: one partition a core, but none so small that its task costs more than it reads."""
+    costs = [_cost(each) for each in ranges]
+    total = sum(costs)
+    wanted = -(-total // partitions_min) if partitions_min else max(-(-total // cores), SMALL_PARTITION_COST)
+    return PartitionSize(max(1, wanted), records_max or POSITION_MAX)
+
+
+def pack(server: str, ranges: Iterable[Range], size: PartitionSize) -> list[Partition]:
+    """Pack *ranges*, in order, into partitions of about *size*.
+
+    A range without gaps is cut where it fits. One with gaps stays whole: only the server knows where its records lie,
+    and hands out pieces that are small already.
+    """
+    partitions: list[Partition] = []
+    gathered: list[Range] = []
+    cost, records = size.cost, size.records
+
+    for each in ranges:
+        rest: Range | None = each if each.records else None
+        while rest is not None:
+            head, tail = _cut(rest, cost, records)
+            if gathered and head.records > records:
+                head, tail = rest, None
+                partitions.append(Partition(server, tuple(gathered)))
+                gathered, cost, records = [], size.cost, size.records
+                continue
+            _gather(gathered, head)
+            cost, records, rest = cost - _cost(head), records - head.records, tail
+            # What is left of a partition that is nearly full would only buy a crumb of the next range.
+            if cost <= size.cost // 16 or records <= 0:
+                partitions.append(Partition(server, tuple(gathered)))
+                gathered, cost, records = [], size.cost, size.records
+    if gathered:
+        partitions.append(Partition(server, tuple(gathered)))
+    return partitions
+
+
+def _cost(each: Range) -> int:
+    return each.bytes + each.records * RECORD_COST
+
+
+def _cut(whole: Range, cost: int, records: int) -> tuple[Range, Range | None]:
+    """Return the head of *whole* that costs at most *cost* and has at most *records*, and the rest."""
+    take = min(whole.records, records, max(1, cost * whole.records // _cost(whole)))
+    if take == whole.records or whole.records != whole.hi - whole.lo:
+        return whole, None
+    size = whole.bytes * take // whole.records
+    middle = whole.lo + take
+    head = whole._replace(hi=middle, records=take, bytes=size)
+    return head, whole._replace(lo=middle, records=whole.records - take, bytes=whole.bytes - size)
+
+
+def _gather(gathered: list[Range], head: Range) -> None:
+    """Add *head*, joined to the last range where it goes on with it."""
+    last = gathered[-1] if gathered else None
+    if last is not None and (last.queue, last.id, last.hi) == (head.queue, head.id, head.lo):
+        gathered[-1] = last._replace(hi=head.hi, records=last.records + head.records, bytes=last.bytes + head.bytes)
+    else:
+        gathered.append(head)

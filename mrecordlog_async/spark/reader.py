@@ -1,0 +1,134 @@
+"""The batch reader: a table that is fixed when it is planned, from services or from a directory.
+
+Each action of a DataFrame reads the planned positions again; once they are truncated it fails, for it promised them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from mrecordlog_async.http.wire import Block
+from mrecordlog_async.model import POSITION_MAX
+from mrecordlog_async.spark.blocks import record_batches
+from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.options import LATEST, Options
+from mrecordlog_async.spark.plan import Listing, Partition, place
+
+
+class PlannedPartition(InputPartition):
+    """A partition as Spark carries it."""
+
+    def __init__(self, value: Partition) -> None:
+        super().__init__(value)
+        self.value: Partition = value
+
+
+class NothingPartition(InputPartition):
+    """Stands for no partition at all: Spark replaces an empty list by a partition without a value."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+
+class LogReader(DataSourceReader):
+    """Reads services as a table."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._fleet = Fleet(options)
+        self._servers: set[str] | None = None
+        self._queues: set[str] | None = None
+        self._lo = 0
+        self._hi = POSITION_MAX + 1
+
+    def partitions(self) -> list[InputPartition]:
+        """Fix what is read, and cut it into what tasks read."""
+        found = self._fleet.partitions(self._wanted(self._fleet.listings()))
+        return [PlannedPartition(partition) for partition in found] or [NothingPartition()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition; all of them, or an error that makes Spark run the task again."""
+        if not isinstance(partition, PlannedPartition):
+            return iter(())
+        return read_partition(self._fleet, partition.value, payload=self._options.payload)
+
+    def _wanted(self, listings: dict[str, Listing]) -> Iterator[tuple[str, str, int, int, int]]:
+        options, losses, found = self._options, list[str](), list[tuple[str, str, int, int, int]]()
+        for server, listing in listings.items():
+            if self._servers is not None and server not in self._servers:
+                continue
+            for queue, summary in listing.items():
+                if self._queues is not None and queue not in self._queues:
+                    continue
+                lo, loss = place(options.starting, server, summary)
+                hi, lost = place(options.ending, server, summary, absent=LATEST)
+                losses += [each for each in (loss, lost) if each is not None]
+                lo, hi = max(lo, self._lo), min(hi, self._hi)
+                if lo < hi:
+                    found.append((server, queue, summary.id, lo, hi))
+        self._fleet.report_losses(losses)
+        return iter(found)
+
+
+class PushingLogReader(LogReader):
+    """The same, with filters on server, queue and position done before anything is fetched.
+
+    A class of its own because Spark refuses a reader that can push while its configuration says no.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        """Take the filters that narrow what is fetched; give back the rest."""
+        for each in filters:
+            if not self._take(each):
+                yield each
+
+    def _take(self, each: Filter) -> bool:
+        match each:
+            case EqualTo(attribute=("server",), value=str(value)):
+                self._servers = _narrow(self._servers, {value})
+            case EqualTo(attribute=("queue",), value=str(value)):
+                self._queues = _narrow(self._queues, {value})
+            case In(attribute=("server",), value=values):
+                self._servers = _narrow(self._servers, set(values))
+            case In(attribute=("queue",), value=values):
+                self._queues = _narrow(self._queues, set(values))
+            case EqualTo(attribute=("position",), value=int(value)):
+                self._lo, self._hi = max(self._lo, value), min(self._hi, value + 1)
+            case GreaterThanOrEqual(attribute=("position",), value=int(value)):
+                self._lo = max(self._lo, value)
+            case GreaterThan(attribute=("position",), value=int(value)):
+                self._lo = max(self._lo, value + 1)
+            case LessThan(attribute=("position",), value=int(value)):
+                self._hi = min(self._hi, value)
+            case LessThanOrEqual(attribute=("position",), value=int(value)):
+                self._hi = min(self._hi, value + 1)
+            case _:
+                return False
+        return True
+
+
+def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iterator[pa.RecordBatch]:
+    """Fetch a partition and yield its rows."""
+    client = fleet.client(partition.server)
+    try:
+        blocks: Iterable[Block] = client.fetch(partition)
+        yield from record_batches(partition.server, blocks, payload=payload)
+    finally:
+        client.close()
+
+
+def _narrow(known: set[str] | None, values: set[str]) -> set[str]:
+    return values if known is None else known & values

@@ -1,0 +1,213 @@
+"""Writing rows into a service, from a table or a stream.
+
+With a column `position` a row is stored exactly once: a block that is already there is recognised by position and
+content, so a task that runs twice, an answer that was lost and a whole job that is repeated change nothing. Rows must
+come in order, each queue in one task:
+
+    frame.repartition(n, "queue").sortWithinPartitions("queue", "position").write.format("mrecordlog")…
+
+Without it the log gives positions as rows arrive, and what is sent again is stored again: at least once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from mrecordlog_async.model import Run
+from mrecordlog_async.spark.blocks import MalformedRowsError, Stretch, stretches
+from mrecordlog_async.spark.client import ServiceClient, ServiceError
+from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.options import OptionError, Options
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+APPEND_BYTES = 4 << 20
+APPEND_RECORDS = 65_536
+
+IN_ORDER = 'frame.repartition(n, "queue").sortWithinPartitions("queue", "position")'
+
+
+class PositionConflictError(Exception):
+    """A position is taken by another record, or by one that was written out of order."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task stored. repeated: of its records, those that were there before."""
+
+    records: int = 0
+    repeated: int = 0
+
+
+class LogWriter(DataSourceArrowWriter):
+    """Writes a table."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Store the rows of one task."""
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Report what was stored: every task's rows are in the log already."""
+        _report(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Say that what was stored stays: a log takes nothing back."""
+        logger.warning("the write failed; rows of finished tasks stay in the log")
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Store the rows of one task."""
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Report what was stored: every task's rows are in the log already."""
+        _report(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Say that what was stored stays; with positions the next attempt recognises it."""
+        logger.warning("batch %d failed; rows of finished tasks stay in the log", batchId)
+
+
+def check_columns(columns: Mapping[str, str], queue: str | None) -> None:
+    """Raise OptionError for rows that cannot be written: *columns* is name → type."""
+    unknown = sorted(set(columns) - {"server", "queue", "position", "payload"})
+    if unknown:
+        raise OptionError(f"unknown columns {', '.join(unknown)}: a row has payload, queue and, if wanted, position")
+    if "payload" not in columns:
+        raise OptionError("there is no column 'payload'")
+    if "queue" not in columns and queue is None:
+        raise OptionError("there is no column 'queue'; name one queue for all rows with the option 'queue'")
+    if "queue" in columns and queue is not None:
+        raise OptionError("the rows have a column 'queue' already; leave out the option 'queue', or drop the column")
+    if columns["payload"] not in ("binary", "string"):
+        raise OptionError(f"'payload' must be binary or string, not {columns['payload']}")
+    if columns.get("position", "bigint") not in ("bigint", "int", "smallint", "tinyint"):
+        raise OptionError(f"'position' must be a whole number, not {columns['position']}")
+
+
+def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
+    """Store rows, block by block, in the order they come."""
+    (server,) = options.servers
+    client = Fleet(options).client(server.name)
+    appender = Appender(client, create=options.create_queues)
+    try:
+        for batch in batches:
+            for stretch in stretches(batch, options.queue):
+                appender.add(stretch)
+        appender.flush()
+        return appender.written
+    finally:
+        client.close()
+
+
+class Appender:
+    """Gathers stretches that follow each other and appends them together."""
+
+    def __init__(self, client: ServiceClient, *, create: bool) -> None:
+        self.written = Written()
+        self._client = client
+        self._create = create
+        self._waiting: list[Stretch] = []
+        self._bytes = 0
+        self._records = 0
+        self._due: dict[str, int] = {}  # queue → the position behind the last row seen
+
+    def add(self, stretch: Stretch) -> None:
+        """Take the next rows."""
+        self._check_order(stretch)
+        if self._waiting and not self._follows(stretch):
+            self.flush()
+        for run in _pieces(stretch.run):
+            position = None if stretch.position is None else run.first_position
+            self._waiting.append(Stretch(stretch.queue, position, run))
+            self._bytes += len(run.payload)
+            self._records += run.records
+            if self._bytes >= APPEND_BYTES or self._records >= APPEND_RECORDS:
+                self.flush()
+
+    def flush(self) -> None:
+        """Store what waits."""
+        waiting, self._waiting = self._waiting, []
+        self._bytes = self._records = 0
+        if waiting:
+            self._put(waiting[0].queue, waiting[0].position, [stretch.run for stretch in waiting])
+
+    def _check_order(self, stretch: Stretch) -> None:
+        if stretch.position is None:
+            return
+        if stretch.position < self._due.get(stretch.queue, 0):
+            raise MalformedRowsError(
+                f"queue {stretch.queue!r}: position {stretch.position} comes after {self._due[stretch.queue] - 1}; "
+                f"write {IN_ORDER}"
+            )
+        self._due[stretch.queue] = stretch.run.next_position
+
+    def _follows(self, stretch: Stretch) -> bool:
+        last = self._waiting[-1]
+        if stretch.queue != last.queue:
+            return False
+        return stretch.position is None or stretch.position == last.run.next_position
+
+    def _put(self, queue: str, position: int | None, runs: list[Run]) -> None:
+        """Append, and work out what a refusal means: the rows, or some of them, may be there already."""
+        records = sum(run.records for run in runs)
+        try:
+            answer = self._client.append(queue, runs, position=position, create=self._create)
+        except ServiceError as error:
+            if position is None or error.code != "position_in_past":
+                raise
+            self._put_overlapping(queue, position, runs, records, int(error.facts["next_position"]))
+            return
+        self.written.records += records
+        self.written.repeated += records if answer["duplicate"] else 0
+
+    def _put_overlapping(self, queue: str, position: int, runs: list[Run], records: int, next_position: int) -> None:
+        if position < next_position < position + records:
+            before = [run.cut(position, next_position) for run in runs if run.first_position < next_position]
+            behind = [run.cut(next_position, run.next_position) for run in runs if run.next_position > next_position]
+            self._put(queue, position, before)
+            self._put(queue, next_position, behind)
+            return
+        first = self._client.queue(queue).first_position
+        if position + records <= first:
+            # They were stored, read and truncated in the meantime; the log does not give a position twice.
+            logger.warning("queue %r: positions %d … were truncated already and are not stored again", queue, position)
+            self.written.records += records
+            self.written.repeated += records
+            return
+        raise PositionConflictError(
+            f"queue {queue!r}: positions {position} to {position + records - 1} are taken, and not by these records "
+            f"(the next position is {next_position}). Is the queue written by somebody else, or by another task of "
+            f"this job? Each queue goes through one task: {IN_ORDER}"
+        )
+
+
+def _pieces(run: Run) -> Iterator[Run]:
+    """Cut a run into parts of about `APPEND_BYTES`."""
+    rest = run
+    while True:
+        part = rest.cut_bytes(APPEND_BYTES)
+        yield part
+        if part.next_position == rest.next_position:
+            return
+        rest = rest.cut(part.next_position, rest.next_position)
+
+
+def _report(messages: Iterable[WriterCommitMessage | None]) -> None:
+    written = [message for message in messages if isinstance(message, Written)]
+    records, repeated = sum(each.records for each in written), sum(each.repeated for each in written)
+    logger.info("stored %d records, %d of them were there before", records - repeated, repeated)
