@@ -7,7 +7,6 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -18,6 +17,7 @@ from aiofiles.os import wrap
 from mrecordlog_async.engine.admission import SINGLE_OVERHEAD_BYTES, Admission
 from mrecordlog_async.engine.commands import Append, Command, CreateQueue, DeleteQueue, Sync, TruncateQueue
 from mrecordlog_async.engine.opening import OpenedLog, open_log
+from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import (
     LogClosedError,
@@ -59,7 +59,7 @@ class MultiRecordLog(ReadsQueues):
     def __init__(
         self,
         opened: OpenedLog,
-        executor: ThreadPoolExecutor,
+        thread: LogThread,
         policy: PersistPolicy,
         limits: Limits,
     ) -> None:
@@ -70,7 +70,7 @@ class MultiRecordLog(ReadsQueues):
         self.recovery_report: RecoveryReport = opened.report
         self._opened = opened
         self._queues = opened.queues
-        self._executor = executor
+        self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._counters = Counters()
         self._admission = Admission(limits, opened.queues)
@@ -86,7 +86,7 @@ class MultiRecordLog(ReadsQueues):
             policy,
             limits,
             self._counters,
-            executor,
+            thread,
             self._wake_tails,
         )
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
@@ -283,17 +283,17 @@ class MultiRecordLog(ReadsQueues):
         for command in self._admission.drain():
             command.refuse(LogClosedError("the log was closed before this call found space"))
         if self._writer.failure is None:
-            await wrap(self._opened.journal.write_closed)(executor=self._executor)
-        await wrap(self._opened.release)(executor=self._executor)
+            await wrap(self._opened.journal.write_closed)(executor=self._thread)
+        await wrap(self._opened.release)(executor=self._thread)
         self._closed = True
         _open_logs.discard(self)
-        self._executor.shutdown(wait=False)
+        self._thread.shutdown(wait=False)
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         """Wake whoever waits; if the loop ended, give the directory back behind the thread's last work."""
         if task.cancelled():
-            self._executor.submit(self._opened.release)
-            self._executor.shutdown(wait=False)
+            self._thread.submit(self._opened.release)
+            self._thread.shutdown(wait=False)
             self._closed = True
             _open_logs.discard(self)
         self._wake_tails(None)
@@ -416,7 +416,7 @@ async def _open(
 ) -> MultiRecordLog:
     """Recover on the log's own thread. A cancelled open gives the directory back as soon as the thread notices."""
     loop = asyncio.get_running_loop()
-    executor = ThreadPoolExecutor(1, thread_name_prefix="mrecordlog")
+    thread = LogThread(loop)
     abandoned = threading.Event()
     result: list[OpenedLog] = []
 
@@ -444,12 +444,12 @@ async def _open(
             opened.release()
 
     try:
-        await wrap(work)(executor=executor)
-        return MultiRecordLog(result[0], executor, policy, limits)
+        await wrap(work)(executor=thread)
+        return MultiRecordLog(result[0], thread, policy, limits)
     except BaseException:
         abandoned.set()
-        executor.submit(give_back)  # one thread: it runs behind the work
-        executor.shutdown(wait=False)
+        thread.submit(give_back)  # one thread: it runs behind the work
+        thread.shutdown(wait=False)
         raise
 
 

@@ -1,7 +1,7 @@
 """The one writer: gathers what waits, has the log's thread store it, applies it, answers.
 
 While a batch is being synced the next one gathers: that is group commit. There is no timer and no delay in that path.
-One hand-over and one receipt a batch: `aiofiles` carries the call to the log's own single thread.
+One hand-over and one receipt a batch; `aiofiles` carries everything else to the log's own single thread.
 
 Order within a round: plan → write and sync → apply → acknowledge. No await stands between plan and hand-over, so
 positions are given in arrival order; memory changes after the sync, so a reader sees nothing that a crash could take.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from aiofiles.os import wrap
@@ -21,6 +20,7 @@ from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.batch import Answer, Plan, plan
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command
 from mrecordlog_async.engine.journal import Journal, Order, Receipt
+from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.errors import LogFailedError, LogFullError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
@@ -53,7 +53,7 @@ class Writer:
         policy: PersistPolicy,
         limits: Limits,
         counters: Counters,
-        executor: Executor,
+        thread: LogThread,
         on_applied: Callable[[set[int]], None],
     ) -> None:
         self.closing = False
@@ -64,7 +64,7 @@ class Writer:
         self._policy = policy
         self._limits = limits
         self._counters = counters
-        self._executor = executor
+        self._thread = thread
         self._on_applied = on_applied
         self._loop = asyncio.get_running_loop()
         self._in_flight: list[Command] = []
@@ -161,7 +161,9 @@ class Writer:
             return None
         sync = self._policy.syncs_each_batch or batch.must_sync
         oldest = self._queues.pins.oldest()
-        receipt = await self._hop(journal.commit, Order(batch.records, oldest, sync, batch.needs_space, may_roll))
+        receipt = await self._thread.call(
+            journal.commit, Order(batch.records, oldest, sync, batch.needs_space, may_roll)
+        )
         self._last_batch_time = self._loop.time()
         self._marked = False
         self._count(receipt)
@@ -377,5 +379,5 @@ class Writer:
         hop = self._hops.get(work)
         if hop is None:
             hop = self._hops[work] = wrap(work)
-        result: T = await hop(*arguments, executor=self._executor)
+        result: T = await hop(*arguments, executor=self._thread)
         return result
