@@ -268,3 +268,47 @@ class ReadyAnswer(Answer, frozen=True):
 
     state: str
     fraction: float
+
+
+# Numbers.
+
+
+class TimesAnswer(Answer, frozen=True):
+    """Durations: how many, their sum, and the upper bounds of the buckets that hold the quantiles."""
+
+    count: int = 0
+    sum: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+
+
+class UsageAnswer(Answer, frozen=True):
+    """What is in use, next to its limits."""
+
+    memory_bytes: int = 0
+    memory_limit_bytes: int = 0
+    disk_bytes: int = 0
+    disk_written_bytes: int = 0
+    disk_limit_bytes: int = 0
+    pending_bytes: int = 0
+    pending_limit_bytes: int = 0
+    queues: int = 0
+    queues_limit: int = 0
+    segments: int = 0
+
+
+class StatsAnswer(Struct):
+    """Numbers of the service and its log. counters: everything counted since it was opened."""
+
+    state: str
+    fraction: float
+    tails: int
+    receiving_bytes: int
+    requests: int
+    problems: dict[str, int]
+    usage: UsageAnswer = UsageAnswer()
+    counters: dict[str, int] = {}
+    append_seconds: TimesAnswer = TimesAnswer()
+    commit_seconds: TimesAnswer = TimesAnswer()
+    sync_seconds: TimesAnswer = TimesAnswer()

@@ -1,0 +1,124 @@
+"""Reads as bodies, by the Accept header: NDJSON, lines, raw bytes, runs or Arrow.
+
+| Accept | body |
+|---|---|
+| none, `*/*`, `application/x-ndjson` | a line a record: `{"position":7,"payload":"base64"}`, or text with `?as=text` |
+| `text/plain` | the payloads, each with a newline behind it |
+| `application/octet-stream` | the payloads back to back: with `limit=1`, one record as it is |
+| `application/vnd.mrecordlog.runs` | runs (see `wire`) |
+| `application/vnd.apache.arrow.stream` | Arrow, where the service has pyarrow |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from aiohttp import web
+
+from mrecordlog_async.http import arrow, wire
+from mrecordlog_async.http.bodies import NDJSON, OCTET_STREAM
+from mrecordlog_async.http.messages import RecordAnswer, TextRecordAnswer
+from mrecordlog_async.http.problems import ProblemError
+from mrecordlog_async.model import Run
+
+TEXT = "text/plain"
+PIECE_BYTES = 256 * 1024
+"""What is written at once: large enough to be cheap, small enough that a slow reader is seen."""
+
+Encode = Callable[[str, int, Sequence[Run]], list[bytes]]
+
+
+def encoder_of(accept: str | None, as_text: bool) -> tuple[str, Encode]:
+    """Return content type and encoder for an Accept header; the first type that is known wins."""
+    if not accept:
+        return _choice(NDJSON, as_text)
+    for item in accept.split(","):
+        content_type = item.partition(";")[0].strip().lower()
+        if content_type in ("*/*", "application/*"):
+            return _choice(NDJSON, as_text)
+        if content_type in _BY_TYPE:
+            return _choice(content_type, as_text)
+    detail = f"no format for Accept {accept[:80]!r}; there are {', '.join(_BY_TYPE)}"
+    raise ProblemError(406, "not_acceptable", detail)
+
+
+async def send(
+    request: web.BaseRequest, response: web.StreamResponse, buffers: Iterable[bytes], write_seconds: float
+) -> web.StreamResponse:
+    """Send *buffers* as the body, piece by piece; a client that takes no piece for *write_seconds* is dropped."""
+    await response.prepare(request)
+    for piece in wire.gather(buffers, PIECE_BYTES):
+        await write(request, response, piece, write_seconds)
+    await response.write_eof()
+    return response
+
+
+async def write(request: web.BaseRequest, response: web.StreamResponse, piece: bytes, write_seconds: float) -> None:
+    """Write *piece*, or drop the connection when it is not taken in time: it is never buffered without end."""
+    parts: Sequence[bytes | memoryview] = [piece] if len(piece) <= _WRITE_BYTES else _parts(memoryview(piece))
+    try:
+        for part in parts:
+            async with asyncio.timeout(write_seconds):
+                await response.write(part)
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the client does not read") from None
+
+
+_WRITE_BYTES = 1024 * 1024
+
+
+def _parts(view: memoryview) -> list[memoryview]:
+    return [view[at : at + _WRITE_BYTES] for at in range(0, len(view), _WRITE_BYTES)]
+
+
+def _choice(content_type: str, as_text: bool) -> tuple[str, Encode]:
+    encode = _ndjson_text if as_text and content_type == NDJSON else _BY_TYPE[content_type]
+    return content_type, encode
+
+
+def _ndjson(queue: str, queue_id: int, runs: Sequence[Run]) -> list[bytes]:
+    return [_lines_encoder.encode_lines([RecordAnswer(*record) for record in run.each()]) for run in runs]
+
+
+def _ndjson_text(queue: str, queue_id: int, runs: Sequence[Run]) -> list[bytes]:
+    return [
+        _lines_encoder.encode_lines(
+            [TextRecordAnswer(position, payload.decode(errors="replace")) for position, payload in run.each()]
+        )
+        for run in runs
+    ]
+
+
+def _text(queue: str, queue_id: int, runs: Sequence[Run]) -> list[bytes]:
+    return [b"\n".join([*run.payloads(), b""]) for run in runs]
+
+
+def _raw(queue: str, queue_id: int, runs: Sequence[Run]) -> list[bytes]:
+    return [run.payload for run in runs]
+
+
+def _runs(queue: str, queue_id: int, runs: Sequence[Run]) -> list[bytes]:
+    return wire.encode([wire.QueueRuns(queue, queue_id, runs)])
+
+
+def _arrow(queue: str, queue_id: int, runs: Sequence[Run]) -> list[bytes]:
+    try:
+        return [arrow.encode(runs)]
+    except ProblemError as problem:
+        problem.status = 406
+        raise
+
+
+_lines_encoder = msgspec.json.Encoder()
+
+_BY_TYPE: dict[str, Encode] = {
+    NDJSON: _ndjson,
+    TEXT: _text,
+    OCTET_STREAM: _raw,
+    wire.CONTENT_TYPE: _runs,
+    arrow.CONTENT_TYPE: _arrow,
+}

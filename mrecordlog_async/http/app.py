@@ -1,0 +1,102 @@
+"""The application: the table of routes around one `Service`. It is served by `mrecordlog serve`, or mounted in another.
+
+Every request goes: route → guard (token, Host, Origin) → handler → answer, and every error becomes a problem document.
+That is one function around each handler instead of middleware, which costs each request more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from mrecordlog_async.http.problems import ProblemError, problem_of
+from mrecordlog_async.http.routes import TABLE
+from mrecordlog_async.http.routes.route import Handler, Route
+from mrecordlog_async.http.service import Service
+
+SERVICE = web.AppKey("mrecordlog.service", Service)
+
+
+def build_app(service: Service) -> web.Application:
+    """Return an application, or sub-application, that serves *service*. It neither opens nor closes the log."""
+    app = web.Application(client_max_size=0, handler_args={"auto_decompress": False})
+    app[SERVICE] = service
+    for route in TABLE:
+        expect = _expecting(service, route)
+        app.router.add_route(
+            route.method,
+            route.path.replace("{queue}", r"{queue:[^/]+}"),
+            _guarded(service, route.handler, route.open_to_all),
+            expect_handler=expect,
+        )
+    # Whatever else is asked for gets a problem document too, behind the same guard.
+    app.router.add_route("*", "/{path:.*}", _guarded(service, _nothing_here, False), expect_handler=_refuse_expect)
+    return app
+
+
+def _guarded(
+    service: Service, handler: Handler, open_to_all: bool
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    guard, problems = service.guard.check, service.problems
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        service.requests += 1
+        service.active += 1
+        try:
+            guard(request, open_to_all=open_to_all)
+            response = await handler(service, request)
+            if service.draining and not response.prepared:
+                response.force_close()
+            return response
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:
+            problem = problem_of(error)
+            problems[problem.status] = problems.get(problem.status, 0) + 1
+            return problem.response()
+        finally:
+            service.end_request()
+
+    return handle
+
+
+def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
+    """Answer `Expect: 100-continue`: who would be turned away need not send the body first."""
+
+    async def expect(request: web.Request) -> web.StreamResponse | None:
+        try:
+            service.guard.check(request, open_to_all=route.open_to_all)
+            if (request.content_length or 0) > service.options.body_bytes:
+                await service.bodies.receive(request)
+        except ProblemError as problem:
+            response = problem.response()
+            response.force_close()
+            return response
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return None
+
+    return expect
+
+
+async def _refuse_expect(request: web.Request) -> web.StreamResponse | None:
+    return None
+
+
+async def _nothing_here(service: Service, request: web.Request) -> web.StreamResponse:
+    """Tell a wrong method from a wrong path."""
+    path = request.match_info["path"]
+    allowed = sorted({route.method for route in TABLE if _fits(route, path.split("/"))})
+    if allowed:
+        headers = {"Allow": ", ".join(allowed)}
+        raise ProblemError(405, "method", f"this path takes {headers['Allow']}", headers=headers)
+    raise ProblemError(404, "no_route", "there is nothing at this path; /openapi.json lists what there is")
+
+
+def _fits(route: Route, segments: list[str]) -> bool:
+    pattern = route.path.strip("/").split("/")
+    return len(pattern) == len(segments) and all(
+        part in ("{queue}", segment) for part, segment in zip(pattern, segments, strict=True)
+    )

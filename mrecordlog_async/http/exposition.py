@@ -1,0 +1,158 @@
+"""`/metrics`: what the core counted, for Prometheus. Numbers are made when they are asked for; an append pays nothing.
+
+`Collector` may also be registered with an application's own registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector as PrometheusCollector
+
+from mrecordlog_async.http.service import Service
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.metrics import Counters, Histogram
+from mrecordlog_async.model import LogState
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+PREFIX = "mrecordlog_"
+
+COUNTERS = {
+    "appended_records": ("appended_records", "Records stored"),
+    "appended_bytes": ("appended_bytes", "Payload bytes stored"),
+    "truncated_records": ("truncated_records", "Records dropped by truncates"),
+    "duplicates": ("duplicates", "Appends that were already there"),
+    "wal_written_bytes": ("written_bytes", "Bytes written to segments"),
+    "commits": ("commits", "Batches written"),
+    "fsyncs": ("syncs", "Syncs of a segment"),
+    "files_created": ("rolls", "Segments rolled to"),
+    "files_deleted": ("segments_removed", "Segments removed"),
+    "io_errors": ("io_errors", "Errors of the disk"),
+}
+"""Metric name → attribute of `Counters`, help."""
+
+HISTOGRAMS = {
+    "append_seconds": "From the call to its answer",
+    "commit_seconds": "Of a batch, write and sync",
+    "fsync_seconds": "Of a sync",
+    "commit_records": "Records in a batch",
+    "commit_bytes": "Bytes in a batch",
+}
+
+USAGE = {
+    "memory_used_bytes": ("memory_bytes", "Memory of retained records"),
+    "memory_limit_bytes": ("memory_limit_bytes", "Its limit"),
+    "disk_used_bytes": ("disk_bytes", "Space reserved for segments"),
+    "disk_written_bytes": ("disk_written_bytes", "Space that holds data"),
+    "disk_limit_bytes": ("disk_limit_bytes", "Limit of the space reserved"),
+    "pending_bytes": ("pending_bytes", "Bytes of calls that wait for the writer"),
+    "queues": ("queues", "Queues"),
+    "files": ("segments", "Segments"),
+}
+
+PER_QUEUE = {
+    "queue_records": ("records", "Records retained"),
+    "queue_bytes": ("bytes", "Payload bytes retained"),
+    "queue_start_position": ("first_position", "Lowest position not truncated"),
+    "queue_next_position": ("next_position", "Position of the next record"),
+}
+
+
+class Collector(PrometheusCollector):
+    """The metrics of one service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric family."""
+        yield from _service(self._service)
+        log = self._service.attached
+        if log is None:
+            return
+        yield from _counters(log.stats())
+        yield from _usage(log)
+        if self._service.options.metrics_per_queue and log.state is not LogState.CLOSED:
+            yield from _queues(log)
+
+
+def render(service: Service) -> str:
+    """Return the text that Prometheus reads."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(service))
+    return generate_latest(registry).decode()
+
+
+def _service(service: Service) -> Iterator[Metric]:
+    yield _gauge("recovery_fraction", "How much of the log is read", service.fraction)
+    yield _gauge("tails", "Clients that wait for records", service.tails)
+    yield _gauge("receiving_bytes", "Request bodies being received", service.bodies.receiving_bytes)
+    state = GaugeMetricFamily(f"{PREFIX}state", "1 for the state the log is in", labels=("state",))
+    for name in LogState:
+        state.add_metric((name.value,), float(service.state is name))
+    yield state
+    yield _counter("http_requests", "Requests", service.requests)
+    problems = CounterMetricFamily(f"{PREFIX}http_problems", "Answers other than success", labels=("status",))
+    for status, count in sorted(service.problems.items()):
+        problems.add_metric((str(status),), count)
+    yield problems
+    build = GaugeMetricFamily(f"{PREFIX}build_info", "The version", labels=("version",))
+    build.add_metric((version("mrecordlog_async"),), 1)
+    yield build
+
+
+def _counters(counters: Counters) -> Iterator[Metric]:
+    for name, (attribute, documentation) in COUNTERS.items():
+        yield _counter(name, documentation, getattr(counters, attribute))
+    rejected = CounterMetricFamily(f"{PREFIX}append_rejected", "Appends refused", labels=("reason",))
+    rejected.add_metric(("past",), counters.refused_past)
+    rejected.add_metric(("full",), counters.refused_full)
+    yield rejected
+    for name, documentation in HISTOGRAMS.items():
+        histogram: Histogram = getattr(counters, name.replace("fsync", "sync"))
+        yield HistogramMetricFamily(
+            f"{PREFIX}{name}", documentation, buckets=list(_buckets(histogram)), sum_value=histogram.sum
+        )
+
+
+def _buckets(histogram: Histogram) -> Iterable[tuple[str, float]]:
+    bounds = [*map(repr, map(float, histogram.bounds)), "+Inf"]
+    return zip(bounds, accumulate(histogram.counts), strict=True)
+
+
+def _usage(log: MultiRecordLog) -> Iterator[Metric]:
+    usage = log.resource_usage()
+    for name, (attribute, documentation) in USAGE.items():
+        yield _gauge(name, documentation, getattr(usage, attribute))
+    report = log.recovery_report
+    yield _gauge("recovery_seconds", "How long opening took", report.seconds)
+    yield _counter("recovered_records", "Records read at opening", report.records)
+    yield _counter("recovered_bytes", "Payload bytes read at opening", report.bytes)
+    yield _counter("dropped_bytes", "Bytes of a torn tail, cut at opening", report.dropped_bytes)
+
+
+def _queues(log: MultiRecordLog) -> Iterator[Metric]:
+    summaries = log.summary().values()
+    for name, (attribute, documentation) in PER_QUEUE.items():
+        family = GaugeMetricFamily(PREFIX + name, documentation, labels=("queue",))
+        for summary in summaries:
+            family.add_metric((summary.queue,), getattr(summary, attribute))
+        yield family
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, documentation, value)
+
+
+def _counter(name: str, documentation: str, value: float) -> Metric:
+    return CounterMetricFamily(PREFIX + name, documentation, value)

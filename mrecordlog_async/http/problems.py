@@ -1,0 +1,136 @@
+"""Errors as problem documents (RFC 9457), from one table.
+
+`code` is for programs, `detail` for people; facts are members of their own. What an answer never holds: paths, errno
+texts, tracebacks.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from mrecordlog_async.errors import (
+    LogClosedError,
+    LogFailedError,
+    LogFullError,
+    PositionInPastError,
+    QueueExistsError,
+    QueueNameError,
+    QueueNotFoundError,
+    RecordLogError,
+    RecordTooLargeError,
+)
+from mrecordlog_async.http.wire import WireError
+
+CONTENT_TYPE = "application/problem+json"
+RETRY_SECONDS = 1
+
+logger = logging.getLogger("mrecordlog_async.http")
+
+
+class ProblemError(Exception):
+    """An answer other than success. Facts go into the document, headers beside it."""
+
+    def __init__(
+        self, status: int, code: str, detail: str, *, headers: dict[str, str] | None = None, **facts: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.facts = facts
+        self.headers = headers or {}
+
+    def document(self) -> bytes:
+        """Return the body."""
+        title = HTTPStatus(self.status).phrase
+        head = {"type": f"urn:mrecordlog:{self.code}", "title": title, "status": self.status, "code": self.code}
+        return msgspec.json.encode(head | {"detail": self.detail} | self.facts)
+
+    def response(self) -> web.Response:
+        """Return the answer."""
+        return web.Response(
+            status=self.status, body=self.document(), content_type=CONTENT_TYPE, headers=self.headers or None
+        )
+
+
+def bad_request(detail: str, code: str = "bad_request", **facts: Any) -> ProblemError:
+    """Make the problem of a request that makes no sense."""
+    return ProblemError(400, code, detail, **facts)
+
+
+def too_large(size: int, limit: int, what: str) -> ProblemError:
+    """Make the problem of something that can never be taken."""
+    detail = f"{what}: {size} are more than the limit of {limit}"
+    return ProblemError(413, "too_large", detail, size=size, limit=limit)
+
+
+def too_many(what: str, used: int, limit: int) -> ProblemError:
+    """Make the problem of something that may be taken later."""
+    return retry(429, "busy", f"too many {what}: {used} of {limit} in use", resource=what, used=used, limit=limit)
+
+
+def retry(status: int, code: str, detail: str, **facts: Any) -> ProblemError:
+    """Make a problem that may be gone when the request is sent again."""
+    return ProblemError(status, code, detail, headers={"Retry-After": str(RETRY_SECONDS)}, **facts)
+
+
+def problem_of(error: Exception) -> ProblemError:
+    """Find the problem that *error* is; what is not in the table is a mistake of ours, logged and told as 500."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, RecordLogError):
+        return _of_log(error)
+    if isinstance(error, WireError | msgspec.DecodeError):
+        return bad_request(str(error), "bad_body")
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+        return _of_disk(error)
+    logger.error("unexpected error in a request", exc_info=error)
+    return ProblemError(500, "internal", "the service made a mistake; its log says more")
+
+
+def _of_log(error: RecordLogError) -> ProblemError:
+    detail = str(error)
+    match error:
+        case QueueNotFoundError():
+            return ProblemError(404, "queue_not_found", detail, queue=error.queue)
+        case QueueExistsError():
+            return ProblemError(409, "queue_exists", detail, queue=error.queue)
+        case PositionInPastError():
+            facts: dict[str, Any] = {
+                "queue": error.queue,
+                "position": error.position,
+                "next_position": error.next_position,
+            }
+            return ProblemError(409, "position_in_past", detail, **facts)
+        case QueueNameError():
+            return bad_request(detail, "queue_name")
+        case RecordTooLargeError():
+            sizes: dict[str, Any] = {"size": error.size_bytes, "limit": error.limit_bytes, "limit_name": error.limit}
+            return ProblemError(413, "too_large", detail, **sizes)
+        case LogFullError(resource="space"):
+            return retry(507, "disk_full", detail, resource="space")
+        case LogFullError():
+            return retry(429, "log_full", detail, resource=error.resource, used=error.used, limit=error.limit)
+        case LogClosedError():
+            return retry(503, "closing", "the log is closing", state="closing")
+        case LogFailedError():
+            # The cause names files of the server; whoever runs it finds them in the service's log.
+            detail = "the log failed and stores nothing any more; reads go on; it must be opened again"
+            return ProblemError(503, "log_failed", detail, state="failed", written=error.written)
+    logger.error("unexpected error of the log", exc_info=error)
+    return ProblemError(500, "internal", "the service made a mistake; its log says more")
+
+
+def _of_disk(error: OSError) -> ProblemError:
+    logger.warning("the disk refused: %s", error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return retry(
+            507, "disk_full", "the disk has no room: truncate or delete queues, or free space", resource="space"
+        )
+    return retry(503, "storage_error", "the disk refused; nothing was stored")

@@ -1,0 +1,9 @@
+"""The routes, one module a group. `TABLE` is the one list of them: the application and the schema are made from it."""
+
+from __future__ import annotations
+
+from mrecordlog_async.http.routes import bulk, queues, records, system, tails
+from mrecordlog_async.http.routes.route import Route
+
+TABLE: tuple[Route, ...] = (*queues.ROUTES, *records.ROUTES, *tails.ROUTES, *bulk.ROUTES, *system.ROUTES)
+"""Every route of the service."""

@@ -1,0 +1,124 @@
+"""Queues: list, look at, create, delete, truncate."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+from aiohttp import web
+
+from mrecordlog_async.http.messages import (
+    CreateAnswer,
+    QueueAnswer,
+    QueuesAnswer,
+    QueueStatus,
+    TruncateAnswer,
+    TruncateRequest,
+)
+from mrecordlog_async.http.planning import status_of
+from mrecordlog_async.http.problems import ProblemError
+from mrecordlog_async.http.requests import check_query, flag, queue_of
+from mrecordlog_async.http.routes.route import JSON_BODY_BYTES, Route, encode_json, json_answer
+from mrecordlog_async.http.service import Service
+from mrecordlog_async.model import QueueSummary
+
+
+async def list_queues(service: Service, request: web.Request) -> web.StreamResponse:
+    """All queues in one answer; an unchanged list is 304 for who names its ETag."""
+    check_query(request, ("prefix",))
+    prefix = request.query.get("prefix", "")
+    found = [summary for summary in service.log.summary().values() if summary.queue.startswith(prefix)]
+    return _with_etag(request, encode_json(QueuesAnswer([answer_of(summary) for summary in found])))
+
+
+async def show_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """One queue."""
+    check_query(request, ())
+    return _with_etag(request, encode_json(answer_of(service.log.queue_summary(queue_of(request)))))
+
+
+async def create_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """Make a queue; 200 instead of 201 where it was there and `exist_ok` allows it."""
+    check_query(request, ("exist_ok",))
+    queue = queue_of(request)
+    created = await service.log.create_queue(queue, exist_ok=flag(request, "exist_ok"))
+    return json_answer(CreateAnswer(queue, created), 201 if created else 200)
+
+
+async def delete_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """Delete a queue and all it holds."""
+    check_query(request, ())
+    await service.log.delete_queue(queue_of(request))
+    return web.Response(status=204)
+
+
+async def truncate_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """Drop records up to and including a position, which must have been given away."""
+    check_query(request, ())
+    queue = queue_of(request)
+    log = service.log
+    log.queue_summary(queue)  # 404 before the body is looked at
+    asked = _truncate_decoder.decode(await service.bodies.receive(request, JSON_BODY_BYTES))
+    summary = log.queue_summary(queue)
+    if status_of(summary, asked.id) is not QueueStatus.OK:
+        detail = f"queue {queue!r} was deleted and created again: its id is {summary.id}, not {asked.id}"
+        raise ProblemError(404, "queue_recreated", detail, queue=queue, id=summary.id)
+    if asked.position >= summary.next_position:
+        detail = f"queue {queue!r}: position {asked.position} was never given away, the next one is "
+        following = summary.next_position
+        raise ProblemError(409, "ahead", f"{detail}{following}", queue=queue, next_position=following)
+    dropped = await log.truncate(queue, asked.position, queue_id=summary.id)
+    first = max(summary.first_position, asked.position + 1)
+    return json_answer(TruncateAnswer(queue, dropped, first, summary.next_position))
+
+
+def answer_of(summary: QueueSummary) -> QueueAnswer:
+    """Return what is told about a queue."""
+    return QueueAnswer(
+        summary.queue, summary.id, summary.first_position, summary.next_position, summary.records, summary.bytes
+    )
+
+
+def _with_etag(request: web.Request, body: bytes) -> web.Response:
+    etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    if request.headers.get("If-None-Match") == etag:
+        return web.Response(status=304, headers={"ETag": etag})
+    return web.Response(body=body, content_type="application/json", headers={"ETag": etag})
+
+
+_truncate_decoder = msgspec.json.Decoder(TruncateRequest)
+
+_EXIST_OK = ("exist_ok", "1: a queue that is there is fine")
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/queues",
+        list_queues,
+        "List all queues",
+        answers=QueuesAnswer,
+        parameters=(("prefix", "only queues whose names begin so"),),
+        problems=(304,),
+    ),
+    Route("GET", "/v1/queues/{queue}", show_queue, "Show a queue", answers=QueueAnswer, problems=(304, 404)),
+    Route(
+        "PUT",
+        "/v1/queues/{queue}",
+        create_queue,
+        "Create a queue",
+        status=201,
+        answers=CreateAnswer,
+        parameters=(_EXIST_OK,),
+        problems=(200, 409, 429, 507),
+    ),
+    Route("DELETE", "/v1/queues/{queue}", delete_queue, "Delete a queue", status=204, problems=(404,)),
+    Route(
+        "POST",
+        "/v1/queues/{queue}/truncate",
+        truncate_queue,
+        "Drop records up to and including a position",
+        takes=TruncateRequest,
+        answers=TruncateAnswer,
+        problems=(404, 409, 413),
+    ),
+)

@@ -1,0 +1,67 @@
+"""The service itself: alive, ready, numbers, schema."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from mrecordlog_async.http import exposition
+from mrecordlog_async.http.messages import HealthAnswer, ReadyAnswer, StatsAnswer
+from mrecordlog_async.http.requests import check_query
+from mrecordlog_async.http.routes.route import Route, json_answer
+from mrecordlog_async.http.service import Service
+from mrecordlog_async.http.stats import stats_of
+from mrecordlog_async.model import LogState
+
+FRONT = """\
+mrecordlog: a durable log of many queues.
+
+    curl -X PUT  HOST/v1/queues/orders
+    curl --data-binary hello HOST/v1/queues/orders/records
+    curl HOST/v1/queues/orders/records
+
+/v1/queues  /v1/stats  /healthz  /readyz  /metrics  /openapi.json
+"""
+
+
+async def front(service: Service, request: web.Request) -> web.StreamResponse:
+    """Where a person begins."""
+    return web.Response(text=FRONT)
+
+
+async def health(service: Service, request: web.Request) -> web.StreamResponse:
+    """Say that the process answers, whatever its log does."""
+    return json_answer(HealthAnswer("alive"))
+
+
+async def ready(service: Service, request: web.Request) -> web.StreamResponse:
+    """Answer 200 only while records are taken."""
+    state = service.state
+    return json_answer(ReadyAnswer(state, round(service.fraction, 4)), 200 if state is LogState.OPEN else 503)
+
+
+async def stats(service: Service, request: web.Request) -> web.StreamResponse:
+    """Numbers as JSON."""
+    check_query(request, ())
+    return json_answer(stats_of(service))
+
+
+async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
+    """Numbers for Prometheus."""
+    return web.Response(body=exposition.render(service).encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
+
+
+async def schema(service: Service, request: web.Request) -> web.StreamResponse:
+    """Describe the routes as OpenAPI."""
+    from mrecordlog_async.http import openapi  # it reads the table that this module is part of
+
+    return web.Response(body=openapi.document_bytes(), content_type="application/json")
+
+
+ROUTES = (
+    Route("GET", "/", front, "Where a person begins", formats=("text/plain",)),
+    Route("GET", "/healthz", health, "Is the process alive", answers=HealthAnswer, open_to_all=True),
+    Route("GET", "/readyz", ready, "Does it take records", answers=ReadyAnswer, problems=(503,), open_to_all=True),
+    Route("GET", "/metrics", metrics, "Numbers for Prometheus", formats=("text/plain",)),
+    Route("GET", "/v1/stats", stats, "Numbers", answers=StatsAnswer),
+    Route("GET", "/openapi.json", schema, "This schema", formats=("application/json",)),
+)

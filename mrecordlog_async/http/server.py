@@ -1,0 +1,241 @@
+"""`serve`: a log directory as a service of its own, from listening to the exit code.
+
+1. Listen at once; until the log is recovered, `/readyz` says how far it is and everything else answers 503.
+2. Recover in the background. What prevents opening (damage, a lock, the disk) ends the service: no half service.
+3. On SIGTERM or SIGINT: not ready → tails end → no new connections → requests finish → sync → close, with a deadline.
+   A second signal does not wait for requests any more.
+4. A log that fails while it runs keeps being readable; the exit code then says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import resource
+import signal
+import socket
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from mrecordlog_async.http.app import build_app
+from mrecordlog_async.http.connections import Connections
+from mrecordlog_async.http.options import ServiceOptions
+from mrecordlog_async.http.service import Service
+from mrecordlog_async.http.systemd import notify
+from mrecordlog_async.model import LogState, RecoveryReport
+
+logger = logging.getLogger("mrecordlog_async.serve")
+
+EXTEND_TIMEOUT = "EXTEND_TIMEOUT_USEC=30000000"
+BACKLOG = 1_024
+LINGER_SECONDS = 2.0
+"""How long the rest of a refused body is read and thrown away, so that the client sees the answer and not a reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Where to listen and what to open. uds: a Unix socket instead of host and port. log_options: of `open`."""
+
+    directory: str
+    host: str = "127.0.0.1"
+    port: int = 8080
+    uds: str | None = None
+    access_log: bool = False
+    options: ServiceOptions = field(default_factory=ServiceOptions)
+    log_options: dict[str, Any] = field(default_factory=dict)
+
+
+class ExposedError(ValueError):
+    """Refuses to be reachable from other machines without a token."""
+
+
+def check_exposure(settings: ServeSettings) -> None:
+    """Raise ExposedError where anybody in the network could write to the log."""
+    if settings.uds is None and not settings.options.tokens and not is_loopback(settings.host):
+        raise ExposedError(
+            f"{settings.host} can be reached from other machines: give --token-file, or listen on 127.0.0.1 or --uds"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether *host* is this machine only."""
+    if host == "localhost":
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] | None = None) -> int:
+    """Serve until a signal comes; return the exit code. Raises what prevented listening or opening."""
+    check_exposure(settings)
+    raise_file_limit()
+    service = Service(settings.options)
+    runner = _runner(service, settings)
+    await runner.setup()
+    assert runner.server is not None
+    connections = Connections(runner.server, settings.options)
+    stop = _Stop()
+    try:
+        listening = await _listen(settings, connections)
+        address = _address(settings, listening)
+        notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
+        if on_listening is not None:
+            on_listening(address)
+        sweeping = asyncio.create_task(connections.watch(lambda: _tell_progress(service)))
+        try:
+            await _recover(service, settings, stop, address)
+            await stop.first.wait()
+        finally:
+            notify("STOPPING=1", EXTEND_TIMEOUT)
+            service.drain()
+            listening.close()
+            await _finish_requests(service, stop, settings.options.drain_seconds)
+            sweeping.cancel()
+    finally:
+        stop.release()
+        await runner.cleanup()
+        code = await _close(service)
+        _remove_socket(settings)
+    return code
+
+
+def raise_file_limit() -> None:
+    """Allow as many connections as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class _Stop:
+    """The two signals: the first asks to stop, the second not to wait for requests."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+    def release(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(number)
+
+
+def _runner(service: Service, settings: ServeSettings) -> web.AppRunner:
+    # What a client does wrong before there is a request is its problem: one line at debug level, no traceback.
+    quiet = logging.getLogger("mrecordlog_async.http.connection")
+    quiet.setLevel(logging.CRITICAL)
+    return web.AppRunner(
+        build_app(service),
+        access_log=logging.getLogger("mrecordlog_async.access") if settings.access_log else None,
+        logger=quiet,
+        handler_cancellation=True,
+        keepalive_timeout=settings.options.idle_seconds,
+        lingering_time=LINGER_SECONDS,
+        shutdown_timeout=1.0,
+    )
+
+
+async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    if settings.uds is None:
+        return await loop.create_server(connections.accept, settings.host, settings.port, backlog=BACKLOG)
+    _remove_stale_socket(settings.uds)
+    before = os.umask(0o177)  # only our own user may connect, from the first moment on
+    try:
+        return await loop.create_unix_server(connections.accept, settings.uds, backlog=BACKLOG)
+    finally:
+        os.umask(before)
+
+
+def _remove_stale_socket(path: str) -> None:
+    """Remove what a killed service left; a living one's socket, or any other file, stays and makes binding fail."""
+    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+
+
+def _remove_socket(settings: ServeSettings) -> None:
+    if settings.uds is not None:
+        with suppress(FileNotFoundError):
+            os.unlink(settings.uds)
+
+
+def _address(settings: ServeSettings, listening: asyncio.Server) -> str:
+    if settings.uds is not None:
+        return f"unix:{settings.uds}"
+    port = listening.sockets[0].getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{port}"
+
+
+async def _recover(service: Service, settings: ServeSettings, stop: _Stop, address: str) -> None:
+    """Open the log, unless a signal comes first."""
+    opening = asyncio.create_task(service.open(settings.directory, **settings.log_options))
+    stopping = asyncio.create_task(stop.first.wait())
+    try:
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            log = opening.result()
+            _tell_report(log.recovery_report)
+            notify("READY=1", f"STATUS=serving on {address}")
+    finally:
+        stopping.cancel()
+        if opening.cancel():
+            with suppress(asyncio.CancelledError):
+                await opening
+
+
+def _tell_progress(service: Service) -> None:
+    if service.state is LogState.RECOVERING:
+        notify(f"STATUS=recovering, {service.fraction:.0%} read", EXTEND_TIMEOUT)
+
+
+def _tell_report(report: RecoveryReport) -> None:
+    facts = {name: getattr(report, name) for name in report.__dataclass_fields__}
+    if report.created:
+        logger.info("new log", extra={"facts": facts})
+    else:
+        took = f"{report.records} records in {report.segments} segments, {report.seconds:.2f} s"
+        logger.info("recovered: %s", took, extra={"facts": facts})
+    if not report.clean:
+        torn = "%d bytes behind %s/%d that nobody was promised were cut: the last run ended in the middle of a write"
+        logger.warning(torn, report.dropped_bytes, report.segment, report.offset, extra={"facts": facts})
+
+
+async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> None:
+    """Wait until no request is being served, at most *seconds*, or until a second signal."""
+    waits = [asyncio.create_task(service.finished()), asyncio.create_task(stop.second.wait())]
+    done, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    if waits[0] not in done:
+        logger.warning("%d requests were not finished and are dropped", service.active)
+
+
+async def _close(service: Service) -> int:
+    log = service.attached
+    if log is None:
+        return 0
+    await log.close()
+    if log.failure is not None:
+        print(f"mrecordlog: the log failed: {log.failure}", file=sys.stderr)
+        return 1
+    return 0

@@ -1,0 +1,151 @@
+"""`Service`: one log with everything that its routes share: its state, who waits, what was counted.
+
+Life: recovering (answers 503 with the fraction) → open → draining (tails end, requests finish) → closed. A failed log
+stays readable. The service may own the log (`open`) or serve one that its host opened (`attach`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from enum import Enum, auto
+from typing import Any
+
+from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.http.bodies import Bodies
+from mrecordlog_async.http.guard import Guard
+from mrecordlog_async.http.options import ServiceOptions
+from mrecordlog_async.http.problems import retry, too_many
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.model import LogState, RecoveryProgress
+
+logger = logging.getLogger("mrecordlog_async.http")
+
+
+class Woken(Enum):
+    """Why a wait for records ended."""
+
+    RECORDS = auto()
+    TIMEOUT = auto()
+    ENDED = auto()
+    """The queue is deleted or the log is closing."""
+
+
+class Service:
+    """What the routes of one log share. Belongs to one event loop."""
+
+    def __init__(self, options: ServiceOptions | None = None) -> None:
+        self.options = options or ServiceOptions()
+        self.guard = Guard(self.options.tokens, self.options.hosts)
+        self.bodies = Bodies(self.options)
+        self.fraction = 0.0
+        self.tails = 0
+        self.requests = 0
+        self.active = 0  # requests being served
+        self.problems: dict[int, int] = {}  # answers other than success, by status
+        self._log: MultiRecordLog | None = None
+        self._draining = asyncio.Event()
+        self._finished = asyncio.Event()
+
+    # Life.
+
+    async def open(self, directory: str | os.PathLike[str], **options: Any) -> MultiRecordLog:
+        """Open the log in *directory* (with the options of `MultiRecordLog.open`) and serve it."""
+        log = await MultiRecordLog.open(directory, on_progress=self._on_progress, **options)
+        self.attach(log)
+        return log
+
+    def attach(self, log: MultiRecordLog) -> None:
+        """Serve *log*, which somebody else opened and will close."""
+        self._log = log
+        self.fraction = 1.0
+
+    def drain(self) -> None:
+        """Stop being ready and end everything that waits for records; other requests go on."""
+        self._draining.set()
+
+    def end_request(self) -> None:
+        """Count a request as served."""
+        self.active -= 1
+        if not self.active and self._draining.is_set():
+            self._finished.set()
+
+    async def finished(self) -> None:
+        """Wait until, while draining, no request is being served."""
+        if self.active:
+            await self._finished.wait()
+
+    def _on_progress(self, progress: RecoveryProgress) -> None:
+        self.fraction = progress.fraction
+
+    # State.
+
+    @property
+    def state(self) -> LogState:
+        """Where the log is in its life."""
+        if self._log is None:
+            return LogState.RECOVERING
+        return LogState.CLOSING if self._draining.is_set() and self._log.state is LogState.OPEN else self._log.state
+
+    @property
+    def draining(self) -> bool:
+        """Whether the service is on its way down."""
+        return self._draining.is_set()
+
+    @property
+    def log(self) -> MultiRecordLog:
+        """The log; the 503 problem while it recovers."""
+        if self._log is None:
+            detail = f"the log is being recovered, {self.fraction:.0%} done"
+            raise retry(503, "recovering", detail, state="recovering", fraction=round(self.fraction, 4))
+        return self._log
+
+    @property
+    def attached(self) -> MultiRecordLog | None:
+        """The log, None while it recovers."""
+        return self._log
+
+    def check_room(self, size: int) -> None:
+        """Raise the 429 problem if *size* more bytes cannot be retained: asked before a large body is read."""
+        usage = self.log.resource_usage()
+        if usage.memory_bytes + size > usage.memory_limit_bytes:
+            detail = f"the memory limit is reached: {usage.memory_bytes} of {usage.memory_limit_bytes} bytes in use"
+            facts = {"resource": "memory", "used": usage.memory_bytes, "limit": usage.memory_limit_bytes}
+            raise retry(429, "log_full", f"{detail}; truncate or delete queues", **facts)
+
+    # Waiting.
+
+    async def wait_for(self, queue: str, position: int, seconds: float) -> Woken:
+        """Wait until *queue* holds a record at *position* or later, but at most *seconds*, and not while draining."""
+        if self.draining:
+            return Woken.ENDED
+        waiting = asyncio.ensure_future(self.log.wait_for(queue, position))
+        draining = asyncio.ensure_future(self._draining.wait())
+        try:
+            await asyncio.wait((waiting, draining), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return Woken.RECORDS if waiting.result() else Woken.ENDED
+            return Woken.ENDED if self.draining else Woken.TIMEOUT
+        except LogClosedError:
+            return Woken.ENDED
+        finally:
+            waiting.cancel()
+            draining.cancel()
+
+    async def wait_for_drain(self, seconds: float) -> None:
+        """Sleep for *seconds*, or until the service goes down."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._draining.wait()
+
+    def enter_tail(self) -> None:
+        """Count one more client that waits; the 429 problem when there are too many."""
+        if self.tails >= self.options.tails:
+            raise too_many("tails", self.tails, self.options.tails)
+        self.tails += 1
+
+    def leave_tail(self) -> None:
+        """Count one less."""
+        self.tails -= 1

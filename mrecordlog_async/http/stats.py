@@ -1,0 +1,35 @@
+"""The service's numbers in one answer."""
+
+from __future__ import annotations
+
+from mrecordlog_async.http.messages import StatsAnswer, TimesAnswer, UsageAnswer
+from mrecordlog_async.http.service import Service
+from mrecordlog_async.metrics import Histogram
+
+
+def stats_of(service: Service) -> StatsAnswer:
+    """Return the numbers of now; zeros while the log recovers."""
+    answer = StatsAnswer(
+        state=service.state,
+        fraction=service.fraction,
+        tails=service.tails,
+        receiving_bytes=service.bodies.receiving_bytes,
+        requests=service.requests,
+        problems={str(status): count for status, count in sorted(service.problems.items())},
+    )
+    log = service.attached
+    if log is None:
+        return answer
+    usage, counters = log.resource_usage(), log.stats()
+    answer.usage = UsageAnswer(**{name: getattr(usage, name) for name in UsageAnswer.__struct_fields__})
+    answer.counters = {
+        name: value for name in counters.__dataclass_fields__ if isinstance(value := getattr(counters, name), int)
+    }
+    answer.append_seconds = _times(counters.append_seconds)
+    answer.commit_seconds = _times(counters.commit_seconds)
+    answer.sync_seconds = _times(counters.sync_seconds)
+    return answer
+
+
+def _times(histogram: Histogram) -> TimesAnswer:
+    return TimesAnswer(histogram.count, histogram.sum, *map(histogram.quantile, (0.5, 0.9, 0.99)))
