@@ -2,8 +2,7 @@
 
 Everything the crate would show is taken over: queues, positions, records. What the crate passes over without a word is
 named: torn tails, which a crash leaves and nobody was promised, and damage. With damage nothing is imported unless you
-say --accept-damage; the exit code is then still 3, so that a script notices. The source is only read, and must not be
-in use.
+say --accept-damage; the exit code is 3 then. The source is only read, and must not be in use.
 
   mrecordlog import-quickwit ./quickwit-wal ./wal --empty-name default
 """
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(_facts(report, copies, accepted)))
     else:
         sys.stdout.writelines(_lines(report, copies, accepted, arguments.log))
-    return DAMAGE if report.damage else FINE
+    return FINE if accepted else DAMAGE
 
 
 async def _build(directory: str, copies: list[QueueCopy], segment_bytes: int) -> None:

@@ -1,0 +1,349 @@
+"""Read a damaged log for what is still there: every record that can be read, and which positions cannot.
+
+Strategy: segments are walked around damage (`walk`) and folded leniently. Each segment's table puts right what damage
+before it hid: queues that came or went, starts, next positions. A position counts as missing where
+
+* a queue's records jump over it and damage lies between them in the log (a gap that a producer left on purpose, with
+  no damage between, is none; one across damage cannot be told from a loss and is named),
+* a later table says it was given away, or
+* the head of a lost append, itself readable, names it.
+
+What cannot be known is said too: batches that are lost may have held truncates or deletes, and, where nothing behind
+them tells, appends. A record truncated by a lost batch is there again in what is salvaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mrecordlog_async.engine.walk import Expected, Gap, LostRun, SegmentWalk
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import (
+    CLOSED_BYTES,
+    HEADER_BYTES,
+    Closed,
+    HeaderError,
+    SegmentHeader,
+    decode_closed,
+    decode_header,
+)
+from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, TableEntry, Truncate
+from mrecordlog_async.model import Run
+from mrecordlog_async.storage.filesystem import FileSystem, read_exact
+from mrecordlog_async.storage.segment import CLOSED_NAME, list_segments, segment_name
+
+LOST_NAME = "lost-and-found-{id}"
+"""What a queue is called whose records are there, but whose name is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of a segment that holds no whole batch any more. bytes is 0 where the whole file is missing."""
+
+    segment: str
+    offset: int
+    bytes: int
+    reason: str
+    first_batch: int | None = None
+    last_batch: int | None = None
+    rescued_records: int = 0
+
+
+@dataclass(slots=True)
+class SalvagedQueue:
+    """A queue as far as it can be read. next is the highest one known of; missing: (first, last) of what is lost."""
+
+    id: int
+    name: str
+    start: int = 0
+    next: int = 0
+    runs: list[Run] = field(default_factory=list)
+    missing: list[tuple[int, int]] = field(default_factory=list)
+    epoch: int = 0
+
+    @property
+    def records(self) -> int:
+        """Return how many live records were read."""
+        return sum(run.records for run in self.live_runs())
+
+    @property
+    def readable_next(self) -> int:
+        """Return the position behind the last record that was read; `next` if there is none."""
+        return self.runs[-1].next_position if self.runs else self.next
+
+    def live_runs(self) -> list[Run]:
+        """Return the runs from start on."""
+        return [run.cut(self.start, run.next_position) for run in self.runs if run.next_position > self.start]
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What a log still holds. torn_bytes: of a batch that nobody was promised."""
+
+    queues: list[SalvagedQueue]
+    damage: list[Damage]
+    segments: int
+    torn_bytes: int
+
+
+def salvage(files: FileSystem, directory: str) -> Salvage:
+    """Read the log in *directory* around all damage; changes nothing.
+
+    Raises FileNotFoundError if there is no segment, CorruptionError if none of them tells the log's id.
+    """
+    numbers = list_segments(files.names(directory))
+    if not numbers:
+        raise FileNotFoundError(2, "there is no segment in this directory", directory)
+    layout = read_layout(files, directory, numbers)
+    fold = _Fold()
+    fold.damage += layout.damage
+    torn_bytes = 0
+    for number in range(layout.oldest, numbers[-1] + 1):
+        name = segment_name(number)
+        if number not in numbers:
+            fold.lose(Damage(name, 0, 0, "the segment is missing"))
+            continue
+        walk = layout.walk(number)
+        for item in walk.items():
+            fold.add(name, item)
+        torn_bytes += walk.tail
+    return Salvage(fold.finish(), fold.damage, len(numbers), torn_bytes)
+
+
+@dataclass(slots=True)
+class Layout:
+    """What headers and `CLOSED` say of a log's segments."""
+
+    files: FileSystem
+    directory: str
+    numbers: list[int]
+    log_id: bytes
+    oldest: int
+    headers: dict[int, SegmentHeader]
+    closed: Closed | None
+    damage: list[Damage]
+
+    def walk(self, number: int) -> SegmentWalk:
+        """Return the walk over a segment."""
+        return SegmentWalk(
+            self.files,
+            f"{self.directory}/{segment_name(number)}",
+            number,
+            self.log_id,
+            self._expected(number),
+            is_last=number == self.numbers[-1],
+        )
+
+    def _expected(self, number: int) -> Expected | None:
+        successor = self.headers.get(number + 1)
+        if successor is not None:
+            return Expected(successor.previous_end, successor.first_batch - 1)
+        closed = self.closed
+        if closed is not None and closed.segment == number:
+            return Expected(closed.end, closed.last_batch)
+        return None
+
+
+def read_layout(files: FileSystem, directory: str, numbers: list[int]) -> Layout:
+    """Read all headers and `CLOSED`, whatever of them is damaged."""
+    closed, damage = _read_closed(files, directory)
+    heads = {number: _read_head(files, directory, number) for number in numbers}
+    headers = {number: header for number, head in heads.items() if (header := _decode(head, number)) is not None}
+    log_ids = [header.log_id for header in headers.values()] or ([closed.log_id] if closed is not None else [])
+    if not log_ids:
+        raise CorruptionError(segment_name(numbers[0]), 0, "no segment's header can be read, so nothing else can be")
+    log_id = max(set(log_ids), key=log_ids.count)
+    headers = {number: header for number, header in headers.items() if header.log_id == log_id}
+    if closed is not None and closed.segment > numbers[-1]:
+        damage.append(Damage(segment_name(closed.segment), 0, 0, "the segment is missing, the log was closed in it"))
+    oldest = max((header.oldest_segment for header in headers.values()), default=numbers[0])
+    layout = Layout(files, directory, numbers, log_id, numbers[0], headers, closed, damage)
+    layout.oldest = max(min(oldest, numbers[-1]), _oldest_committed(layout.walk(numbers[-1])))
+    return layout
+
+
+def _oldest_committed(walk: SegmentWalk) -> int:
+    """Return the oldest live segment that the COMMITs of the last segment name."""
+    return max((item.commit.oldest_segment for item in walk.items() if type(item) is Batch), default=0)
+
+
+def _read_head(files: FileSystem, directory: str, number: int) -> bytes:
+    handle = files.open(f"{directory}/{segment_name(number)}", write=False)
+    try:
+        return read_exact(files, handle, HEADER_BYTES, 0)
+    finally:
+        files.close(handle)
+
+
+def _decode(head: bytes, number: int) -> SegmentHeader | None:
+    try:
+        header = decode_header(head)
+    except HeaderError:
+        return None
+    return header if header.segment == number else None
+
+
+def _read_closed(files: FileSystem, directory: str) -> tuple[Closed | None, list[Damage]]:
+    try:
+        handle = files.open(f"{directory}/{CLOSED_NAME}", write=False)
+    except FileNotFoundError:
+        return None, []
+    try:
+        return decode_closed(read_exact(files, handle, CLOSED_BYTES + 1, 0)), []
+    except HeaderError as error:
+        return None, [Damage(CLOSED_NAME, 0, CLOSED_BYTES, str(error))]
+    finally:
+        files.close(handle)
+
+
+class _Fold:
+    """Folds what was read, expecting anything; an epoch ends wherever something is lost."""
+
+    def __init__(self) -> None:
+        self.damage: list[Damage] = []
+        self._epoch = 0
+        self._queues: dict[int, SalvagedQueue] = {}
+        self._owed: dict[int, int] = {}
+
+    def add(self, segment: str, item: Table | Batch | Gap) -> None:
+        """Take what a walk yields."""
+        if type(item) is Batch:
+            for record in item.records:
+                self._apply(record)
+        elif type(item) is Table:
+            self._correct(item)
+        elif type(item) is Gap:
+            for table in item.tables:
+                self._correct(table)
+            rescued = sum(record.run.records for record in item.records if type(record) is Append)
+            place = item.offset, item.bytes, item.reason, item.first_batch, item.last_batch
+            self.lose(Damage(segment, *place, rescued))
+            for record in item.records:
+                self._epoch += 1  # something may be lost between any two of them
+                self._apply(record)
+            for lost in item.lost:
+                self._note_lost(lost)
+            self._epoch += 1
+
+    def lose(self, damage: Damage) -> None:
+        """Note damage."""
+        self.damage.append(damage)
+        self._epoch += 1
+
+    def finish(self) -> list[SalvagedQueue]:
+        """Return the queues, sorted by name, cut to what is live."""
+        for queue_id, next_position in self._owed.items():
+            queue = self._queues.get(queue_id)
+            if queue is not None and queue.start < next_position:
+                first = queue.runs[0].first_position if queue.runs else next_position
+                self._miss(queue, queue.start, min(next_position, first))
+        for queue in self._queues.values():
+            queue.missing = _merge(_outside(queue.missing, queue))
+        return sorted(self._queues.values(), key=lambda queue: queue.name)
+
+    def _apply(self, record: LogRecord) -> None:
+        if type(record) is Create:
+            self._replace_name(record.name, record.id)
+            self._queues.setdefault(record.id, SalvagedQueue(record.id, record.name, epoch=self._epoch))
+        elif type(record) is Delete:
+            self._queues.pop(record.id, None)
+        elif type(record) is Append:
+            self._append(self._known(record.id), record.run)
+        elif type(record) is Truncate:
+            self._truncate(self._known(record.id), record.position)
+
+    def _known(self, queue_id: int) -> SalvagedQueue:
+        found = self._queues.get(queue_id)
+        if found is None:
+            found = self._queues[queue_id] = SalvagedQueue(queue_id, LOST_NAME.format(id=queue_id), epoch=-1)
+        return found
+
+    def _append(self, queue: SalvagedQueue, run: Run) -> None:
+        first = run.first_position
+        damaged_between = queue.epoch != self._epoch
+        if damaged_between and first > queue.next:
+            self._miss(queue, queue.next, first)
+        elif queue.start == 0 == queue.next and not damaged_between:
+            queue.start = first
+        queue.runs.append(run)
+        queue.next = max(queue.next, run.next_position)
+        queue.epoch = self._epoch
+
+    def _truncate(self, queue: SalvagedQueue, position: int) -> None:
+        if position >= queue.start:
+            self._raise_start(queue, position + 1)
+            queue.next = max(queue.next, queue.start)
+            queue.epoch = self._epoch
+
+    def _raise_start(self, queue: SalvagedQueue, start: int) -> None:
+        queue.start = max(queue.start, start)
+        dead = 0
+        for run in queue.runs:
+            if run.next_position > queue.start:
+                break
+            dead += 1
+        del queue.runs[:dead]
+
+    def _correct(self, table: Table) -> None:
+        """Believe a segment's table: it knows what became of everything before it."""
+        known = {entry.id for entry in table.entries}
+        for queue_id in [queue_id for queue_id in self._queues if queue_id not in known]:
+            del self._queues[queue_id]
+        for entry in table.entries:
+            self._correct_queue(entry)
+
+    def _correct_queue(self, entry: TableEntry) -> None:
+        queue = self._queues.get(entry.id)
+        if queue is None:
+            queue = self._queues[entry.id] = SalvagedQueue(entry.id, entry.name, entry.start, entry.next)
+            if entry.start < entry.next:
+                self._owed[entry.id] = entry.next
+        elif entry.next > queue.next:
+            self._miss(queue, queue.next, entry.next)
+        queue.name = entry.name
+        self._raise_start(queue, entry.start)
+        queue.next = entry.next
+        queue.epoch = self._epoch
+
+    def _replace_name(self, name: str, queue_id: int) -> None:
+        """Let go of an older queue of this name: its delete was lost."""
+        for old in [old for old in self._queues.values() if old.name == name and old.id != queue_id]:
+            del self._queues[old.id]
+
+    def _note_lost(self, lost: LostRun) -> None:
+        queue = self._queues.get(lost.id)
+        if queue is not None and (lost.certain or lost.first_position == queue.next):
+            self._miss(queue, lost.first_position, lost.first_position + lost.records)
+            queue.next = max(queue.next, lost.first_position + lost.records)
+
+    def _miss(self, queue: SalvagedQueue, first: int, stop: int) -> None:
+        if first < stop:
+            queue.missing.append((first, stop - 1))
+
+
+def _outside(ranges: Sequence[tuple[int, int]], queue: SalvagedQueue) -> Iterator[tuple[int, int]]:
+    """Cut ranges to live positions of which no record was read."""
+    for first, last in sorted(ranges):
+        at = max(first, queue.start)
+        for run in queue.runs:
+            if run.first_position > last:
+                break
+            if run.next_position > at:
+                if run.first_position > at:
+                    yield at, run.first_position - 1
+                at = run.next_position
+        if at <= last:
+            yield at, last
+
+
+def _merge(ranges: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join ranges that touch."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+        else:
+            merged.append((first, last))
+    return merged
