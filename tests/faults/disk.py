@@ -1,0 +1,493 @@
+"""A disk in memory that forgets what was not synced and fails when told to: the second `FileSystem` of the log.
+
+1. Every file has its durable bytes, and a list of changes since its last sync: writes, cut at sector borders, and
+   sizes. Every directory has its durable entries and a list of changes since its last sync. Nothing else is promised.
+2. A `Snapshot` is the disk between two calls. `crash(plan)` makes the disk that a power cut leaves when exactly the
+   changes named by *plan* had reached the medium; `kill()` the one that a dead process leaves: all caches intact.
+3. A `Fault` makes the n-th call fail, once or from then on, before or after it did its work, or half-way.
+4. A sync that fails drops a seeded part of the changes, and the cache goes on showing them, as Linux does.
+
+One call at a time; who calls from several threads brings a lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mrecordlog_async.storage.filesystem import Buffer
+
+SECTOR_BYTES = 512
+
+
+class DataWrite(NamedTuple):
+    """Bytes written inside one sector."""
+
+    offset: int
+    data: bytes
+
+
+class SizeChange(NamedTuple):
+    """The file got this length."""
+
+    size: int
+
+
+class EntryChange(NamedTuple):
+    """A directory changed in one step: *removed* is gone and *added* names the node; either may be empty."""
+
+    removed: str
+    added: str
+    node: int
+
+
+Change = DataWrite | SizeChange
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file at one moment; stale: changes that a failed sync lost and the cache still shows."""
+
+    durable: bytes
+    pending: tuple[Change, ...] = ()
+    stale: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryState:
+    """A directory at one moment."""
+
+    durable: dict[str, int]
+    pending: tuple[EntryChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which changes reached the medium: by node, in the order they are applied. What is not named is lost."""
+
+    data: dict[int, tuple[Change, ...]] = field(default_factory=dict)
+    entries: dict[int, tuple[EntryChange, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole disk between two calls."""
+
+    files: dict[int, FileState]
+    directories: dict[int, DirectoryState]
+
+    def crash(self, plan: Plan) -> Disk:
+        """Return the disk after a power cut that only the changes of *plan* survived."""
+        files = {
+            number: FileState(_applied(state.durable, plan.data.get(number, ())))
+            for number, state in self.files.items()
+        }
+        directories = {
+            number: DirectoryState(_linked(state.durable, plan.entries.get(number, ())))
+            for number, state in self.directories.items()
+        }
+        return Disk(Snapshot(files, directories))
+
+    def kill(self) -> Disk:
+        """Return the disk as the next process finds it after this one died: nothing durable that was not, all there."""
+        return Disk(self)
+
+
+@dataclass(slots=True)
+class Fault:
+    """What happens to the call numbered *at* (from 1), and with *on* to every later one of the same name.
+
+    effect: "before" (nothing done), "after" (all done, and the error), "half" (part of a write or reservation done, and
+    the error), "short" (half of a write taken, no error), "zero" (a write takes nothing, no error).
+    """
+
+    at: int
+    errno: int = errno.EIO
+    on: bool = False
+    effect: str = "before"
+    calls: frozenset[str] | None = None
+    hit: str = ""
+
+    def strikes(self, number: int, call: str) -> bool:
+        """Tell whether this call is one that fails."""
+        if self.calls is not None and call not in self.calls:
+            return False
+        if number == self.at or (self.on and self.calls is not None and number >= self.at):
+            self.hit = self.hit or call
+        return self.hit == call and (number == self.at or (self.on and number >= self.at))
+
+
+class _File:
+    __slots__ = ("current", "durable", "pending", "stale")
+
+    def __init__(self, state: FileState) -> None:
+        self.durable = state.durable
+        self.pending = list(state.pending)
+        self.stale = list(state.stale)
+        self.current = bytearray(_applied(state.durable, (*state.stale, *state.pending)))
+
+
+class _Directory:
+    __slots__ = ("current", "durable", "pending")
+
+    def __init__(self, state: DirectoryState) -> None:
+        self.durable = state.durable
+        self.pending = list(state.pending)
+        self.current = _linked(state.durable, state.pending)
+
+
+class Disk:
+    """The file system. `on_call(name)` is told before each call, `on_half_written()` in the middle of each write."""
+
+    ROOT = 1
+
+    def __init__(self, snapshot: Snapshot | None = None, capacity_bytes: int | None = None) -> None:
+        if snapshot is None:
+            snapshot = Snapshot({}, {self.ROOT: DirectoryState({"data": 2}), 2: DirectoryState({})})
+        self.on_call: Callable[[str], None] = lambda call: None
+        self.on_half_written: Callable[[], None] | None = None
+        self.fault: Fault | None = None
+        self.calls = 0
+        self.call_names: list[str] = []
+        self.misuse: list[str] = []
+        self.capacity_bytes = capacity_bytes
+        self._random = random.Random(0)
+        self._files = {number: _File(state) for number, state in snapshot.files.items()}
+        self._directories = {number: _Directory(state) for number, state in snapshot.directories.items()}
+        self._next_node = max((*snapshot.files, *snapshot.directories)) + 1
+        self._next_handle = 3
+        self._handles: dict[int, tuple[int, bool]] = {}
+        self._locks: dict[int, int] = {}
+
+    # For the tests.
+
+    def snapshot(self) -> Snapshot:
+        """Return the disk as it is."""
+        return Snapshot(
+            {n: FileState(f.durable, tuple(f.pending), tuple(f.stale)) for n, f in self._files.items()},
+            {n: DirectoryState(dict(d.durable), tuple(d.pending)) for n, d in self._directories.items()},
+        )
+
+    def open_handles(self) -> int:
+        """Return how many handles nobody closed."""
+        return len(self._handles)
+
+    def content(self, directory: str) -> dict[str, bytes]:
+        """Return every file of *directory* as a reader would see it."""
+        found = self._directory(directory)
+        return {name: bytes(self._files[node].current) for name, node in found.current.items() if node in self._files}
+
+    def put(self, path: str, content: bytes | None) -> None:
+        """Set a file's content, durable at once; None removes it. For damage."""
+        parent, name = self._parent(path)
+        if content is None:
+            parent.current.pop(name)
+        else:
+            if name not in parent.current:
+                parent.current[name] = self._new_file()
+            file = self._files[parent.current[name]]
+            file.durable, file.current, file.pending, file.stale = content, bytearray(content), [], []
+        parent.durable, parent.pending = dict(parent.current), []
+
+    def allocated_bytes(self) -> int:
+        """Return the space taken by files that have a name or an open handle."""
+        named = {node for directory in self._directories.values() for node in directory.current.values()}
+        named |= {node for node, _ in self._handles.values()}
+        return sum(len(self._files[node].current) for node in named if node in self._files)
+
+    # FileSystem.
+
+    def make_directory(self, path: str) -> None:
+        parent, name = self._parent(path)
+        done = self._begin("make_directory")
+        if name in parent.current:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        node = self._new_node()
+        self._directories[node] = _Directory(DirectoryState({}))
+        self._change(parent, EntryChange("", name, node))
+        done()
+
+    def names(self, path: str) -> list[str]:
+        self._begin("names")
+        return list(self._directory(path).current)
+
+    def open_directory(self, path: str) -> int:
+        self._begin("open_directory")
+        node = self._find(path)
+        if node not in self._directories:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return self._new_handle(node, write=False)
+
+    def create(self, path: str) -> int:
+        parent, name = self._parent(path)
+        done = self._begin("create")
+        if name in parent.current:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        node = self._new_file()
+        self._change(parent, EntryChange("", name, node))
+        done()
+        return self._new_handle(node, write=True)
+
+    def open(self, path: str, *, write: bool = True) -> int:
+        self._begin("open")
+        node = self._find(path)
+        if node not in self._files:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return self._new_handle(node, write=write)
+
+    def close(self, handle: int) -> None:
+        if self._handles.pop(handle, None) is None:
+            self.misuse.append(f"handle {handle} was closed twice")
+        for node in [node for node, owner in self._locks.items() if owner == handle]:
+            del self._locks[node]
+
+    def size(self, handle: int) -> int:
+        self._begin("size")
+        return len(self._file(handle).current)
+
+    def mode(self, path: str) -> int:
+        self._find(path)
+        return 0o700
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        self._begin("read")
+        return bytes(self._file(handle).current[offset : offset + length])
+
+    def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        data = b"".join(buffers)
+        file = self._file(handle, write=True)
+        done = self._begin("write")
+        taken = len(data)
+        effect = self._effect()
+        if effect in ("short", "half"):
+            taken = (taken + 1) // 2
+        elif effect == "zero":
+            taken = 0
+        if offset + taken > len(file.current):
+            self._take_space(offset + taken - len(file.current))
+            self._resize(file, offset + taken)
+        writes = list(_by_sector(data[:taken], offset))
+        if self.on_half_written is not None:
+            for write in writes:
+                if self._random.random() < 0.5:
+                    file.current[write.offset : write.offset + len(write.data)] = write.data
+            self.on_half_written()
+        file.pending += writes
+        file.current[offset : offset + taken] = data[:taken]
+        done()
+        return taken
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        file = self._file(handle, write=True)
+        done = self._begin("reserve")
+        more = offset + length - len(file.current)
+        if more > 0:
+            if self._effect() == "half":
+                self._resize(file, len(file.current) + more // 2)
+            else:
+                free = self._free_bytes()
+                if free is not None and free < more:
+                    self._resize(file, len(file.current) + free)  # as ext4: what was found is kept
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._resize(file, offset + length)
+        done()
+
+    def cut(self, handle: int, size: int) -> None:
+        file = self._file(handle, write=True)
+        done = self._begin("cut")
+        self._resize(file, size)
+        done()
+
+    def sync(self, handle: int) -> None:
+        file = self._file(handle)
+        failing = self._fails()
+        done = self._begin("sync", lambda: self._lose(file)) if failing else self._begin("sync")
+        file.durable = _applied(file.durable, file.pending)
+        file.pending = []
+        done()
+
+    def sync_directory(self, handle: int) -> None:
+        directory = self._directories[self._handle(handle)[0]]
+        done = self._begin("sync_directory")
+        directory.durable, directory.pending = dict(directory.current), []
+        done()
+
+    def forget_cache(self, handle: int) -> None:
+        file = self._file(handle)
+        if file.stale:
+            file.stale = []
+            file.current = bytearray(_applied(file.durable, file.pending))
+
+    def rename(self, old: str, new: str) -> None:
+        parent, old_name = self._parent(old)
+        done = self._begin("rename")
+        node = self._find(old)
+        self._change(parent, EntryChange(old_name, self._parent(new)[1], node))
+        done()
+
+    def unlink(self, path: str) -> None:
+        parent, name = self._parent(path)
+        done = self._begin("unlink")
+        self._find(path)
+        self._change(parent, EntryChange(name, "", 0))
+        done()
+
+    def lock(self, path: str) -> int:
+        parent, name = self._parent(path)
+        self._begin("lock")
+        if name not in parent.current:
+            self._change(parent, EntryChange("", name, self._new_file()))
+        node = parent.current[name]
+        if node in self._locks:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+        handle = self._new_handle(node, write=True)
+        self._locks[node] = handle
+        return handle
+
+    # Steps.
+
+    def _begin(self, call: str, before_error: Callable[[], None] | None = None) -> Callable[[], None]:
+        """Count the call and raise what its fault says; return what to call when its work is done."""
+        self.on_call(call)
+        self.calls += 1
+        self.call_names.append(call)
+        fault = self.fault
+        if fault is None or not fault.strikes(self.calls, call) or fault.effect in ("short", "zero"):
+            return _nothing
+        error = OSError(fault.errno, os.strerror(fault.errno))
+        if fault.effect == "after" or (fault.effect == "half" and call in ("write", "reserve")):
+            return lambda: _raise(error)
+        if before_error is not None:
+            before_error()
+        raise error
+
+    def _fails(self) -> bool:
+        return self.fault is not None and self.fault.strikes(self.calls + 1, "sync")
+
+    def _effect(self) -> str:
+        """Return the effect of the fault on the call that was just counted."""
+        fault = self.fault
+        return fault.effect if fault is not None and fault.strikes(self.calls, self.call_names[-1]) else ""
+
+    def _lose(self, file: _File) -> None:
+        """Let a part of what was to be synced reach the medium; the cache shows the rest and calls it clean."""
+        kept = [change for change in file.pending if self._random.random() < 0.5]
+        file.durable = _applied(file.durable, kept)
+        file.stale = [*file.stale, *file.pending]
+        file.pending = []
+
+    def _resize(self, file: _File, size: int) -> None:
+        if size != len(file.current):
+            file.pending.append(SizeChange(size))
+            _set_size(file.current, size)
+
+    def _free_bytes(self) -> int | None:
+        return None if self.capacity_bytes is None else max(self.capacity_bytes - self.allocated_bytes(), 0)
+
+    def _take_space(self, more: int) -> None:
+        free = self._free_bytes()
+        if free is not None and free < more:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _change(self, directory: _Directory, change: EntryChange) -> None:
+        directory.pending.append(change)
+        directory.current = _linked(directory.current, [change])
+
+    def _new_node(self) -> int:
+        self._next_node += 1
+        return self._next_node
+
+    def _new_file(self) -> int:
+        node = self._new_node()
+        self._files[node] = _File(FileState(b""))
+        return node
+
+    def _new_handle(self, node: int, *, write: bool) -> int:
+        self._next_handle += 1
+        self._handles[self._next_handle] = node, write
+        return self._next_handle
+
+    def _handle(self, handle: int) -> tuple[int, bool]:
+        if handle not in self._handles:
+            self.misuse.append(f"handle {handle} was used after it was closed")
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return self._handles[handle]
+
+    def _file(self, handle: int, *, write: bool = False) -> _File:
+        node, writable = self._handle(handle)
+        if write and not writable:
+            self.misuse.append(f"handle {handle} was opened for reading and written to")
+        return self._files[node]
+
+    def _find(self, path: str) -> int:
+        node = self.ROOT
+        for name in filter(None, path.split("/")):
+            entries = self._directories[node].current if node in self._directories else {}
+            if name not in entries:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            node = entries[name]
+        return node
+
+    def _directory(self, path: str) -> _Directory:
+        return self._directories[self._find(path)]
+
+    def _parent(self, path: str) -> tuple[_Directory, str]:
+        parent, _, name = path.rpartition("/")
+        return self._directory(parent), name
+
+
+def _by_sector(data: bytes, offset: int) -> Iterator[DataWrite]:
+    start = 0
+    while start < len(data):
+        stop = min(start + SECTOR_BYTES - (offset + start) % SECTOR_BYTES, len(data))
+        yield DataWrite(offset + start, data[start:stop])
+        start = stop
+
+
+def _applied(durable: bytes, changes: Iterable[Change]) -> bytes:
+    """Return *durable* with *changes* made in order; what lies behind the end in the end never was."""
+    changes = list(changes)
+    if not changes:
+        return durable
+    content = bytearray(durable)
+    size = len(content)
+    for change in changes:
+        if isinstance(change, SizeChange):
+            if change.size < size:
+                content[change.size :] = bytes(max(len(content) - change.size, 0))
+            size = change.size
+        else:
+            stop = change.offset + len(change.data)
+            if stop > len(content):
+                content += bytes(stop - len(content))
+            content[change.offset : stop] = change.data
+    _set_size(content, size)
+    return bytes(content)
+
+
+def _linked(entries: dict[str, int], changes: Iterable[EntryChange]) -> dict[str, int]:
+    linked = dict(entries)
+    for change in changes:
+        linked.pop(change.removed, None)
+        if change.added:
+            linked[change.added] = change.node
+    return linked
+
+
+def _set_size(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content += bytes(size - len(content))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _raise(error: OSError) -> None:
+    raise error

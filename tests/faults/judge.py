@@ -1,0 +1,320 @@
+"""The judge: what a log may hold, told by a dictionary that shares no code with it.
+
+Calls are numbered as they are made. The log may give positions in that order only, so what it holds at any moment is
+the fold of the first *k* calls for some k: at least all that an answer rests on, at most all that were made. A call
+that was cancelled may be there or not, and the judge follows both ways until an answer tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import NamedTuple
+
+from mrecordlog_async.errors import (
+    LogFailedError,
+    PositionInPastError,
+    QueueExistsError,
+    QueueNotFoundError,
+)
+from mrecordlog_async.memory.queues import Queues
+
+BRANCHES_MAX = 10
+"""Cancelled calls of one life that the judge follows both ways."""
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class QueueState(NamedTuple):
+    """One queue as a reader sees it, with its incarnation id."""
+
+    name: str
+    id: int
+    start: int
+    next: int
+    records: tuple[tuple[int, bytes], ...]
+
+
+class State(NamedTuple):
+    """A whole log as a reader sees it, and the id that its next queue gets."""
+
+    next_queue_id: int
+    queues: tuple[QueueState, ...]
+
+
+@dataclass(slots=True)
+class Call:
+    """One call to the log and what became of it.
+
+    outcome: "open" (no answer yet), "answered", "refused" (by what the queues hold), "absent" (certainly not stored),
+    "unknown" (the log failed under it), "cancelled".
+    """
+
+    number: int
+    kind: str
+    queue: str
+    position: int | None = None
+    payloads: tuple[bytes, ...] = ()
+    exist_ok: bool = False
+    single: bool = True
+    outcome: str = "open"
+    value: object = None
+    error: BaseException | None = None
+
+    def answer(self, value: object) -> None:
+        """Note the log's answer, at the moment it is given."""
+        self.outcome, self.value = "answered", value
+
+    def fail(self, error: BaseException) -> None:
+        """Note the log's refusal, at the moment it is given."""
+        self.error = error
+        if isinstance(error, QueueNotFoundError | QueueExistsError | PositionInPastError):
+            self.outcome = "refused"
+        elif isinstance(error, LogFailedError) and error.written == "unknown":
+            self.outcome = "unknown"
+        else:
+            self.outcome = "absent"
+
+
+class Queue:
+    """One queue of the model."""
+
+    def __init__(self, queue_id: int, start: int = 0, next_position: int = 0) -> None:
+        self.id = queue_id
+        self.start = start
+        self.next = next_position
+        self.records: dict[int, bytes] = {}
+
+    def copy(self) -> Queue:
+        """Return a queue that may change on its own."""
+        copied = Queue(self.id, self.start, self.next)
+        copied.records = dict(self.records)
+        return copied
+
+    def append(self, call: Call) -> object:
+        """Append and return the answer that is due, or the error."""
+        first = self.next if call.position is None else call.position
+        stop = first + len(call.payloads)
+        if not call.payloads:
+            return None
+        if first < self.next:
+            held = {position: self.records[position] for position in range(first, stop) if position in self.records}
+            repeated = all(payload == call.payloads[position - first] for position, payload in held.items())
+            if stop <= self.next and repeated and (held or stop == self.next):
+                return None
+            return PositionInPastError
+        if self.start == 0 == self.next:
+            self.start = first
+        self.records.update(zip(range(first, stop), call.payloads, strict=True))
+        self.next = stop
+        return stop - 1
+
+    def truncate(self, position: int) -> int:
+        """Truncate and return how many records go."""
+        if position < self.start:
+            return 0
+        gone = [at for at in self.records if at <= position]
+        for at in gone:
+            del self.records[at]
+        self.start = position + 1
+        self.next = max(self.next, self.start)
+        return len(gone)
+
+
+class Fold:
+    """Queues by name, folded from calls one after the other."""
+
+    def __init__(self, next_queue_id: int) -> None:
+        self.next_queue_id = next_queue_id
+        self.queues: dict[str, Queue] = {}
+
+    @classmethod
+    def of(cls, state: State) -> Fold:
+        """Start from a state that was seen."""
+        fold = cls(state.next_queue_id)
+        for queue in state.queues:
+            fold.queues[queue.name] = Queue(queue.id, queue.start, queue.next)
+            fold.queues[queue.name].records = dict(queue.records)
+        return fold
+
+    def apply(self, call: Call) -> object:
+        """Do *call* and return the answer that is due, or the class of the error."""
+        queue = self.queues.get(call.queue)
+        if call.kind == "sync":
+            return None
+        if call.kind == "create":
+            if queue is not None:
+                return False if call.exist_ok else QueueExistsError
+            self.queues[call.queue] = Queue(self.next_queue_id)
+            self.next_queue_id += 1
+            return True
+        if queue is None:
+            return QueueNotFoundError
+        if call.kind == "append":
+            return queue.append(call)
+        if call.kind == "truncate":
+            assert call.position is not None
+            return queue.truncate(call.position)
+        assert call.kind == "delete"
+        del self.queues[call.queue]
+        return len(queue.records)
+
+    def state(self) -> State:
+        """Return what a reader would see now."""
+        return State(
+            self.next_queue_id,
+            tuple(
+                QueueState(name, queue.id, queue.start, queue.next, tuple(sorted(queue.records.items())))
+                for name, queue in sorted(self.queues.items())
+            ),
+        )
+
+
+def state_of(queues: Queues) -> State:
+    """Return what a reader of the log sees."""
+    return State(
+        queues.next_queue_id,
+        tuple(
+            QueueState(
+                queue.name,
+                queue.id,
+                queue.start,
+                queue.next,
+                tuple(tuple(record) for run in queue.runs(None, None) for record in run.each()),  # type: ignore[misc]  # pairs
+            )
+            for queue in sorted(queues, key=lambda queue: queue.name)
+        ),
+    )
+
+
+@dataclass(slots=True)
+class Bounds:
+    """How many of the calls must be in, and how many can be."""
+
+    at_least: int
+    at_most: int
+
+
+@dataclass(slots=True)
+class Model:
+    """All calls of one life of a log, from a known state on. durable_answers: policy `always`."""
+
+    base: State
+    durable_answers: bool = True
+    calls: list[Call] = field(default_factory=list)
+
+    def add(self, call: Call) -> Call:
+        """Number a call that is about to be made."""
+        call.number = len(self.calls)
+        self.calls.append(call)
+        return call
+
+    def bounds(self) -> Bounds:
+        """Return what a crash at this moment may leave: everything that an answer rests on, nothing not asked for."""
+        return Bounds(self._rests_on(), len(self.calls))
+
+    def _rests_on(self) -> int:
+        writers: dict[str, int] = {}
+        needed = 0
+        for call in self.calls:
+            if call.outcome == "answered" and call.kind in ("create", "delete", "sync") and _changed(call):
+                needed = call.number + 1
+                writers[call.queue] = needed
+            elif call.outcome == "answered" and _changed(call):
+                writers[call.queue] = call.number + 1
+            if call.outcome in ("answered", "refused") and self.durable_answers:
+                needed = max(needed, writers.get(call.queue, 0))
+        return needed
+
+    def states(self) -> list[list[State]]:
+        """Return, for every way the cancelled calls may have gone, the states after 0, 1, … calls; answers checked."""
+        ways = []
+        reasons: list[str] = []
+        cancelled = [call.number for call in self.calls if call.outcome == "cancelled"]
+        assert len(cancelled) <= BRANCHES_MAX, "the judge cannot follow that many cancelled calls"
+        for chosen in product((True, False), repeat=len(cancelled)):
+            left_out = {number for number, stored in zip(cancelled, chosen, strict=True) if not stored}
+            try:
+                ways.append(list(self._fold(left_out)))
+            except Violation as violation:
+                reasons.append(str(violation))
+        if not ways:
+            raise Violation(f"an answer is wrong: {reasons[0]}")
+        return ways
+
+    def _fold(self, left_out: set[int]) -> Iterator[State]:
+        fold = Fold.of(self.base)
+        yield fold.state()
+        for call in self.calls:
+            if call.number not in left_out and call.outcome != "absent":
+                due = fold.apply(call)
+                if call.outcome == "answered" and call.kind != "sync" and due != call.value:
+                    raise Violation(f"{_shown(call)} was answered {call.value!r}, due was {due!r}")
+                if call.outcome == "refused" and due is not type(call.error):
+                    raise Violation(f"{_shown(call)} was refused with {call.error!r}, due was {due!r}")
+            yield fold.state()
+
+
+class Verdict:
+    """Judges states against a model whose calls have all ended."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._counts: dict[State, set[int]] = {}
+        for way in model.states():
+            for count, state in enumerate(way):
+                self._counts.setdefault(state, set()).add(count)
+
+    def check(self, state: State, bounds: Bounds, where: str) -> None:
+        """Raise Violation unless *state* is the fold of an allowed number of calls."""
+        counts = self._counts.get(state)
+        if counts is None:
+            raise Violation(f"{where}: no sequence of calls leads to {_brief(state)}; {self._nearest(bounds)}")
+        if not any(bounds.at_least <= count <= bounds.at_most for count in counts):
+            raise Violation(
+                f"{where}: the log holds calls up to {max(counts)}, "
+                f"but {bounds.at_least} to {bounds.at_most} of them are due: {_brief(state)}; {self._nearest(bounds)}"
+            )
+
+    def counts(self, state: State) -> set[int]:
+        """Return the numbers of calls that lead to *state*."""
+        return self._counts.get(state, set())
+
+    def _nearest(self, bounds: Bounds) -> str:
+        due = [state for state, counts in self._counts.items() if bounds.at_least in counts]
+        return f"at least due: {_brief(due[0]) if due else None}"
+
+
+def _changed(call: Call) -> bool:
+    """Tell whether an answered call changed anything (a repeat, an exist_ok and an early truncate do not)."""
+    if call.kind == "append":
+        return call.value is not None
+    if call.kind == "create":
+        return call.value is True
+    return True
+
+
+def _shown(call: Call) -> str:
+    sizes = [len(payload) for payload in call.payloads]
+    return f"call {call.number} ({call.kind} {call.queue} position={call.position} sizes={sizes})"
+
+
+def _brief(state: State) -> str:
+    return str(
+        [
+            (queue.name, queue.id, queue.start, queue.next, _ranges([position for position, _ in queue.records]))
+            for queue in state.queues
+        ]
+    )
+
+
+def _ranges(positions: Sequence[int]) -> str:
+    return f"{len(positions)} records {positions[0]}…{positions[-1]}" if positions else "no records"
+
+
+def as_payloads(payloads: bytes | Iterable[bytes]) -> tuple[bytes, ...]:
+    """Return the payloads of a call as a tuple."""
+    return (payloads,) if isinstance(payloads, bytes) else tuple(payloads)

@@ -1,0 +1,124 @@
+"""Which states a power cut can leave: plans for one moment, from "nothing" and "everything" to seeded subsets.
+
+A plan names, for each file and directory, the changes since the last sync that had reached the medium. Names of plans
+tell what is missing, so that a violation can be read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from .disk import Change, DataWrite, EntryChange, Plan, SizeChange, Snapshot
+
+PAGE_BYTES = 4_096
+SINGLES_MAX = 12
+"""Single sectors, cuts and entries that are tried by themselves at one moment; more are sampled."""
+
+Data = tuple[int, Change]
+Entry = tuple[int, EntryChange]
+
+
+def plans(snapshot: Snapshot, chance: random.Random, subsets: int = 4) -> Iterator[tuple[str, Plan]]:
+    """Yield (name, plan) for the states that a power cut at this moment is tried with."""
+    data: list[Data] = [(node, change) for node, state in snapshot.files.items() for change in state.pending]
+    entries: list[Entry] = [(node, change) for node, state in snapshot.directories.items() for change in state.pending]
+    yield "none", Plan()
+    yield "all", _plan(data, entries)
+    if data:
+        for name, kept in _of_data(data, chance):
+            yield name, _plan(kept, entries)
+            if entries:
+                yield f"{name}, no entries", _plan(kept, [])
+    for name, kept_entries in _of_entries(entries, chance):
+        yield f"all data, {name}", _plan(data, kept_entries)
+        yield f"no data, {name}", _plan([], kept_entries)
+    if data or entries:
+        for number in range(subsets):
+            share = chance.random()
+            yield (
+                f"subset {number}",
+                _plan(
+                    [item for item in data if chance.random() < share],
+                    [item for item in entries if chance.random() < share],
+                ),
+            )
+
+
+def few_plans(snapshot: Snapshot, chance: random.Random) -> Iterator[tuple[str, Plan]]:
+    """Yield nothing, everything and two subsets: enough inside another crash."""
+    for name, plan in plans(snapshot, chance, 2):
+        if name in ("none", "all") or name.startswith("subset"):
+            yield name, plan
+
+
+def _of_data(data: list[Data], chance: random.Random) -> Iterator[tuple[str, list[Data]]]:
+    sizes = [item for item in data if isinstance(item[1], SizeChange)]
+    writes = [item for item in data if isinstance(item[1], DataWrite)]
+    yield "sizes without data", sizes
+    yield "data without sizes", writes
+    if not writes:
+        return
+    for count in _some(range(1, len(writes)), chance):
+        yield f"first {count} sectors", sizes + writes[:count]
+        yield f"last {len(writes) - count} sectors", sizes + writes[count:]
+    for page, _ in groupby(writes, key=_page):
+        yield f"without page {page}", sizes + [item for item in writes if _page(item) != page]
+        yield f"only page {page}", sizes + [item for item in writes if _page(item) == page]
+    for index in _some(range(len(writes)), chance):
+        others = sizes + writes[:index] + writes[index + 1 :]
+        yield f"without sector {index}", others
+        yield f"only sector {index}", sizes + writes[index : index + 1]
+        yield f"sector {index} torn at its end", [*others, _changed(writes[index], _head)]
+        yield f"sector {index} torn at its start", [*others, _changed(writes[index], _tail)]
+        yield f"sector {index} junk", [*others, _changed(writes[index], lambda data: chance.randbytes(len(data)))]
+    yield "junk", sizes + [_changed(item, lambda data: chance.randbytes(len(data))) for item in writes]
+    yield "zeros", sizes + [_changed(item, lambda data: bytes(len(data))) for item in writes]
+
+
+def _of_entries(entries: list[Entry], chance: random.Random) -> Iterator[tuple[str, list[Entry]]]:
+    if not entries:
+        return
+    for count in _some(range(len(entries)), chance):
+        yield f"first {count} entries", entries[:count]
+        yield f"without entry {count}", entries[:count] + entries[count + 1 :]
+        yield f"only entry {count}", entries[count : count + 1]
+
+
+def _plan(data: list[Data], entries: list[Entry]) -> Plan:
+    kept: dict[int, list[Change]] = {}
+    for node, change in data:
+        kept.setdefault(node, []).append(change)
+    linked: dict[int, list[EntryChange]] = {}
+    for node, entry in entries:
+        linked.setdefault(node, []).append(entry)
+    return Plan(
+        {node: tuple(changes) for node, changes in kept.items()},
+        {node: tuple(changes) for node, changes in linked.items()},
+    )
+
+
+def _some(numbers: range, chance: random.Random) -> list[int]:
+    return list(numbers) if len(numbers) <= SINGLES_MAX else sorted(chance.sample(numbers, SINGLES_MAX))
+
+
+def _page(item: Data) -> tuple[int, int]:
+    node, change = item
+    assert isinstance(change, DataWrite)
+    return node, change.offset // PAGE_BYTES
+
+
+def _changed(item: Data, change: Callable[[bytes], bytes]) -> Data:
+    node, write = item
+    assert isinstance(write, DataWrite)
+    return node, DataWrite(write.offset, change(write.data))
+
+
+def _head(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _tail(data: bytes) -> bytes:
+    # What is not written keeps its place: the first half of a fresh sector reads as zeros.
+    return bytes(len(data) // 2) + data[len(data) // 2 :]

@@ -1,0 +1,106 @@
+"""At every call to the disk the power may fail: whatever had reached the medium, the log opens and keeps its word."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES
+from mrecordlog_async.readonly import ReadOnlyLog
+
+from .driver import DIRECTORY, Run
+from .explore import Explorer, Tally
+from .histories import BLOCK_BYTES, CASES, Case, commit_at
+from .judge import State, Verdict, Violation, state_of
+
+SMALL = {"many queues": 5, "never, rolls": 2, "interval": 2, "full disk": 2, "rolls": 2}
+"""Histories of which the suite looks at every n-th moment only; the campaign looks at all."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally) -> None:
+    """Acknowledged calls are there, others whole or absent, a second open finds the same, life goes on."""
+    run = CASES[name].run()
+    assert run.stopped is None
+    explorer = Explorer(deep_every=100)
+    explorer.explore(run, every=SMALL.get(name, 1))
+    assert explorer.tally.crash_states > 200
+    tally.add(explorer.tally)
+
+
+def test_commit_at_every_place_relative_to_the_end_of_a_block(tally: Tally) -> None:
+    """A COMMIT is one frame wherever a batch ends, and a crash around it leaves the batch whole or absent."""
+    explorer = Explorer(deep_every=0, subsets=2)
+    for distance in range(COMMIT_FRAME_BYTES + 16):
+        run = Case(commit_at(distance)).run()
+        run.lives[0].moments = []
+        run.lives[-1].moments = run.lives[-1].moments[-9:]
+        explorer.explore(run)
+    tally.add(explorer.tally)
+
+
+@pytest.mark.parametrize("distance", [0, 6, 7, COMMIT_FRAME_BYTES - 1, COMMIT_FRAME_BYTES])
+def test_history_puts_the_commit_where_it_says(distance: int) -> None:
+    """The histories above do place the second COMMIT as they say."""
+    run = Case(commit_at(distance)).run()
+    content = run.disk.content(DIRECTORY)["wal-00000000000000000000"]
+    places = [at - 8 for at in range(len(content)) if content.startswith(b"the-log's-own-id", at)][1:]
+    fits = distance >= COMMIT_FRAME_BYTES
+    assert places[1] == (BLOCK_BYTES - distance if fits else BLOCK_BYTES)
+
+
+@pytest.mark.parametrize("name", ["concurrent", "rolls", "recreated", "idle roll", "reopened", "never", "large"])
+def test_reader_beside_a_living_writer_sees_what_stays(name: str, tally: Tally) -> None:
+    """At every call of the writer, and in the middle of every write, a reader sees what no crash takes."""
+    explorer = Explorer(deep_every=0, subsets=1)
+    run = Run(policy=CASES[name].policy)
+    seen: list[tuple[int, int, State]] = []
+
+    def look() -> None:
+        disk = run.disk
+        on_call, on_half, calls = disk.on_call, disk.on_half_written, disk.calls
+        disk.on_call, disk.on_half_written = lambda call: None, None
+        try:
+            state = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
+            life = len(run.lives) - 1
+            seen.append((life, len(run.lives[life].moments), state))
+        except FileNotFoundError:
+            assert not any(life.model.calls for life in run.lives), "the log was there before"
+        finally:
+            disk.on_call, disk.on_half_written = on_call, on_half
+            disk.calls = calls
+            del disk.call_names[calls:]
+
+    run.each_call = look
+    CASES[name].run_as(run)
+    assert len(seen) > 30
+    _raise_bounds(run, seen)
+    explorer.explore(run, every=3)
+    tally.add(explorer.tally)
+
+
+def _raise_bounds(run: Run, seen: list[tuple[int, int, State]]) -> None:
+    """Whatever was seen was legal, and from that moment on at least that much must be found."""
+    verdicts = [Verdict(life.model) for life in run.lives]
+    for life, index, state in seen:
+        moments = run.lives[life].moments
+        now = moments[index].bounds if index < len(moments) else run.lives[life].model.bounds()
+        verdicts[life].check(state, now, f"life {life}, seen before moment {index}")
+        least = min(verdicts[life].counts(state))
+        for moment in moments[index:]:
+            moment.bounds.at_least = max(moment.bounds.at_least, least)
+
+
+def test_judge_notices_a_missing_call() -> None:
+    """The judge itself can say no."""
+    run = CASES["concurrent"].run()
+    verdict = Verdict(run.model)
+    states = run.model.states()[0]
+    verdict.check(states[-1], run.model.bounds(), "all")
+    with pytest.raises(Violation):
+        verdict.check(states[1], run.model.bounds(), "one call")
+
+
+def test_same_history_gives_the_same_calls() -> None:
+    """The n-th call to the disk is the same one in every run."""
+    first, second = CASES["concurrent"].run(), CASES["concurrent"].run()
+    assert first.disk.call_names == second.disk.call_names
