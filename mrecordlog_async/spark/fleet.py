@@ -60,6 +60,11 @@ class Fleet:
             )
         return self._clients[name]
 
+    def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients.values():
+            client.close()
+
     def listings(self) -> dict[str, Listing]:
         """List the subscribed queues of every server that answers."""
         found: dict[str, Listing] = {}

@@ -56,7 +56,10 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Fix what is read, and cut it into what tasks read."""
-        found = self._fleet.partitions(self._wanted(self._fleet.listings()))
+        try:
+            found = self._fleet.partitions(self._wanted(self._fleet.listings()))
+        finally:
+            self._fleet.close()
         return [PlannedPartition(partition) for partition in found] or [NothingPartition()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

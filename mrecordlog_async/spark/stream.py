@@ -11,7 +11,7 @@ never ask for less again, so truncating there is as safe as in `commit`, and com
 late, and after the last batch not at all. (Spark's asyncProgressTracking writes commit files late: not with truncate.)
 
 Spark keeps one instance for all triggers of a query in a Python process of its own, and sends pickled copies to the
-tasks. `stop` is never called. A truncate that fails is logged and tried again at the next trigger; it fails no query.
+tasks. A truncate that fails is logged and tried again at the next trigger; it fails no query.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._truncate(checked.sound, listings)
         pinned, lost = pin(start, self._targeted(listings), self._options.starting)
         self._fleet.report_losses(lost)
-        ends = self._fleet.advance(checked.positions, listings, self._target, self._limits(limit))
+        # Only what is sound moves: a position that was corrected must be in the checkpoint before it is read from.
+        ends = self._fleet.advance(checked.sound, listings, self._target, self._limits(limit))
         return assemble(start, checked.positions, ends, pinned)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
@@ -90,6 +91,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.truncate:
             listings = self._fleet.listings()
             self._truncate(check(end, listings, self._fleet.names).sound, listings)
+
+    def stop(self) -> None:
+        """Close the connections. Spark ends the process instead of calling this; nothing depends on it."""
+        self._fleet.close()
 
     # The tasks' side.
 

@@ -1,0 +1,59 @@
+"""What the tests of the pipeline share: services, and one Spark session for all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.services import ThreadedService
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NewService = Callable[[], ThreadedService]
+
+
+@pytest.fixture
+def new_service(tmp_path: Path) -> Iterator[NewService]:
+    """Make services, each with a log of its own."""
+    started: list[ThreadedService] = []
+
+    def make() -> ThreadedService:
+        started.append(ThreadedService(tmp_path / f"wal-{len(started)}"))
+        return started[-1]
+
+    yield make
+    for service in started:
+        service.end()
+
+
+@pytest.fixture
+def service(new_service: NewService) -> ThreadedService:
+    """Start one service."""
+    return new_service()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Start Spark once, on two cores of this machine."""
+    from mrecordlog_async.spark.session import spark_session
+
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    warehouse = tmp_path_factory.mktemp("spark")
+    session = spark_session(
+        "tests",
+        master="local[2]",
+        settings={
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(warehouse),
+            "spark.local.dir": str(warehouse),
+        },
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,112 @@
+"""Real services for the tests of the pipeline: in a thread of this process, or a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.request import Request, urlopen
+
+from aiohttp import web
+
+from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.http.app import build_app
+from mrecordlog_async.http.service import Service
+
+T = TypeVar("T")
+
+
+class ThreadedService:
+    """A log and its service on an event loop of their own; the test talks to both."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.log: MultiRecordLog
+        self._runner: web.AppRunner
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Open the log and serve it, after `stop` at the same address."""
+        self.call(self._start())
+
+    def stop(self) -> None:
+        """Close service and log."""
+        self.call(self._stop())
+
+    def end(self) -> None:
+        """Stop, and end the thread."""
+        self.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run *coroutine* on the service's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    def append(self, queue: str, payloads: Iterable[bytes], position: int | None = None) -> None:
+        """Append records to a queue that is made if it is missing."""
+
+        async def append() -> None:
+            await self.log.create_queue(queue, exist_ok=True)
+            await self.log.append_records(queue, position, payloads)
+
+        self.call(append())
+
+    def truncate(self, queue: str, position: int) -> None:
+        self.call(self.log.truncate(queue, position))
+
+    def delete(self, queue: str) -> None:
+        self.call(self.log.delete_queue(queue))
+
+    def positions(self, queue: str) -> tuple[int, int]:
+        """Return first and next position."""
+
+        async def positions() -> tuple[int, int]:
+            return self.log.first_position(queue), self.log.next_position(queue)
+
+        return self.call(positions())
+
+    def records(self) -> dict[str, list[tuple[int, bytes]]]:
+        """Return everything that is retained."""
+
+        async def records() -> dict[str, list[tuple[int, bytes]]]:
+            return {queue: [(at, payload) for at, payload in self.log.range(queue)] for queue in self.log.list_queues()}
+
+        return self.call(records())
+
+    async def _start(self) -> None:
+        service = Service()
+        self.log = await service.open(self.directory)
+        self._runner = web.AppRunner(build_app(service), handle_signals=False)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def _stop(self) -> None:
+        await self._runner.cleanup()
+        await self.log.close()
+
+
+def numbered(queue: str, start: int, stop: int) -> list[bytes]:
+    """Make payloads that say where they belong."""
+    return [f"{queue}:{position}".encode() for position in range(start, stop)]
+
+
+def ask(url: str, method: str = "GET", body: Any = None) -> Any:
+    """Send a request as JSON and return the JSON of the answer."""
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url, data, {"Content-Type": "application/json"}, method=method), timeout=30) as answer:
+        return json.loads(answer.read() or b"null")

@@ -1,0 +1,399 @@
+"""The streaming reader, driven as Spark drives it, without a JVM: pickled between processes, replayed after a crash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from mrecordlog_async.spark.client import ServerDownError, ShortAnswerError
+from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.plan import DataLossError, Offset
+from mrecordlog_async.spark.stream import LogStreamReader
+from tests.spark.conftest import NewService
+from tests.spark.services import ThreadedService, numbered
+
+Row = tuple[str, str, int, bytes]
+
+
+class Query:
+    """Plays Spark: offsets through JSON, readers through pickle, a checkpoint that survives the reader."""
+
+    def __init__(self, servers: str, **options: str) -> None:
+        self.options = {"servers": servers, "retries": "0", **options}
+        self.committed: Offset = {}  # the end of the last batch with a commit file
+        self.planned: Offset | None = None  # the end of a batch that has an offset file only
+        self.rows: list[Row] = []
+        self.batches = 0
+        self.ran = False
+        self.reader = LogStreamReader(Options.parse(self.options))
+        _queries.append(self)
+
+    def restart(self) -> None:
+        """Lose the reader, as a kill does; the checkpoint stays."""
+        self.reader.stop()
+        self.reader = LogStreamReader(Options.parse(self.options))
+        self.ran = False
+
+    def step(self, limit: ReadLimit | None = None, *, commit: bool = True, die_before_commit: bool = False) -> bool:
+        """Run one micro-batch in Spark's order; False if there was nothing new."""
+        if self.planned is None:
+            start = through_json(self.committed)
+            end = self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
+            if json.dumps(end) == json.dumps(self.committed):
+                return False
+            self.planned = through_json(end)
+            if commit and self.ran:
+                self.reader.commit(through_json(self.committed))
+        rows = self.read(self.committed, self.planned)
+        if die_before_commit:
+            self.restart()
+            return True
+        self.rows += rows
+        self.batches += 1
+        self.committed, self.planned, self.ran = self.planned, None, True
+        return True
+
+    def read(self, start: Offset, end: Offset) -> list[Row]:
+        """Read a batch as executors do: on a reader that came through pickle."""
+        rows: list[Row] = []
+        for partition in self.reader.partitions(through_json(start), through_json(end)):
+            reader, part = cloudpickle.loads(cloudpickle.dumps((self.reader, partition)))
+            for batch in reader.read(part):
+                rows += [tuple(row.values()) for row in batch.to_pylist()]
+        return rows
+
+    def drain(self) -> None:
+        """Run as Trigger.AvailableNow does, on a new reader."""
+        self.restart()
+        self.reader.prepareForTriggerAvailableNow()
+        for _ in range(1_000):
+            if not self.step():
+                return
+        raise AssertionError("the query never ends")
+
+
+_queries: list[Query] = []
+
+
+@pytest.fixture(autouse=True)
+def queries_ended() -> Iterator[None]:
+    """Close what a test's readers hold open."""
+    yield
+    while _queries:
+        _queries.pop().reader.stop()
+
+
+def through_json(offset: Offset) -> Offset:
+    result: Offset = json.loads(json.dumps(offset))
+    return result
+
+
+def rows_of(server: str, queue: str, start: int, stop: int) -> list[Row]:
+    return [(server, queue, at, payload) for at, payload in enumerate(numbered(queue, start, stop), start)]
+
+
+def test_a_new_queue_is_pinned_first_and_read_next(service: ThreadedService) -> None:
+    """The position at which reading begins is in the checkpoint before a record is read."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url)
+    assert query.step() and query.rows == []
+    assert [position for _, position in query.committed["default"].values()] == [0]
+    assert query.step() and query.rows == rows_of("default", "q", 0, 5)
+    assert not query.step()
+
+
+def test_nothing_is_left_in_the_log_after_a_drain(service: ThreadedService) -> None:
+    """The last batch is truncated too, though Spark never calls commit for it."""
+    for queue in ("a", "b"):
+        service.append(queue, numbered(queue, 0, 100))
+    query = Query(service.url, truncate="true", maxRecordsPerTrigger="80")
+    query.drain()
+    assert sorted(query.rows) == rows_of("default", "a", 0, 100) + rows_of("default", "b", 0, 100)
+    assert service.records() == {"a": [], "b": []}
+    assert query.batches == 4  # pinned, 80, 80, 40
+
+
+def test_nothing_is_truncated_unless_it_is_asked_for(service: ThreadedService) -> None:
+    """Reading takes nothing away."""
+    service.append("q", numbered("q", 0, 10))
+    query = Query(service.url)
+    query.drain()
+    assert len(query.rows) == 10
+    assert service.positions("q") == (0, 10)
+
+
+def test_a_batch_that_did_not_commit_is_kept_and_read_again(service: ThreadedService) -> None:
+    """What the sink may not have stored stays in the log, and the replay is the same batch."""
+    service.append("q", numbered("q", 0, 10))
+    query = Query(service.url, truncate="true", maxRecordsPerTrigger="4")
+    query.step(die_before_commit=True)
+    query.step(die_before_commit=True)
+    query.step()
+    query.step()
+    query.step(die_before_commit=True)
+    assert service.positions("q") == (4, 10)
+    service.append("q", numbered("q", 10, 12))
+    query.drain()
+    assert query.rows == rows_of("default", "q", 0, 12)
+    assert service.records() == {"q": []}
+
+
+def test_an_available_now_run_stops_at_what_was_there_when_it_began(service: ThreadedService) -> None:
+    """Records and queues that come while it runs are left for the next run."""
+    service.append("q", numbered("q", 0, 10))
+    query = Query(service.url, maxRecordsPerTrigger="4")
+    query.reader.prepareForTriggerAvailableNow()
+    steps = 0
+    while query.step():
+        steps += 1
+        service.append("q", numbered("q", 10 + steps, 11 + steps))
+        service.append(f"new-{steps}", numbered("new", 0, 3))
+        assert steps < 50
+    assert [row[2] for row in query.rows] == list(range(10))
+
+
+def test_two_servers_with_the_same_queue_name_are_kept_apart(new_service: NewService) -> None:
+    """The column `server` says whose record it is, and each log is truncated by its own positions."""
+    first, second = new_service(), new_service()
+    first.append("q", numbered("first", 0, 7))
+    second.append("q", numbered("second", 0, 3))
+    query = Query(f"a={first.url},b={second.url}", truncate="true")
+    query.drain()
+    assert sorted(query.rows) == [("a", "q", at, f"first:{at}".encode()) for at in range(7)] + [
+        ("b", "q", at, f"second:{at}".encode()) for at in range(3)
+    ]
+    assert (first.positions("q"), second.positions("q")) == ((7, 7), (3, 3))
+
+
+def test_a_recreated_queue_is_noticed(service: ThreadedService) -> None:
+    """A queue deleted and made anew while the job was down fails the query, even where its positions would fit."""
+    service.append("q", numbered("old", 0, 5))
+    query = Query(service.url, truncate="true")
+    query.drain()
+    service.delete("q")
+    service.append("q", numbered("new", 0, 50))
+    query.restart()
+    with pytest.raises(DataLossError, match="deleted and created again"):
+        query.step()
+    assert service.positions("q") == (0, 50), "nothing of the new queue was truncated"
+
+    query.options["failOnDataLoss"] = "false"
+    query.drain()
+    assert query.rows[5:] == [("default", "q", at, f"new:{at}".encode()) for at in range(50)]
+    assert service.records() == {"q": []}
+
+
+def test_records_truncated_by_somebody_else_are_a_loss(service: ThreadedService) -> None:
+    """With failOnDataLoss=false reading goes on at the first record that is there."""
+    service.append("q", numbered("q", 0, 20))
+    query = Query(service.url, maxRecordsPerTrigger="5")
+    query.step()
+    query.step()
+    service.truncate("q", 9)
+    with pytest.raises(DataLossError, match="positions 5 to 9 were truncated"):
+        query.step()
+    query.options["failOnDataLoss"] = "false"
+    query.drain()
+    assert [row[2] for row in query.rows] == [*range(5), *range(10, 20)]
+
+
+def test_a_planned_batch_that_is_gone_is_a_loss(service: ThreadedService) -> None:
+    """A range that was truncated between plan and read fails the batch; it is never read shorter in silence."""
+    service.append("q", numbered("q", 0, 20))
+    query = Query(service.url)
+    query.step()
+    query.step(die_before_commit=True)
+    service.truncate("q", 9)
+    with pytest.raises(DataLossError, match="not there as planned"):
+        query.step()
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    query.step()
+    assert [row[2] for row in query.rows] == list(range(10, 20))
+
+
+def test_a_deleted_queue_drops_out(service: ThreadedService) -> None:
+    """A queue that is gone leaves the offset; under the same name it is a new queue."""
+    service.append("q", numbered("q", 0, 3))
+    service.append("other", numbered("other", 0, 3))
+    query = Query(service.url)
+    query.drain()
+    service.delete("q")
+    assert query.step()
+    assert list(query.committed["default"]) == ["other"]
+    service.append("q", numbered("q", 0, 2))
+    query.drain()
+    assert query.rows[6:] == rows_of("default", "q", 0, 2)
+
+
+def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService) -> None:
+    """With failOnServerDown=false the others are read on, and its positions stay as they are."""
+    first, second = new_service(), new_service()
+    first.append("q", numbered("q", 0, 3))
+    second.append("q", numbered("q", 0, 3))
+    query = Query(f"a={first.url},b={second.url}")
+    query.drain()
+    kept = query.committed["b"]
+    second.stop()
+    first.append("q", numbered("q", 3, 5))
+    with pytest.raises(ServerDownError):
+        query.step()
+    query.options["failOnServerDown"] = "false"
+    query.drain()
+    assert query.rows[6:] == rows_of("a", "q", 3, 5)
+    assert query.committed["b"] == kept
+    second.start()
+    second.append("q", numbered("q", 3, 4))
+    query.drain()
+    assert query.rows[8:] == rows_of("b", "q", 3, 4)
+
+
+def test_servers_may_be_added_removed_and_moved(new_service: NewService) -> None:
+    """Names are what counts: a server added is pinned, one removed drops out, one at a new address goes on."""
+    first, second = new_service(), new_service()
+    first.append("q", numbered("q", 0, 3))
+    second.append("q", numbered("q", 0, 3))
+    query = Query(f"a={first.url}")
+    query.drain()
+    query.options["servers"] = f"a={first.url},b={second.url}"
+    query.drain()
+    assert query.rows == rows_of("a", "q", 0, 3) + rows_of("b", "q", 0, 3)
+    first.stop()
+    first.port = 0
+    first.start()
+    query.options["servers"] = f"a={first.url}"
+    first.append("q", numbered("q", 3, 4))
+    query.drain()
+    assert query.rows[6:] == rows_of("a", "q", 3, 4)
+    assert list(query.committed) == ["a"]
+
+
+def test_gaps_are_neither_records_nor_batches(service: ThreadedService) -> None:
+    """One record at 0 and one at 10**12 are two records, in one batch."""
+    service.append("q", [b"near"], 0)
+    service.append("q", [b"far"], 10**12)
+    query = Query(service.url, maxRecordsPerTrigger="10")
+    query.drain()
+    assert query.rows == [("default", "q", 0, b"near"), ("default", "q", 10**12, b"far")]
+    assert query.batches == 2
+
+
+def test_the_limit_that_is_given_is_obeyed(service: ThreadedService) -> None:
+    """Limits are shared by the queues; ReadAllAvailable means all."""
+    for queue, count in (("a", 900), ("b", 90), ("c", 10)):
+        service.append(queue, numbered(queue, 0, count))
+    query = Query(service.url)
+    query.step()
+    query.step(ReadMaxRows(100))
+    counts = [sum(row[1] == queue for row in query.rows) for queue in ("a", "b", "c")]
+    assert counts == [90, 9, 1]
+    query.step(ReadAllAvailable())
+    assert len(query.rows) == 1_000
+
+
+def test_bytes_are_limited_too(service: ThreadedService) -> None:
+    """The tighter of both limits wins, and a record larger than the limit is read all the same."""
+    service.append("q", [bytes(1_000)] * 10)
+    query = Query(service.url, maxBytesPerTrigger="2500")
+    query.step()
+    query.step()
+    assert len(query.rows) == 2
+    service.append("big", [bytes(10_000)])
+    query.drain()
+    assert len(query.rows) == 11
+
+
+def test_latest_begins_behind_what_is_there(service: ThreadedService) -> None:
+    """Only records that come after the first start are read; a queue that comes later is read from its beginning."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url, startingOffsets="latest")
+    query.drain()
+    service.append("q", numbered("q", 5, 7))
+    service.append("later", numbered("later", 0, 2))
+    query.drain()
+    assert sorted(query.rows) == rows_of("default", "later", 0, 2) + rows_of("default", "q", 5, 7)
+
+
+def test_starting_offsets_name_positions(service: ThreadedService) -> None:
+    """JSON as in a checkpoint, without ids; -1 is the end, what is not named begins at its first record."""
+    for queue in ("a", "b", "c"):
+        service.append(queue, numbered(queue, 0, 5))
+    query = Query(service.url, startingOffsets='{"default": {"a": 3, "b": -1}}')
+    query.drain()
+    assert sorted(query.rows) == rows_of("default", "a", 3, 5) + rows_of("default", "c", 0, 5)
+
+
+def test_a_starting_offset_that_is_not_there_is_a_loss(service: ThreadedService) -> None:
+    """A position that was never given away is not silently another one."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url, startingOffsets='{"default": {"q": 9}}')
+    with pytest.raises(DataLossError, match="position 9 is not in 0 to 5"):
+        query.step()
+
+
+def test_only_subscribed_queues_are_read_and_truncated(service: ThreadedService) -> None:
+    """A pattern must match the whole name."""
+    for queue in ("orders-1", "orders-2", "old-orders-1"):
+        service.append(queue, numbered(queue, 0, 2))
+    query = Query(service.url, subscribePattern=r"orders-\d", truncate="true")
+    query.drain()
+    assert {row[1] for row in query.rows} == {"orders-1", "orders-2"}
+    assert service.positions("old-orders-1") == (0, 2)
+
+
+def test_a_failed_truncate_does_not_fail_the_query(service: ThreadedService, tmp_path: Any) -> None:
+    """It is tried again at the next trigger."""
+    service.append("q", numbered("q", 0, 5))
+    gone = tmp_path / "not-there"
+    query = Query(service.url, truncate="true", syncDirs=str(gone))
+    query.drain()
+    assert service.positions("q") == (0, 5)
+    gone.mkdir()
+    assert not query.step()
+    assert service.positions("q") == (5, 5)
+
+
+def test_a_short_answer_fails_the_task(service: ThreadedService) -> None:
+    """Records that were planned and do not come make Spark run the task again; the batch is never shorter."""
+    service.append("q", numbered("q", 0, 10))
+    query = Query(service.url)
+    query.step()
+    end = query.reader.latestOffset(through_json(query.committed), ReadAllAvailable())
+    (partition,) = query.reader.partitions(query.committed, end)
+    (whole,) = partition.value.ranges
+    object.__setattr__(partition.value, "ranges", (whole._replace(records=11),))
+    with pytest.raises(ShortAnswerError, match="1 records early"):
+        list(query.reader.read(partition))
+
+
+def test_progress_tells_where_the_logs_end(service: ThreadedService) -> None:
+    """The lag of a query is in Spark's own progress."""
+    service.append("q", numbered("q", 0, 10))
+    query = Query(service.url, maxRecordsPerTrigger="4")
+    assert query.reader.reportLatestOffset() is None
+    query.step()
+    latest = query.reader.reportLatestOffset()
+    assert latest is not None
+    assert [position for _, position in latest["default"].values()] == [10]
+
+
+def test_many_small_queues_share_a_partition(service: ThreadedService) -> None:
+    """Small queues are packed into few partitions, and every record comes once."""
+
+    async def fill() -> None:
+        for index in range(2_000):
+            await service.log.create_queue(f"q{index:05}")
+            await service.log.append_records(f"q{index:05}", None, [b"x"] * 3)
+
+    service.call(fill())
+    query = Query(service.url)
+    query.step()
+    end = query.reader.latestOffset(through_json(query.committed), ReadAllAvailable())
+    assert len(query.reader.partitions(query.committed, end)) == 1
+    query.step()
+    assert len(query.rows) == len(set(query.rows)) == 6_000
