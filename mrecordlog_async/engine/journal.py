@@ -207,10 +207,13 @@ class Journal:
             table_end = write_head(spare, header, encode_table(self._queues.table()))
             self._sync(spare)
             self._rename(spare, path)
+            self._sync_directory()
         except OSError:
             self._discard(spare)
             raise
-        self._sync_directory()
+        except FatalError:
+            spare.close()
+            raise
         self._enter(spare, path, header, table_end)
 
     def prepare_spare(self, more_table_bytes: int = 0) -> None:
