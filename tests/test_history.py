@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from mrecordlog_async import (
@@ -18,12 +19,20 @@ from mrecordlog_async import (
     QueueNotFoundError,
     ReadOnlyLog,
 )
+from mrecordlog_async.storage import segment
 from tests.conftest import contents
 
 NAMES = ["a", "b", "ç"]
 SIZES = [0, 1, 100, 5_000, 32_700, 70_000]
 
 Step = tuple[Any, ...]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read segments block by block, so that every record meets the end of a piece."""
+    monkeypatch.setattr(segment, "PIECE_BYTES", 32_768)
+
 
 names = st.sampled_from(NAMES)
 steps = st.one_of(

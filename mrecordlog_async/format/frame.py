@@ -100,20 +100,26 @@ def frames_bytes_max(body_bytes: int) -> int:
     return body_bytes + blocks * FRAME_HEADER_BYTES + FRAME_HEADER_BYTES
 
 
+def skip_padding(piece: memoryview, base: int, at: int) -> int | None:
+    """Return the index where the next frame begins, which is the next block's if this one has no room for a header.
+
+    That may be the end of *piece*. None where the padding is not zeros.
+    """
+    left = block_left(base + at)
+    if left >= FRAME_HEADER_BYTES:
+        return at
+    return None if any(piece[at : at + left]) else at + left
+
+
 def read_frame(piece: memoryview, base: int, at: int, seed: int) -> Frame | None:
     """Read the frame at index *at* of *piece*, whose first byte is at offset *base* of the segment.
 
     Skips the padding at a block's end. None where no valid frame begins, or where it is not wholly in *piece*.
     """
-    left = BLOCK_BYTES - (base + at) % BLOCK_BYTES
-    if left < FRAME_HEADER_BYTES:
-        if any(piece[at : at + left]):
-            return None
-        at += left
-        left = BLOCK_BYTES
-    start = at + FRAME_HEADER_BYTES
-    if start > len(piece):
+    begin = skip_padding(piece, base, at)
+    if begin is None or begin + FRAME_HEADER_BYTES > len(piece):
         return None
+    at, start, left = begin, begin + FRAME_HEADER_BYTES, block_left(base + begin)
     checksum, length, kind = _HEADER.unpack_from(piece, at)
     if kind == 0 or kind > FILLER or length > left - FRAME_HEADER_BYTES:
         return None

@@ -20,6 +20,7 @@ from mrecordlog_async.format.frame import (
     block_left,
     read_frame,
     segment_seed,
+    skip_padding,
 )
 from mrecordlog_async.format.header import HEADER_BYTES
 from mrecordlog_async.format.record import (
@@ -82,7 +83,11 @@ class SegmentParser:
         """
         view = memoryview(piece)
         while not self.stopped and self._at < base + len(view):
-            frame = read_frame(view, base, self._at - base, self._seed)
+            at = skip_padding(view, base, self._at - base)
+            if at is not None and at >= len(view):
+                self._at = base + at  # the frame begins with the next piece
+                return
+            frame = read_frame(view, base, at, self._seed) if at is not None else None
             if frame is None:
                 self.stopped = True
                 return
