@@ -1,0 +1,195 @@
+"""A damaged log through verify, repair and open: what is lost is named, exactly, and all else is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.engine.salvage import salvage
+from mrecordlog_async.format.frame import FULL
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from tests import damage
+from tests.cli.running import build, mrecordlog
+from tests.conftest import contents
+
+RECORDS = 60
+PAYLOAD_BYTES = 3_000
+
+
+async def two_queues(log: MultiRecordLog) -> None:
+    """Fill "a" and "b", each record in a batch of its own, over several segments."""
+    for queue in ("a", "b"):
+        await log.create_queue(queue)
+    for number in range(RECORDS):
+        await log.append_record("a", None, b"a%d " % number * (PAYLOAD_BYTES // 4))
+        await log.append_record("b", None, b"b%d" % number)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return build(tmp_path / "wal", two_queues, blocks=2)
+
+
+def frame_of(directory: Path, payload: bytes) -> tuple[Path, int]:
+    """Find the file and the offset of *payload* in it."""
+    for path in damage.segments(directory):
+        found = path.read_bytes().find(payload)
+        if found >= 0:
+            return path, found
+    raise AssertionError("the payload is in none of the segments")
+
+
+def test_a_flipped_byte_from_verify_to_open(directory: Path, tmp_path: Path) -> None:
+    """One byte of one record: verify names the place, repair the position, and the new log holds all the others."""
+    path, offset = frame_of(directory, b"b30")
+    damage.flip_byte(path, offset)
+    before = damage.snapshot(directory)
+
+    verified = mrecordlog("verify", directory)
+    assert verified.code == 3
+    assert f"{path.name} at offset" in verified.out
+    assert f"mrecordlog repair {directory}" in verified.out
+
+    shown = mrecordlog("repair", directory)
+    assert shown.code == 3
+    assert "queue a: 60 records readable, nothing known to be missing\n" in shown.out
+    assert "queue b: 59 records readable, missing position 30\n" in shown.out
+    assert not (tmp_path / "wal.repaired").exists()
+
+    applied = mrecordlog("repair", directory, "--apply")
+    assert (applied.code, applied.err) == (0, "")
+    assert applied.out.endswith(f"written to {tmp_path / 'wal.repaired'}; {directory} is as it was\n")
+    assert damage.snapshot(directory) == before
+
+    async def reopened() -> dict[str, tuple[int, int, list[tuple[int, bytes]]]]:
+        async with MultiRecordLog.open(tmp_path / "wal.repaired", create=False) as log:
+            return contents(log)
+
+    queues = asyncio.run(reopened())
+    assert [position for position, _ in queues["b"][2]] == [n for n in range(RECORDS) if n != 30]
+    assert [payload for _, payload in queues["a"][2]] == [b"a%d " % n * (PAYLOAD_BYTES // 4) for n in range(RECORDS)]
+    assert mrecordlog("verify", tmp_path / "wal.repaired").code == 0
+
+
+def test_a_missing_segment_names_every_position_in_it(directory: Path) -> None:
+    """What lay in a removed segment is known from the tables before and behind it."""
+    segment = damage.segments(directory)[1]
+    kinds = [payload for _, _, kind, payload in damage.frames(segment) if kind == FULL and payload[0] == 4]
+    assert kinds
+    segment.unlink()
+    facts = json.loads(mrecordlog("repair", directory, "--json").out)
+    assert facts["damage"][0]["reason"] == "the segment is missing"
+    with pytest.raises(CorruptionError):
+        ReadOnlyLog.open(directory)
+    for queue in facts["queues"]:
+        missing = {position for first, last in queue["missing"] for position in range(first, last + 1)}
+        assert missing
+        assert queue["records"] == RECORDS - len(missing)
+
+
+def test_the_last_record_of_a_queue_tells_its_position_by_its_head(directory: Path) -> None:
+    """Nothing comes behind it, but the damaged record's own head says which position it held."""
+    path, offset = frame_of(directory, b"b59")
+    damage.flip_byte(path, offset)
+    ran = mrecordlog("repair", directory)
+    assert "missing position 59; the next position goes back from 60 to 59\n" in ran.out
+
+
+def test_a_table_that_is_damaged_costs_no_record(directory: Path) -> None:
+    """The state is known from the segment before, and the batches behind the table are found."""
+    damage.flip_byte(damage.segments(directory)[1], 90)
+    facts = json.loads(mrecordlog("repair", directory, "--json").out)
+    assert [(queue["records"], queue["missing"]) for queue in facts["queues"]] == [(RECORDS, []), (RECORDS, [])]
+
+
+def test_a_header_that_is_damaged_costs_no_record(directory: Path) -> None:
+    """The log's id is known from the other segments, the batch numbers from the COMMITs."""
+    damage.zero(damage.segments(directory)[1], 0, 64)
+    facts = json.loads(mrecordlog("repair", directory, "--json").out)
+    assert [(queue["records"], queue["missing"]) for queue in facts["queues"]] == [(RECORDS, []), (RECORDS, [])]
+
+
+def test_a_healthy_log_needs_no_repair(directory: Path, tmp_path: Path) -> None:
+    """Nothing is written, also with --apply."""
+    ran = mrecordlog("repair", directory, "--apply")
+    assert ran.code == 0
+    assert ran.out == f"nothing to repair in {len(damage.segments(directory))} segments\n"
+    assert not (tmp_path / "wal.repaired").exists()
+
+
+def test_a_torn_tail_is_no_damage(directory: Path) -> None:
+    """A batch without its COMMIT was promised to nobody: repair leaves it to the next open."""
+    last = damage.last_segment(directory)
+    end = damage.batch_ends(last)[-1]
+    (directory / "CLOSED").unlink()
+    damage.write_at(last, end, b"half a batch")
+    ran = mrecordlog("repair", directory)
+    assert ran.code == 0
+    assert ran.out.startswith("torn tail: 12 B of a batch that was never acknowledged")
+    verified = mrecordlog("verify", directory)
+    assert verified.code == 0
+    assert f"torn tail: 12 B of a batch that was never acknowledged, in {last.name} at offset {end}" in verified.out
+
+
+async def test_a_log_in_use_is_not_repaired(tmp_path: Path) -> None:
+    """Repair is for a log that nobody writes; the exit code says so."""
+    async with MultiRecordLog.open(tmp_path / "wal"):
+        ran = await asyncio.to_thread(mrecordlog, "repair", tmp_path / "wal")
+    assert ran.code == 4
+
+
+def test_what_is_no_log_is_said_so(tmp_path: Path) -> None:
+    """An empty directory holds nothing to repair or verify."""
+    for command in ("repair", "verify"):
+        ran = mrecordlog(command, tmp_path)
+        assert (ran.code, ran.out) == (1, "")
+        assert str(tmp_path) in ran.err
+
+
+def flip(path: Path, end: int, rng: random.Random) -> None:
+    damage.flip_byte(path, rng.randrange(end))
+
+
+def zero(path: Path, end: int, rng: random.Random) -> None:
+    at = rng.randrange(end)
+    damage.zero(path, at, min(rng.choice([16, 512, 4_096]), end - at))
+
+
+def scribble(path: Path, end: int, rng: random.Random) -> None:
+    damage.write_at(path, rng.randrange(end), rng.randbytes(200))
+
+
+@pytest.mark.parametrize("harm", [flip, zero, scribble])
+@pytest.mark.parametrize("seed", range(8))
+def test_any_damage_loses_what_is_named_and_nothing_else(
+    directory: Path, harm: Callable[[Path, int, random.Random], None], seed: int
+) -> None:
+    """Wherever it strikes: what is read is true, and every position that is lost is named.
+
+    Only at a queue's very end a loss may stay unnamed, where no later record and no head of its own tells of it.
+    """
+    with ReadOnlyLog.open(directory) as log:
+        truth = contents(log)
+    rng = random.Random(seed)
+    path = rng.choice(damage.segments(directory))
+    harm(path, damage.batch_ends(path)[-1], rng)
+    found = salvage(OsFileSystem(), str(directory))
+    try:
+        ReadOnlyLog.open(directory).close()
+        assert found.damage == []
+    except CorruptionError:
+        assert found.damage
+    for queue in found.queues:
+        records = dict(truth[queue.name][2])
+        read = {position: payload for run in queue.live_runs() for position, payload in run.each()}
+        named = {position for first, last in queue.missing for position in range(first, last + 1)}
+        lost = records.keys() - read.keys()
+        assert read.items() <= records.items()
+        assert named <= lost
+        assert all(position > max(read) for position in lost - named)
