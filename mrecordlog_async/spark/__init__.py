@@ -2,13 +2,14 @@
 
     options     what a user may set                          pure
     plan        offsets, what is new, what was lost, how a batch is cut into partitions      pure
-    client      one service, blocking (`http.client`)
+    client      one service, blocking (`http.client`)      fleet     all services of one query
     blocks      runs to Arrow RecordBatches and back, without touching a record
     directory   a log directory instead of a service
     reader      batch read          stream      streaming read          writer      batch and streaming write
     source      the data source that Spark meets
     java        a Java for machines without one              session     a SparkSession with the right settings
-    drain       the exactly-once job from logs to a lake     load        Parquet into a log
+    drain       the exactly-once job from logs to a lake     guards      what it refuses to start
+    load        Parquet into a log
 
 Decided here, and why:
 

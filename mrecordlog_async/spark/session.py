@@ -27,9 +27,10 @@ def spark_session(
     master: where Spark runs, `local[*]` unless spark-submit or the environment said otherwise. settings: Spark
     configuration on top of ours. Raises NoJavaError where there is no Java, ImportError without pyspark.
     """
-    ensure_java()
-    # Without this, workers take the first python3 on PATH, which may lack pyarrow and this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has started Java and chosen the Python
+        ensure_java()
+        # Without this, workers take the first python3 on PATH, which may lack pyarrow and this package.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
     builder = SparkSession.Builder().appName(name)

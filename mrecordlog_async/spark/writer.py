@@ -6,6 +6,8 @@ come in order, each queue in one task:
 
     frame.repartition(n, "queue").sortWithinPartitions("queue", "position").write.format("mrecordlog")…
 
+Spark sorts no streams: to write one with positions, do this in `foreachBatch`.
+
 Without it the log gives positions as rows arrive, and what is sent again is stored again: at least once.
 """
 

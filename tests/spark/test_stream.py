@@ -62,7 +62,8 @@ class Query:
         """Read a batch as executors do: on a reader that came through pickle."""
         rows: list[Row] = []
         for partition in self.reader.partitions(through_json(start), through_json(end)):
-            reader, part = cloudpickle.loads(cloudpickle.dumps((self.reader, partition)))
+            sent = cloudpickle.dumps((self.reader, partition))  # type: ignore[no-untyped-call]  # Spark's copy
+            reader, part = cloudpickle.loads(sent)
             for batch in reader.read(part):
                 rows += [tuple(row.values()) for row in batch.to_pylist()]
         return rows

@@ -1,0 +1,230 @@
+"""The data source inside Spark: one session for all tests, each with queues, output and checkpoint of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.conftest import NewService
+from tests.spark.services import ThreadedService, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Collect rows, sorted, payloads as bytes."""
+    return sorted(
+        tuple(bytes(cell) if isinstance(cell, bytearray) else cell for cell in row) for row in frame.collect()
+    )
+
+
+def read(spark: SparkSession, service: ThreadedService, **options: str) -> DataFrame:
+    return spark.read.format("mrecordlog").options(servers=service.url, retries="0", **options).load()
+
+
+def test_a_log_is_a_table(spark: SparkSession, service: ThreadedService) -> None:
+    """Found without registration; one row a record."""
+    service.append("a", numbered("a", 0, 30))
+    service.append("b", numbered("b", 0, 20))
+    service.truncate("b", 4)
+    found = rows(read(spark, service))
+    assert found == [("default", "a", at, f"a:{at}".encode()) for at in range(30)] + [
+        ("default", "b", at, f"b:{at}".encode()) for at in range(5, 20)
+    ]
+
+
+def test_an_empty_log_is_an_empty_table(spark: SparkSession, service: ThreadedService) -> None:
+    """No queue, no row, no error."""
+    assert read(spark, service).count() == 0
+
+
+def test_filters_are_pushed_down_when_asked(spark: SparkSession, service: ThreadedService) -> None:
+    """The answer is the same with and without pushdown; with it, only what matches is fetched."""
+    service.append("a", numbered("a", 0, 30))
+    service.append("b", numbered("b", 0, 30))
+    wanted = "queue = 'a' and position >= 10 and position < 12 and payload is not null"
+    expected = [("default", "a", 10, b"a:10"), ("default", "a", 11, b"a:11")]
+    assert rows(read(spark, service).where(wanted)) == expected
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        assert rows(read(spark, service, pushdown="true").where(wanted)) == expected
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_positions_alone_need_no_payload(spark: SparkSession, service: ThreadedService) -> None:
+    """payload=false gives three columns."""
+    service.append("a", numbered("a", 0, 3))
+    frame = read(spark, service, payload="false")
+    assert frame.columns == ["server", "queue", "position"]
+    assert rows(frame) == [("default", "a", at) for at in range(3)]
+
+
+def test_a_misspelt_option_is_named(spark: SparkSession, service: ThreadedService) -> None:
+    """Nothing is ignored in silence."""
+    with pytest.raises(Exception, match="did you mean failOnDataLoss"):
+        read(spark, service, failOnDataLos="false")
+
+
+def drain(spark: SparkSession, servers: str, output: Path, **options: str) -> None:
+    """Run the data source into Parquet until it has caught up."""
+    query = (
+        spark.readStream.format("mrecordlog")
+        .options(servers=servers, truncate="true", retries="0", **options)
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(output / "out"))
+        .option("checkpointLocation", str(output / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert query.exception() is None
+
+
+def test_a_drain_leaves_nothing_in_the_log(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
+    """Two servers into Parquet: every record once, and both logs empty, after each of two runs."""
+    first, second = new_service(), new_service()
+    for run in range(2):
+        first.append("q", numbered("first", run * 50, run * 50 + 50))
+        second.append("q", numbered("second", run * 10, run * 10 + 10))
+        drain(spark, f"a={first.url},b={second.url}", tmp_path, maxRecordsPerTrigger="40")
+        assert first.records() == second.records() == {"q": []}
+    expected = [("a", "q", at, f"first:{at}".encode()) for at in range(100)]
+    expected += [("b", "q", at, f"second:{at}".encode()) for at in range(20)]
+    assert rows(spark.read.parquet(str(tmp_path / "out"))) == expected
+
+
+def test_a_failing_sink_keeps_its_batch(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
+    """What foreachBatch did not finish stays in the log."""
+    service.append("q", numbered("q", 0, 10))
+
+    def fail_at_second(frame: DataFrame, batch: int) -> None:
+        if frame.count() and batch >= 2:
+            raise RuntimeError("the sink is full")
+
+    query = (
+        spark.readStream.format("mrecordlog")
+        .options(servers=service.url, truncate="true", maxRecordsPerTrigger="4")
+        .load()
+        .writeStream.foreachBatch(fail_at_second)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception, match="the sink is full"):
+        query.awaitTermination(120)
+    assert service.positions("q") == (4, 10)
+
+
+def test_an_idle_stream_leaves_nothing(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    """A stream that waits for more has truncated what it stored, also its last batch; progress shows the lag."""
+    service.append("q", numbered("q", 0, 10))
+    query = (
+        spark.readStream.format("mrecordlog")
+        .options(servers=service.url, truncate="true")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        until(lambda: service.positions("q") == (10, 10))
+        progress = query.lastProgress
+        assert progress is not None and "latestOffset" in progress["sources"][0]
+    finally:
+        query.stop()
+
+
+def test_restoring_twice_stores_once(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
+    """Parquet to log with positions is exactly once: a second run changes nothing."""
+    first, second = new_service(), new_service()
+    first.append("a", numbered("a", 0, 3_000))
+    first.append("b", numbered("b", 0, 10))
+    first.truncate("b", 3)
+    read(spark, first).write.parquet(str(tmp_path / "copy"))
+    for _ in range(2):
+        ordered = (
+            spark.read.parquet(str(tmp_path / "copy")).repartition(2, "queue").sortWithinPartitions("queue", "position")
+        )
+        ordered.write.format("mrecordlog").option("servers", second.url).mode("append").save()
+        assert second.records() == first.records()
+
+
+def test_rows_without_positions_are_appended(spark: SparkSession, service: ThreadedService) -> None:
+    """The log gives positions; the queue may be an option, the payload text."""
+    frame = spark.createDataFrame([(f"line {n}",) for n in range(100)], "payload string").coalesce(1)
+    frame.write.format("mrecordlog").options(servers=service.url, queue="lines").mode("append").save()
+    assert service.records() == {"lines": [(n, f"line {n}".encode()) for n in range(100)]}
+
+
+def test_rows_out_of_order_are_refused_with_the_way_out(spark: SparkSession, service: ThreadedService) -> None:
+    """The message names the two calls that make them fit."""
+    frame = spark.createDataFrame([("q", 5, b"x"), ("q", 4, b"y")], "queue string, position bigint, payload binary")
+    with pytest.raises(Exception, match="sortWithinPartitions"):
+        frame.coalesce(1).write.format("mrecordlog").option("servers", service.url).mode("append").save()
+
+
+def test_overwrite_is_refused(spark: SparkSession, service: ThreadedService) -> None:
+    """A log is not replaced by a mode."""
+    frame = spark.createDataFrame([("q", b"x")], "queue string, payload binary")
+    with pytest.raises(Exception, match="overwrite"):
+        frame.write.format("mrecordlog").option("servers", service.url).mode("overwrite").save()
+
+
+def test_a_stream_is_mirrored_from_log_to_log(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
+    """A stream written batch by batch, with positions: the copy is the original."""
+    first, second = new_service(), new_service()
+    first.append("a", numbered("a", 0, 100))
+
+    def store(frame: DataFrame, batch: int) -> None:
+        ordered = frame.repartition(2, "queue").sortWithinPartitions("queue", "position")
+        ordered.write.format("mrecordlog").option("servers", second.url).mode("append").save()
+
+    query = (
+        spark.readStream.format("mrecordlog")
+        .options(servers=first.url, maxRecordsPerTrigger="30")
+        .load()
+        .writeStream.foreachBatch(store)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert second.records() == first.records()
+
+
+def test_a_stream_is_written_without_positions(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
+    """A stream may go into a log as it comes; the log gives the positions."""
+    first, second = new_service(), new_service()
+    first.append("a", numbered("a", 0, 20), 7)
+    query = (
+        spark.readStream.format("mrecordlog")
+        .options(servers=first.url)
+        .load()
+        .drop("server", "position")
+        .writeStream.format("mrecordlog")
+        .options(servers=second.url, checkpointLocation=str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert second.records() == {"a": [(at, payload) for at, payload in enumerate(numbered("a", 0, 20))]}
+
+
+def test_a_directory_is_a_table(spark: SparkSession, service: ThreadedService) -> None:
+    """Read beside the living writer, and the same after it closed."""
+    service.append("a", numbered("a", 0, 1_000))
+    service.truncate("a", 9)
+    expected = [("", "a", at, f"a:{at}".encode()) for at in range(10, 1_000)]
+    assert rows(spark.read.format("mrecordlog").load(str(service.directory))) == expected
+    service.stop()
+    assert rows(spark.read.format("mrecordlog").load(str(service.directory))) == expected
+    service.start()
