@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mrecordlog_async.cli.exits import FINE
+from mrecordlog_async.cli.target import add_target, connect, run_async
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.readonly import ReadOnlyLog
 
@@ -19,16 +20,32 @@ HEADER = ("queue", "first", "next", "records", "bytes")
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser("ls", help="list queues", description=__doc__)
-    parser.add_argument("directory", help="the log's directory; it is only read, also beside a running service")
+    parser.add_argument("directory", nargs="?", help="the same as --dir")
+    add_target(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List the queues."""
-    with ReadOnlyLog.open(arguments.directory) as log:
-        summaries = list(log.summary().values())
-    if arguments.json:
+    arguments.dir = arguments.dir or arguments.directory
+    return show(read_directory(arguments.dir), arguments.json) if arguments.dir else run_async(_run(arguments))
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    async with connect(arguments) as client:
+        return show(list((await client.summary()).values()), arguments.json)
+
+
+def read_directory(directory: str) -> list[QueueSummary]:
+    """Return what the files of a log hold."""
+    with ReadOnlyLog.open(directory) as log:
+        return list(log.summary().values())
+
+
+def show(summaries: list[QueueSummary], as_json: bool) -> int:
+    """Write them to standard output."""
+    if as_json:
         sys.stdout.writelines(json.dumps(asdict(summary)) + "\n" for summary in summaries)
     else:
         sys.stdout.writelines(table(summaries))

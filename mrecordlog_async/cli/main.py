@@ -14,7 +14,20 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from mrecordlog_async.cli import export_quickwit, import_quickwit, ls, repair, serve, verify
+from mrecordlog_async.cli import (
+    append,
+    cat,
+    dump,
+    export_quickwit,
+    import_quickwit,
+    inspect,
+    load,
+    ls,
+    repair,
+    serve,
+    truncate,
+    verify,
+)
 from mrecordlog_async.cli.exits import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
 from mrecordlog_async.errors import RecordLogError
 
@@ -29,7 +42,20 @@ class CommandModule(Protocol):
         """Do it; return the exit code."""
 
 
-COMMANDS: tuple[CommandModule, ...] = (serve, ls, verify, repair, import_quickwit, export_quickwit)
+COMMANDS: tuple[CommandModule, ...] = (
+    serve,
+    append,
+    cat,
+    ls,
+    truncate,
+    inspect,
+    verify,
+    repair,
+    dump,
+    load,
+    import_quickwit,
+    export_quickwit,
+)
 """Every command, in the order that `--help` shows."""
 
 

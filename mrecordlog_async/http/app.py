@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from mrecordlog_async.http import openapi as openapi  # here, so that the first request for it need not import it
 from mrecordlog_async.http.problems import ProblemError, problem_of
 from mrecordlog_async.http.routes import TABLE
 from mrecordlog_async.http.routes.route import Handler, Route

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
@@ -19,7 +18,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector as PrometheusCollector
 
-from mrecordlog_async.http.service import Service
+from mrecordlog_async.http.service import VERSION, Service
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Counters, Histogram
 from mrecordlog_async.model import LogState
@@ -107,7 +106,7 @@ def _service(service: Service) -> Iterator[Metric]:
         problems.add_metric((str(status),), count)
     yield problems
     build = GaugeMetricFamily(f"{PREFIX}build_info", "The version", labels=("version",))
-    build.add_metric((version("mrecordlog_async"),), 1)
+    build.add_metric((VERSION,), 1)
     yield build
 
 

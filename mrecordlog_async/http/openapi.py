@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from mrecordlog_async.http import problems
 from mrecordlog_async.http.messages import Problem
 from mrecordlog_async.http.routes import TABLE
 from mrecordlog_async.http.routes.route import JSON, Route
+from mrecordlog_async.http.service import VERSION
 
 EVERY_ROUTE_PROBLEMS = (400, 401, 403, 421, 503)
 
@@ -33,7 +33,7 @@ def document() -> dict[str, Any]:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, references)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "mrecordlog", "version": version("mrecordlog_async"), "license": {"name": "Apache-2.0"}},
+        "info": {"title": "mrecordlog", "version": VERSION, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
             "schemas": components,

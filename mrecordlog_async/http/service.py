@@ -7,10 +7,10 @@ stays readable. The service may own the log (`open`) or serve one that its host 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from contextlib import suppress
 from enum import Enum, auto
+from importlib.metadata import version
 from typing import Any
 
 from mrecordlog_async.errors import LogClosedError
@@ -21,7 +21,8 @@ from mrecordlog_async.http.problems import retry, too_many
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 
-logger = logging.getLogger("mrecordlog_async.http")
+VERSION = version("mrecordlog_async")
+"""Read once, here: it lies in a file."""
 
 
 class Woken(Enum):
