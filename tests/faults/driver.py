@@ -30,6 +30,7 @@ FIRST_QUEUE_ID = 1_000
 EMPTY = State(FIRST_QUEUE_ID, ())
 SEGMENT_BYTES = 32_768
 HAND_OVER_TURNS = 3
+LOG_ID = b"the-log's-own-id"
 
 
 class Hanging(Violation):
@@ -166,6 +167,7 @@ class Run:
         self.disk = disk or Disk()
         self.log: MultiRecordLog | None = None
         self.stopped: BaseException | None = None
+        self.seen: State | None = None  # what a reader saw at the end of the history
         self.record_moments = True
         self.each_call: Callable[[], None] | None = None  # told before each call and inside each write
         self._counter = 0
@@ -205,11 +207,11 @@ class Run:
     async def kill(self) -> None:
         """Let the process die and the next one find the disk; call `open` for it."""
         self.note("killed")
-        fault, calls = self.disk.fault, self.disk.calls
+        fault, calls, names = self.disk.fault, self.disk.calls, self.disk.call_names
         old, self.log = self.log, None
         self.disk.on_call = lambda call: None
         self.disk = self.disk.snapshot().kill()
-        self.disk.fault, self.disk.calls = fault, calls
+        self.disk.fault, self.disk.calls, self.disk.call_names = fault, calls, list(names)
         for call in self.model.calls:
             if call.outcome == "open":
                 call.outcome = "cancelled"
@@ -326,7 +328,7 @@ def without_chance() -> Iterator[None]:
     """Fix what a log draws at random and reads from the clock."""
     with (
         patch("mrecordlog_async.engine.opening.secrets.randbits", lambda bits: FIRST_QUEUE_ID),
-        patch("mrecordlog_async.engine.opening.secrets.token_bytes", lambda length: b"the-log's-own-id"[:length]),
+        patch("mrecordlog_async.engine.opening.secrets.token_bytes", lambda length: LOG_ID[:length]),
         patch("mrecordlog_async.engine.journal.time.time_ns", lambda: 1_767_225_600_000_000_000),
     ):
         yield
@@ -358,6 +360,7 @@ def run_history(history: History, run: Run, fault: Fault | None = None) -> Run:
         except (OSError, RecordLogError) as error:
             run.stopped = error
         if run.log is not None:
+            run.seen = state_of(run.log._queues)  # reads go on, also when the log has failed
             await run.close()
 
     with repeatable() as loop:

@@ -1,0 +1,197 @@
+"""Damage to a finished log: what is changed, and what opening it must say then.
+
+The judge here knows the intact log: its batches, which of them vouch for which, and the state after each one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mrecordlog_async.format.frame import BLOCK_BYTES, FILLER, read_frame, segment_seed
+from mrecordlog_async.format.header import HEADER_BYTES, decode_closed, decode_header
+from mrecordlog_async.format.record import COMMIT, Commit, decode_record
+
+from .disk import SECTOR_BYTES, Disk
+from .driver import DIRECTORY, Run
+from .explore import open_twice
+from .judge import State
+
+Files = dict[str, bytes | None]
+
+
+class Batch(NamedTuple):
+    """A batch of the intact last segment; durable: the highest one that it vouches for."""
+
+    number: int
+    start: int
+    commit: int
+    end: int
+    durable: int
+
+
+class Damaged(NamedTuple):
+    """A damaged log: what was done, the file and the bytes of it that are no longer as they were."""
+
+    what: str
+    files: Files
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Intact:
+    """A finished log and everything one can know about it."""
+
+    files: dict[str, bytes]
+    closed: bool
+    table_end: int
+    batches: list[Batch]
+    states: list[State]
+    ends: dict[str, int]
+
+    @classmethod
+    def of(cls, run: Run, *, closed: bool) -> Intact:
+        """Take the log that *run* left; without its `CLOSED` unless *closed*."""
+        files = {name: data for name, data in run.disk.content(DIRECTORY).items() if name != "LOCK"}
+        assert "CLOSED" in files
+        end = decode_closed(files["CLOSED"]).end
+        if not closed:
+            del files["CLOSED"]
+        segments = sorted(name for name in files if name.startswith("wal-"))
+        last = files[segments[-1]]
+        ends = {name: decode_header(files[after]).previous_end for name, after in zip(segments, segments[1:])}  # noqa: B905  # pairs
+        frames = list(_frames(last, end))
+        batches, start = [], frames[0][1] if frames else end
+        table_end = next(stop for _, stop, kind in frames if kind in (1, 4))
+        start = table_end
+        for begin, stop, _ in frames:
+            if last[begin + 7] == COMMIT and stop - begin == 7 + 57 and begin >= table_end:
+                commit = decode_record(last[begin + 7 : stop])
+                assert isinstance(commit, Commit)
+                batches.append(Batch(commit.batch, start, begin, stop, commit.durable_batch))
+                start = stop
+        assert start == end
+        unclosed: Files = {name: data for name, data in files.items() if name != "CLOSED"}
+        states = [
+            open_twice(on_disk({**unclosed, segments[-1]: last[:stop] + bytes(len(last) - stop)}), "intact")
+            for stop in [table_end, *(batch.end for batch in batches)]
+        ]
+        return cls(files, closed, table_end, batches, states, {**ends, segments[-1]: end})
+
+    @property
+    def last(self) -> str:
+        """Name of the last segment."""
+        return max(self.ends)
+
+    def verdict(self, damaged: Damaged) -> State | None:
+        """Return the state that opening must find, or None where it must refuse."""
+        if damaged.name == "CLOSED":
+            return None
+        end = self.ends[damaged.name]
+        if damaged.start >= end:
+            return self.states[-1]
+        if damaged.name != self.last or self.closed or damaged.start < self.table_end:
+            return None
+        hit = next(index for index, batch in enumerate(self.batches) if damaged.start < batch.end)
+        for batch in self.batches[hit:]:
+            intact = damaged.stop <= batch.commit or damaged.start >= batch.end
+            if intact and batch.durable >= self.batches[hit].number:
+                return None
+        return self.states[hit]
+
+
+def on_disk(files: Files) -> Disk:
+    """Put *files* on a disk of their own."""
+    disk = Disk()
+    disk.make_directory(DIRECTORY)
+    disk.sync_directory(disk.open_directory("/data"))
+    for name, content in files.items():
+        if content is not None:
+            disk.put(f"{DIRECTORY}/{name}", content)
+    fresh = disk.snapshot().kill()
+    fresh.misuse.clear()
+    return fresh
+
+
+def damages(intact: Intact) -> Iterator[Damaged]:
+    """Yield damage of every kind at every frame of every segment, and to whole files."""
+    for name, end in intact.ends.items():
+        content = intact.files[name]
+        for start, stop, kind in _frames(content, end):
+            yield from _to_frame(intact, name, start, stop, kind)
+        for offset in range(0, HEADER_BYTES, 3):
+            yield _flipped(intact, name, offset)
+        for offset in (end, end + 700, len(content) - 1):
+            if offset < len(content):
+                yield _flipped(intact, name, offset)
+        for length in (0, 10, HEADER_BYTES, len(content) // 2):
+            yield _with(intact, f"{name} cut to {length}", name, content[:length])
+    if intact.closed:
+        for offset in range(0, len(intact.files["CLOSED"]), 5):
+            yield _flipped(intact, "CLOSED", offset)
+        yield _with(intact, "CLOSED emptied", "CLOSED", b"")
+
+
+def _to_frame(intact: Intact, name: str, start: int, stop: int, kind: int) -> Iterator[Damaged]:
+    content = intact.files[name]
+    payload = start + 7
+    for offset in sorted({start, start + 4, start + 6, payload, (payload + stop) // 2, stop - 1}):
+        yield _flipped(intact, name, offset)
+    sector = start - start % SECTOR_BYTES
+    yield _replaced(intact, "zero_sector", name, sector, bytes(SECTOR_BYTES))
+    one, two = content[sector : sector + SECTOR_BYTES], content[sector + SECTOR_BYTES : sector + 2 * SECTOR_BYTES]
+    yield _replaced(intact, "swap", name, sector, two + one)
+    block = start - start % BLOCK_BYTES
+    yield _replaced(intact, "zero_block", name, block, bytes(BLOCK_BYTES))
+    yield _replaced(intact, "moved", name, start, content[stop : stop + stop - start])
+    yield _with(intact, f"cut at {start}", name, content[:start])
+    yield _with(intact, f"cut at {stop - 1}", name, content[: stop - 1])
+    assert kind <= FILLER
+
+
+def _flipped(intact: Intact, name: str, offset: int) -> Damaged:
+    content = intact.files[name]
+    return _replaced(intact, "flip_byte", name, offset, bytes([content[offset] ^ 0x40]))
+
+
+def _replaced(intact: Intact, what: str, name: str, offset: int, data: bytes) -> Damaged:
+    content = intact.files[name]
+    data = data[: len(content) - offset]
+    return _with(intact, f"{what} at {offset}", name, content[:offset] + data + content[offset + len(data) :])
+
+
+def _with(intact: Intact, what: str, name: str, content: bytes) -> Damaged:
+    """Describe the damage by comparing: first and last byte that differ; a missing byte is one unless it was zero."""
+    old = intact.files[name]
+    new = content.ljust(len(old), b"\0")
+    differ = [at for at in _differing(old, new)]
+    start, stop = (differ[0], differ[-1] + 1) if differ else (len(old), len(old))
+    if name != "CLOSED" and len(content) < intact.ends[name]:
+        start = min(start, len(content))
+    files: Files = {**intact.files, name: content}
+    return Damaged(f"{name}: {what}", files, name, start, stop)
+
+
+def _differing(old: bytes, new: bytes) -> list[int]:
+    if old == new:
+        return []
+    step = 4_096
+    return [
+        at
+        for base in range(0, len(old), step)
+        if old[base : base + step] != new[base : base + step]
+        for at in range(base, min(base + step, len(old)))
+        if old[at] != new[at]
+    ]
+
+
+def _frames(content: bytes, end: int) -> Iterator[tuple[int, int, int]]:
+    header = decode_header(content[:HEADER_BYTES])
+    seed = segment_seed(header.log_id, header.segment)
+    view, at = memoryview(content), HEADER_BYTES
+    while at < end and (frame := read_frame(view, 0, at, seed)) is not None:
+        yield frame.offset, frame.end, frame.kind
+        at = frame.end

@@ -1,0 +1,96 @@
+"""Runs a history again and again, each time with the n-th call to the disk failing, and judges what is left.
+
+Whatever fails: every call ends (the virtual loop notices when one does not), what was answered is there after a
+reopen and after a power cut, what was refused is not, reads go on, nothing is answered after the log failed, no handle
+is left open.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterator
+
+from mrecordlog_async import LogFailedError
+
+from .disk import Fault, Plan
+from .driver import Life, Run, without_chance
+from .explore import Explorer, open_twice, recover
+from .histories import Case
+from .judge import Verdict, Violation, state_of
+from .states import few_plans
+
+ERRORS: dict[str, list[tuple[str, int]]] = {
+    "write": [("before", errno.EIO), ("half", errno.ENOSPC), ("after", errno.EIO), ("short", 0), ("zero", 0)],
+    "sync": [("before", errno.EIO), ("after", errno.ENOSPC)],
+    "sync_directory": [("before", errno.EIO), ("after", errno.EIO)],
+    "reserve": [("before", errno.ENOSPC), ("half", errno.EDQUOT), ("after", errno.EIO)],
+    "create": [("before", errno.EMFILE), ("before", errno.ENOSPC), ("after", errno.EIO)],
+    "rename": [("before", errno.EIO), ("after", errno.EIO)],
+    "unlink": [("before", errno.EACCES), ("after", errno.EIO)],
+    "cut": [("before", errno.EIO), ("after", errno.EIO)],
+    "open": [("before", errno.EMFILE)],
+    "open_directory": [("before", errno.ENFILE)],
+    "make_directory": [("before", errno.ENOSPC), ("after", errno.EIO)],
+    "read": [("before", errno.EIO)],
+    "size": [("before", errno.EIO)],
+    "names": [("before", errno.EIO)],
+    "lock": [("before", errno.ENOLCK)],
+}
+"""What each call can meet: effect and error number."""
+
+
+def faults(call_names: list[str]) -> Iterator[Fault]:
+    """Yield every fault for a history that makes these calls."""
+    for number, call in enumerate(call_names, 1):
+        for effect, code in ERRORS[call]:
+            for on in (False, True):
+                if on and effect in ("short", "after"):
+                    continue
+                yield Fault(number, code, on, effect)
+
+
+def inject(case: Case, fault: Fault, explorer: Explorer) -> Run:
+    """Run *case* with *fault*, and judge the log it leaves."""
+    run = case.run(fault, moments=False)
+    explorer.tally.faults += 1
+    where = f"{fault.hit} (call {fault.at}) failed with {errno.errorcode.get(fault.errno)} {fault.effect}"
+    where += " and from then on" if fault.on else ""
+    _check_order(run, where)
+    run.disk.fault = None
+    with without_chance():
+        _judge(run, where)
+    return run
+
+
+def _check_order(run: Run, where: str) -> None:
+    """Once the log has failed, nothing is answered with an effect any more in that life."""
+    for life in run.lives:
+        failed = False
+        for call in life.model.calls:
+            failed = failed or call.outcome == "unknown" or isinstance(call.error, LogFailedError)
+            if failed and call.outcome == "answered" and call.number > _first_unknown(life):
+                raise Violation(f"{where}: call {call.number} was answered by a failed log")
+
+
+def _first_unknown(life: Life) -> int:
+    return min(call.number for call in life.model.calls if isinstance(call.error, LogFailedError))
+
+
+def _judge(run: Run, where: str) -> None:
+    life = run.lives[-1]
+    verdict, bounds = Verdict(life.model), life.model.bounds()
+    if run.seen is not None:
+        verdict.check(run.seen, bounds, f"{where}; seen in memory")
+        if run.policy.syncs_each_batch:
+            bounds.at_least = max(bounds.at_least, min(verdict.counts(run.seen)))
+    snapshot = run.disk.snapshot()
+    for name, plan in few_plans(snapshot, random.Random(0)):
+        verdict.check(open_twice(snapshot.crash(plan), f"{where}; power cut, {name}"), bounds, f"{where}; cut, {name}")
+    reopened = snapshot.kill()
+    opened = recover(reopened, f"{where}; reopened")
+    seen = state_of(opened.queues)
+    opened.release()
+    verdict.check(seen, bounds, f"{where}; reopened")
+    if seen.queues and open_twice(reopened.snapshot().crash(Plan()), where) != seen:
+        raise Violation(f"{where}: what was seen after reopening did not survive a power cut")

@@ -1,0 +1,179 @@
+"""Damaged bytes: what was acknowledged is refused with its place, a torn tail is cut, a wrong record is never shown."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mrecordlog_async import CorruptionError
+from mrecordlog_async.engine.opening import open_log
+from mrecordlog_async.readonly import ReadOnlyLog
+
+from .damage import Damaged, Files, Intact, damages, on_disk
+from .disk import Disk
+from .driver import DIRECTORY, SEGMENT_BYTES, Run, without_chance
+from .explore import Tally
+from .histories import NEVER, Case
+from .judge import State, state_of
+
+
+async def several_segments(run: Run) -> None:
+    """Three live segments, all kinds of records, gaps, a commit of each length of batch."""
+    await run.open()
+    await run.create("a")
+    await run.create("b")
+    await run.append("a", 20_000, 300)
+    await run.append("b", *[50] * 20)
+    await run.append("a", 15_000, position=10)
+    await run.append("a", 700)
+    await run.truncate("b", 3)
+    await run.append("a", 9_000)
+    await run.append("a", 21_000)
+    await run.create("c")
+    await run.append("b", 33_000)
+    for size in (10, 400, 0, 9_000):
+        await run.append("b", size)
+    await run.delete("c")
+    await asyncio.gather(run.begin_append("a", 700), run.begin_append("b", 700, 20), run.begin_append("a", 5))
+    await run.truncate("a", 0)
+    await run.append("a", 14_000)
+    await run.append("a", 4_000)
+
+
+LOGS = {
+    "closed": (Case(several_segments), True),
+    "not closed": (Case(several_segments), False),
+    "never synced by itself": (Case(several_segments, NEVER), False),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_damage_at_every_frame_is_refused_or_cut_never_misread(name: str, tally: Tally) -> None:
+    """Acknowledged damage: CorruptionError naming the segment, nothing touched. Torn tail: exactly the batches before."""
+    case, closed = LOGS[name]
+    with without_chance():
+        intact = Intact.of(case.run(moments=False), closed=closed)
+        assert len(intact.ends) > 2 and len(intact.batches) > 4
+        verdicts = set()
+        for damaged in damages(intact):
+            due = intact.verdict(damaged)
+            verdicts.add(due is None)
+            _check(damaged, due)
+            tally.damaged_logs += 1
+    assert verdicts == {True, False}
+
+
+def _check(damaged: Damaged, due: State | None) -> None:
+    disk = on_disk(damaged.files)
+    before = _content(disk)
+    try:
+        seen = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
+    except CorruptionError as error:
+        assert due is None, f"{damaged.what}: the reader refuses what nobody was promised: {error}"
+        assert error.segment.startswith("wal-") or error.segment == "CLOSED"
+        assert error.reason
+    else:
+        assert seen == due, f"{damaged.what}: the reader sees {seen}"
+    assert _content(disk) == before
+    try:
+        opened = open_log(disk, DIRECTORY, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40)
+    except CorruptionError as error:
+        assert due is None, f"{damaged.what}: refused, but nobody was promised it: {error}"
+        assert _content(disk) == before, f"{damaged.what}: refused, and yet something was changed"
+    else:
+        assert state_of(opened.queues) == due, f"{damaged.what}: opened with a wrong state"
+        opened.release()
+    assert not disk.open_handles() and not disk.misuse
+
+
+def _content(disk: Disk) -> dict[str, bytes]:
+    return {name: data for name, data in disk.content(DIRECTORY).items() if name != "LOCK"}
+
+
+def _refused(files: Files) -> CorruptionError:
+    disk = on_disk(files)
+    before = _content(disk)
+    with pytest.raises(CorruptionError) as caught:
+        open_log(disk, DIRECTORY, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40)
+    with pytest.raises(CorruptionError):
+        ReadOnlyLog.open(DIRECTORY, filesystem=disk)
+    assert _content(disk) == before and not disk.open_handles()
+    return caught.value
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "not closed"])
+def test_missing_swapped_and_renamed_files_are_refused(closed: bool, tally: Tally) -> None:
+    """Segments belong together: their numbers, their log and their order are checked."""
+    with without_chance():
+        intact = Intact.of(Case(several_segments).run(moments=False), closed=closed)
+        names = sorted(intact.ends)
+        files: Files = dict(intact.files)
+        damaged: dict[str, Files] = {}
+        for name in names[:-1]:
+            damaged[f"{name} removed"] = {**files, name: None}
+            damaged[f"{name} is the last one"] = {**files, name: files[names[-1]]}
+        damaged["swapped"] = {**files, names[0]: files[names[1]], names[1]: files[names[0]]}
+        later = f"wal-{len(names) + 3:020}"
+        damaged["last renamed to a later number"] = {**files, names[-1]: None, later: files[names[-1]]}
+        damaged["a copy under the next number"] = {**files, f"wal-{len(names):020}": files[names[-1]]}
+        damaged["an empty next segment"] = {**files, f"wal-{len(names):020}": b""}
+        damaged["another log's segment"] = {**files, names[0]: _other_log()[names[0]]}
+        if closed:
+            damaged["last removed"] = {**files, names[-1]: None}
+            damaged["all removed"] = {"CLOSED": files["CLOSED"]}
+        for what, content in damaged.items():
+            tally.damaged_logs += 1
+            error = _refused(content)
+            assert error.reason, what
+
+
+def _other_log() -> Files:
+    from unittest.mock import patch
+
+    with patch("tests.faults.driver.LOG_ID", b"another log's id"):
+        return dict(Intact.of(Case(several_segments).run(moments=False), closed=False).files)
+
+
+def test_last_segment_removed_from_a_log_that_was_not_closed_is_the_known_limit() -> None:
+    """What no single copy can tell: the end of a log that was not closed. Everything before it is still right."""
+    with without_chance():
+        run = Case(several_segments).run(moments=False)
+        intact = Intact.of(run, closed=False)
+        seen = _seen({**intact.files, intact.last: None})
+        assert seen in run.model.states()[0]
+
+
+def test_zeros_from_some_batch_to_the_end_look_like_a_torn_tail() -> None:
+    """The same limit inside a segment; where the log was closed it is refused."""
+    with without_chance():
+        for closed in (False, True):
+            intact = Intact.of(Case(several_segments).run(moments=False), closed=closed)
+            start = intact.batches[-2].start
+            content = intact.files[intact.last]
+            files: Files = {**intact.files, intact.last: content[:start] + bytes(len(content) - start)}
+            if closed:
+                _refused(files)
+            else:
+                assert _seen(files) == intact.states[-3]
+
+
+def test_read_errors_are_not_taken_for_damage() -> None:
+    """EIO while reading is the medium's word, not the content's: the OSError comes through and nothing is touched."""
+    from .disk import Fault
+
+    with without_chance():
+        intact = Intact.of(Case(several_segments).run(moments=False), closed=False)
+        for number in range(1, 40):
+            disk = on_disk(dict(intact.files))
+            before = _content(disk)
+            disk.fault = Fault(number, calls=frozenset({"read"}), on=True)
+            try:
+                open_log(disk, DIRECTORY, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40).release()
+            except OSError:
+                assert _content(disk) == before
+            assert not disk.open_handles()
+
+
+def _seen(files: Files) -> State:
+    return state_of(ReadOnlyLog.open(DIRECTORY, filesystem=on_disk(files)).contents.queues)

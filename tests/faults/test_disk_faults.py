@@ -1,0 +1,76 @@
+"""Every call to the disk may fail, once or from then on: the caller is told, and what was answered stays."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from mrecordlog_async import LogFailedError, LogFullError
+
+from .disk import Fault
+from .driver import Run
+from .explore import Explorer, Tally
+from .histories import CASES, Case
+from .inject import faults, inject
+
+STEPS = {"many queues": 9, "full disk": 3, "rolls": 2, "disk limit": 2, "never": 2, "never, rolls": 2, "interval": 2}
+"""Histories of which the suite tries every n-th fault only; the campaign tries all."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fault_at_every_call_loses_nothing(name: str, tally: Tally) -> None:
+    """Answered calls survive, refused ones are absent, every call ends, nothing is answered after a failure."""
+    case, explorer = CASES[name], Explorer()
+    calls = case.run(moments=False).disk.call_names
+    for fault in list(faults(calls))[:: STEPS.get(name, 1)]:
+        inject(case, fault, explorer)
+    assert explorer.tally.faults > 30
+    tally.add(explorer.tally)
+
+
+async def _three_appends(run: Run) -> None:
+    await run.open()
+    await run.create("a")
+    for _ in range(3):
+        await run.append("a", 100)
+    await run.truncate("a", 0)
+
+
+def _fail(call: str, occurrence: int, effect: str = "before", code: int = errno.EIO, *, on: bool = False) -> Run:
+    case = Case(_three_appends)
+    names = case.run(moments=False).disk.call_names
+    numbers = [number for number, name in enumerate(names, 1) if name == call]
+    return inject(case, Fault(numbers[occurrence], code, on, effect), Explorer())
+
+
+def test_failed_sync_ends_the_log_and_tells_everyone() -> None:
+    """After a failed fsync the batch's outcome is unknown, everything later was not stored, and no sync is tried."""
+    run = _fail("sync", -4)
+    outcomes = [call.outcome for call in run.model.calls]
+    assert outcomes == ["answered", "answered", "unknown", "absent", "absent"]
+    errors = [call.error for call in run.model.calls if call.error]
+    assert [error.written for error in errors if isinstance(error, LogFailedError)] == ["unknown", "no", "no"]
+    assert "sync" not in run.disk.call_names[run.disk.call_names.index("sync", 40) + 1 :]
+
+
+def test_short_writes_are_continued() -> None:
+    """A disk that takes half of what it is given gets the rest, and nobody notices."""
+    run = _fail("write", -5, "short")
+    assert {call.outcome for call in run.model.calls} == {"answered"}
+
+
+def test_disk_that_takes_nothing_fails_the_log() -> None:
+    """A write of zero bytes is no progress: the log fails and does not spin."""
+    run = _fail("write", -5, "zero")
+    assert "unknown" in {call.outcome for call in run.model.calls}
+
+
+def test_no_room_is_refused_before_anything_is_written() -> None:
+    """When space cannot be reserved appends are refused as full, truncate gets through, the log stays healthy."""
+    run = CASES["full disk"].run(moments=False)
+    refused = [call.error for call in run.model.calls if call.outcome == "absent"]
+    assert refused
+    assert all(isinstance(error, LogFullError) and error.resource == "space" for error in refused)
+    assert {call.outcome for call in run.model.calls if call.kind in ("truncate", "delete")} == {"answered"}
+    assert run.model.calls[-1].outcome == "answered"
