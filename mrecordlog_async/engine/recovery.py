@@ -348,7 +348,9 @@ class _LogReader:
                 first = junk[0] if junk else at + len(data) - len(data.lstrip(b"\0"))
                 junk = first, at + len(stripped)
             if closed is None and (stripped or carry):
-                for commit in find_commits(carry + stripped, base + start - len(carry), log_id, number):
+                # A COMMIT may itself end in zeros: its last bytes are a clock's highest.
+                searched = carry + data[: len(stripped) + COMMIT_FRAME_BYTES]
+                for commit in find_commits(searched, base + start - len(carry), log_id, number):
                     if commit.durable_batch >= due:
                         raise CorruptionError(
                             name,

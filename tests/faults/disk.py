@@ -257,11 +257,6 @@ class Disk:
         self._begin("read")
         return bytes(self._file(handle).current[offset : offset + length])
 
-    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
-        data = self.read(handle, len(buffer), offset)
-        buffer[: len(data)] = data
-        return len(data)
-
     def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         data = b"".join(buffers)
         file = self._file(handle, write=True)

@@ -30,6 +30,7 @@ FIRST_QUEUE_ID = 1_000
 EMPTY = State(FIRST_QUEUE_ID, ())
 SEGMENT_BYTES = 32_768
 HAND_OVER_TURNS = 3
+TIME_NS = 1_767_225_600_000_000_000
 LOG_ID = b"the-log's-own-id"
 
 
@@ -329,7 +330,7 @@ def without_chance() -> Iterator[None]:
     with (
         patch("mrecordlog_async.engine.opening.secrets.randbits", lambda bits: FIRST_QUEUE_ID),
         patch("mrecordlog_async.engine.opening.secrets.token_bytes", lambda length: LOG_ID[:length]),
-        patch("mrecordlog_async.engine.journal.time.time_ns", lambda: 1_767_225_600_000_000_000),
+        patch("mrecordlog_async.engine.journal.time.time_ns", lambda: TIME_NS),
     ):
         yield
 
