@@ -224,7 +224,7 @@ class SegmentWalk:
         junk_end, carry = offset, b""
         for base, piece in read_pieces(self._files, self._handle, offset, self._stop):
             start = max(offset - base, 0)
-            data = piece[start:] if start else piece
+            data = bytes(piece[start:])
             stripped = data.rstrip(b"\0")
             if stripped:
                 junk_end = base + start + len(stripped)

@@ -1,0 +1,100 @@
+"""Queues as lines of JSON, out and back in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from tests import damage
+from tests.cli.running import build, mrecordlog, three_queues
+from tests.conftest import contents
+
+
+async def odd_payloads(log: MultiRecordLog) -> None:
+    await log.create_queue("späße")
+    await log.append_records("späße", 7, ['grüße \n\t"quoted"'.encode(), b"\xff\x00", b""])
+    await log.append_record("späße", 20, b"behind a gap")
+    await log.create_queue("truncated")
+    await log.append_records("truncated", None, [b"a", b"b", b"c"])
+    await log.truncate("truncated", 1)
+
+
+@pytest.mark.parametrize("form", [[], ["--text"]])
+def test_dumped_and_loaded_is_the_same(tmp_path: Path, form: list[str]) -> None:
+    """Positions, gaps, truncated and empty queues, and any payload come back as they were."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await three_queues(log)
+        await odd_payloads(log)
+
+    source = build(tmp_path / "wal", fill)
+    dumped = mrecordlog("dump", source, *form)
+    assert (dumped.code, dumped.err) == (0, "")
+    loaded = mrecordlog("load", tmp_path / "copy", stdin=dumped.out)
+    assert (loaded.code, loaded.out) == (0, "5 queues made, 16 records stored\n")
+    with ReadOnlyLog.open(source) as before, ReadOnlyLog.open(tmp_path / "copy") as after:
+        assert contents(after) == contents(before)
+
+
+def test_loading_again_stores_nothing(tmp_path: Path) -> None:
+    """The positions in the lines make it a repeat."""
+    lines = mrecordlog("dump", build(tmp_path / "wal", three_queues)).out
+    mrecordlog("load", tmp_path / "copy", stdin=lines)
+    again = mrecordlog("load", tmp_path / "copy", "--json", stdin=lines)
+    assert json.loads(again.out) == {"queues": 0, "records": 0, "repeats": 11}
+
+
+def test_text_is_readable(tmp_path: Path) -> None:
+    """What is UTF-8 is shown as text, what is not stays base64."""
+    lines = mrecordlog("dump", build(tmp_path / "wal", odd_payloads), "--queue", "späße", "--text").out.splitlines()
+    assert json.loads(lines[0]) == {"queue": "späße", "first_position": 7, "next_position": 21}
+    assert json.loads(lines[1]) == {"queue": "späße", "position": 7, "text": 'grüße \n\t"quoted"'}
+    assert json.loads(lines[2]) == {"queue": "späße", "position": 8, "payload": "/wA="}
+
+
+def test_lines_without_positions_are_appended(tmp_path: Path) -> None:
+    """A queue and a text are enough."""
+    line = '{"queue": "orders", "text": "hello"}\n'
+    assert mrecordlog("load", tmp_path / "wal", stdin=line * 3).out == "1 queue made, 3 records stored\n"
+    with ReadOnlyLog.open(tmp_path / "wal") as log:
+        assert list(log.range("orders")) == [(0, b"hello"), (1, b"hello"), (2, b"hello")]
+
+
+def test_a_wrong_line_is_named(tmp_path: Path) -> None:
+    """The lines before it are stored; the command says where it stopped."""
+    lines = '{"queue": "q", "text": "one"}\n{"queue": "q", "payload": "not base64"}\n'
+    ran = mrecordlog("load", tmp_path / "wal", stdin=lines)
+    assert ran.code == 2
+    assert "line 2 is no line of a dump" in ran.err
+    with ReadOnlyLog.open(tmp_path / "wal") as log:
+        assert list(log.range("q")) == [(0, b"one")]
+
+
+def test_a_position_that_is_taken_stops_the_load(tmp_path: Path) -> None:
+    """What is there is never replaced."""
+    mrecordlog("load", tmp_path / "wal", stdin='{"queue": "q", "position": 0, "text": "one"}\n')
+    ran = mrecordlog("load", tmp_path / "wal", stdin='{"queue": "q", "position": 0, "text": "two"}\n')
+    assert (ran.code, "position 0 is already taken" in ran.err) == (1, True)
+
+
+async def test_a_log_in_use_cannot_be_loaded_into(directory: Path, log: MultiRecordLog) -> None:
+    """One writer per directory; reading beside it is fine."""
+    ran = await asyncio.to_thread(mrecordlog, "load", directory, stdin='{"queue": "q", "text": "x"}\n')
+    assert ran.code == 4
+    assert (await asyncio.to_thread(mrecordlog, "dump", directory)).code == 0
+
+
+def test_reading_commands_write_nothing(tmp_path: Path) -> None:
+    """verify, inspect and dump leave every byte and every name as it was, torn tail included."""
+    directory = build(tmp_path / "wal", three_queues)
+    (directory / "CLOSED").unlink()
+    last = damage.last_segment(directory)
+    damage.write_at(last, damage.batch_ends(last)[-1], b"half a batch")
+    before = damage.snapshot(directory)
+    for command in ("verify", "inspect", "dump"):
+        assert mrecordlog(command, directory).code == 0
+    assert damage.snapshot(directory) == before

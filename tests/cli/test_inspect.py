@@ -1,0 +1,97 @@
+"""What segments hold and who keeps them, on the screen and as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.engine.survey import survey
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from tests import damage
+from tests.cli.running import build, mrecordlog, three_queues
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return build(tmp_path / "wal", three_queues)
+
+
+def test_live_and_dead_bytes_of_each_segment_add_up(directory: Path) -> None:
+    """What inspect counts as live is what a reader sees; the rest was appended and is dead."""
+    found = survey(OsFileSystem(), str(directory))
+    with ReadOnlyLog.open(directory) as log:
+        summaries = log.summary()
+        report = log.recovery_report
+    assert {queue.name: (queue.records, queue.bytes) for queue in found.queues} == {
+        name: (summary.records, summary.bytes) for name, summary in summaries.items()
+    }
+    assert sum(segment.records for segment in found.segments) == report.records
+    assert sum(segment.bytes for segment in found.segments) == report.bytes
+    assert sum(segment.batches for segment in found.segments) == report.batches
+    assert [segment.written_bytes for segment in found.segments] == [
+        damage.batch_ends(path)[-1] for path in damage.segments(directory)
+    ]
+
+
+def test_pins_names_the_queue_that_keeps_segments(directory: Path) -> None:
+    """One record of a quiet queue keeps everything up to where the next live record lies."""
+    (pin,) = survey(OsFileSystem(), str(directory)).pins()
+    assert (pin.queue, pin.first_position, pin.first, pin.last) == ("audit", 0, 0, 1)
+    lines = mrecordlog("inspect", directory, "--pins").out.splitlines()
+    assert lines[3].startswith("0 |A.....") and lines[3].endswith("| audit")
+    assert lines[5].startswith("2 |BBBB") and lines[5].endswith("| orders")
+    assert lines[-1].startswith("segments 0-1 are kept only by audit (first position 0): ")
+
+
+def test_the_table_has_a_line_for_each_segment(directory: Path) -> None:
+    """Numbers, not colours: plain text without a terminal."""
+    ran = mrecordlog("inspect", directory)
+    assert (ran.code, ran.err) == (0, "")
+    assert "\x1b" not in ran.out
+    rows = [line.split() for line in ran.out.splitlines()[4:]]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
+    assert [row[4:6] for row in rows] == [["13", "1"], ["12", "0"], ["12", "6"], ["4", "4"]]
+
+
+def test_json_holds_everything(directory: Path) -> None:
+    """For scripts: one object."""
+    facts = json.loads(mrecordlog("inspect", directory, "--json").out)
+    assert facts["closed"] is True
+    assert facts["pins"][0]["queue"] == "audit"
+    assert facts["segments"][2]["live"] == {"orders": {"records": 6, "bytes": 60_000}}
+
+
+def test_a_damaged_log_is_shown_all_the_same(directory: Path) -> None:
+    """inspect only shows; the segment with damage is marked."""
+    path = damage.segments(directory)[1]
+    damage.flip_byte(path, 20_000)
+    ran = mrecordlog("inspect", directory)
+    assert ran.code == 0
+    marked = [line for line in ran.out.splitlines() if "DAMAGED" in line]
+    assert [line.split()[0] for line in marked] == ["1"]
+
+
+async def test_a_log_in_use_can_be_inspected(log: MultiRecordLog, directory: Path) -> None:
+    """No lock is taken and nothing is written."""
+    await log.append_record("q", None, b"hello")
+    found = await asyncio.to_thread(survey, OsFileSystem(), str(directory))
+    assert (found.closed, found.queues[0].records) == (False, 1)
+
+
+def test_a_queue_that_was_deleted_keeps_nothing(tmp_path: Path) -> None:
+    """Its records are dead, and the queue made anew under its name begins at its own."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await log.create_queue("q")
+        await log.append_record("q", None, b"old")
+        await log.delete_queue("q")
+        await log.create_queue("q")
+        await log.append_record("q", None, b"n")
+
+    found = survey(OsFileSystem(), str(build(tmp_path / "wal", fill)))
+    assert [(queue.records, queue.bytes) for queue in found.queues] == [(1, 1)]
+    assert sum(segment.records for segment in found.segments) == 2

@@ -1,0 +1,38 @@
+"""verify: a healthy log with its numbers, a damaged one with every place and what it means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests import damage
+from tests.cli.running import build, mrecordlog, three_queues
+
+
+def test_a_healthy_log_is_fine(tmp_path: Path) -> None:
+    """Everything is counted, and reading speed is told."""
+    ran = mrecordlog("verify", build(tmp_path / "wal", three_queues))
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("fine: 4 segments, 46 batches, 41 records of 390.6 KiB\nread ")
+    assert "GB/s" in ran.out
+
+
+def test_all_damage_is_listed_not_only_the_first(tmp_path: Path) -> None:
+    """Reading stops at the first place, but every place is shown."""
+    directory = build(tmp_path / "wal", three_queues)
+    for path in damage.segments(directory)[:2]:
+        damage.flip_byte(path, 20_000)
+    ran = mrecordlog("verify", directory)
+    assert ran.code == 3
+    assert [line.split()[1] for line in ran.out.splitlines() if line.startswith("damage: ")] == [
+        path.name for path in damage.segments(directory)[:2]
+    ]
+    assert "open refuses this log and changes nothing" in ran.out
+    facts = json.loads(mrecordlog("verify", directory, "--json").out)
+    assert (facts["ok"], len(facts["damage"])) == (False, 2)
+
+
+def test_json_of_a_healthy_log(tmp_path: Path) -> None:
+    """One object for scripts."""
+    facts = json.loads(mrecordlog("verify", build(tmp_path / "wal", three_queues), "--json").out)
+    assert (facts["ok"], facts["records"], facts["clean"]) == (True, 41, True)
