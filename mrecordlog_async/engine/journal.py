@@ -46,7 +46,8 @@ RESERVE_BYTES = 64 * KIB
 """Space behind every batch that only truncate and delete may use, so that they get through on a full disk."""
 
 JOIN_BYTES_MAX = 256 * KIB
-"""Smaller batches are joined into one buffer: cheaper than handing many to the kernel."""
+JOIN_BUFFER_BYTES = 1 * KIB
+"""Batches below the first, or of buffers below the second on average, are joined: cheaper than many small ones."""
 
 
 class FatalError(Exception):
@@ -162,14 +163,14 @@ class Journal:
         """
         begun = time.perf_counter()
         records = build(order.records)
-        bodies = [encode_record(record) for record in records]
-        buffers, end = self._encode(bodies, order.oldest_segment)
+        encoded = [encode_record(record) for record in records]
+        buffers, end = self._encode(encoded, order.oldest_segment)
         rolled = order.may_roll and self._is_full(end)
         if order.needs_space:
             self.prepare_spare(sum(entry_bytes(record.name) for record in records if type(record) is Create))
         if rolled:
             self.roll(order.oldest_segment)
-            buffers, end = self._encode(bodies, order.oldest_segment)
+            buffers, end = self._encode(encoded, order.oldest_segment)
         self._reserve(end, order.needs_space)
         return self._write(records, buffers, end, order, rolled, begun)
 
@@ -286,13 +287,13 @@ class Journal:
 
     # Steps.
 
-    def _encode(self, bodies: Sequence[bytes], oldest_segment: int | None) -> tuple[list[Buffer], int]:
+    def _encode(self, records: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:
         """Cut a batch into frames behind the last one; return the buffers and the offset behind its COMMIT."""
         at = self.at
         buffers: list[Buffer] = []
         offset = at.end
-        for body in bodies:
-            offset = encode_frames(body, offset, self._seed, buffers)
+        for parts in records:
+            offset = encode_frames(parts, offset, self._seed, buffers)
         oldest = at.segment if oldest_segment is None else oldest_segment
         commit = Commit(self._log_id, at.last_batch + 1, at.durable_batch, at.end, oldest, time.time_ns())
         return buffers, encode_unsplit(encode_commit(commit), offset, self._seed, buffers)
@@ -326,7 +327,7 @@ class Journal:
     ) -> Receipt:
         at = self.at
         written = end - at.end
-        if written <= JOIN_BYTES_MAX:
+        if written <= max(JOIN_BYTES_MAX, JOIN_BUFFER_BYTES * len(buffers)):
             buffers = [b"".join(buffers)]
         try:
             self._file.write(buffers, at.end)
@@ -403,7 +404,7 @@ def create_anew(files: FileSystem, path: str) -> int:
         return files.create(path)
 
 
-def write_head(file: SegmentFile, header: SegmentHeader, table: bytes) -> int:
+def write_head(file: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:
     """Write a segment's header and table; return the offset where its first batch begins."""
     buffers: list[Buffer] = [encode_header(header)]
     end = encode_frames(table, HEADER_BYTES, segment_seed(header.log_id, header.segment), buffers)
@@ -413,7 +414,7 @@ def write_head(file: SegmentFile, header: SegmentHeader, table: bytes) -> int:
 
 
 def make_first_segment(
-    files: FileSystem, directory: str, directory_handle: int, log_id: bytes, table: bytes
+    files: FileSystem, directory: str, directory_handle: int, log_id: bytes, table: Sequence[Buffer]
 ) -> tuple[SegmentFile, int]:
     """Make segment 0 of a new log, durable with its name; return it and the offset where its first batch begins."""
     path = f"{directory}/{segment_name(0)}"

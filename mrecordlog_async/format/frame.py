@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -62,24 +63,27 @@ def block_left(offset: int) -> int:
     return BLOCK_BYTES - offset % BLOCK_BYTES
 
 
-def encode_frames(body: bytes, offset: int, seed: int, out: list[Buffer]) -> int:
-    """Cut the log record *body* into frames from *offset* on, put them on *out*, return the offset behind."""
-    length = len(body)
+def encode_frames(parts: Sequence[Buffer], offset: int, seed: int, out: list[Buffer]) -> int:
+    """Cut the log record that *parts* make up into frames from *offset* on, put them on *out*, return their end.
+
+    Parts are not joined: a run of a mebibyte costs no copy here.
+    """
+    length = sum(map(len, parts))
     left = block_left(offset)
     if left < FRAME_HEADER_BYTES:
         out.append(bytes(left))
         offset += left
         left = BLOCK_BYTES
     if length <= left - FRAME_HEADER_BYTES:
-        return _put(FULL, body, offset, seed, out)
-    view = memoryview(body)
-    kind, start = FIRST, 0
-    while start < length or kind == FIRST:
-        stop = start + block_left(offset) - FRAME_HEADER_BYTES
-        if stop >= length:
-            kind = LAST
-        offset = _put(kind, view[start:stop], offset, seed, out)
-        kind, start = MIDDLE, stop
+        return _put(FULL, parts, length, offset, seed, out)
+    kind, rest = FIRST, list(parts)
+    while length or kind == FIRST:
+        room = block_left(offset) - FRAME_HEADER_BYTES
+        if room >= length:
+            kind, room = LAST, length
+        piece, rest = _split(rest, room)
+        offset = _put(kind, piece, room, offset, seed, out)
+        kind, length = MIDDLE, length - room
     return offset
 
 
@@ -90,8 +94,9 @@ def encode_unsplit(body: bytes, offset: int, seed: int, out: list[Buffer]) -> in
         out.append(bytes(left))
         offset += left
     elif left < FRAME_HEADER_BYTES + len(body):
-        offset = _put(FILLER, bytes(left - FRAME_HEADER_BYTES), offset, seed, out)
-    return _put(FULL, body, offset, seed, out)
+        filling = left - FRAME_HEADER_BYTES
+        offset = _put(FILLER, (bytes(filling),), filling, offset, seed, out)
+    return _put(FULL, (body,), len(body), offset, seed, out)
 
 
 def frames_bytes_max(body_bytes: int) -> int:
@@ -129,9 +134,21 @@ def read_frame(piece: memoryview, base: int, at: int, seed: int) -> Frame | None
     return Frame(base + at, base + start + length, kind, payload)
 
 
-def _put(kind: int, payload: Buffer, offset: int, seed: int, out: list[Buffer]) -> int:
-    length = len(payload)
-    checksum = crc32c(payload, crc32c(_CHECKED.pack(offset, length, kind), seed))
+def _put(kind: int, parts: Sequence[Buffer], length: int, offset: int, seed: int, out: list[Buffer]) -> int:
+    checksum = crc32c(_CHECKED.pack(offset, length, kind), seed)
+    for part in parts:
+        checksum = crc32c(part, checksum)
     out.append(_HEADER.pack(checksum, length, kind))
-    out.append(payload)
+    out += parts
     return offset + FRAME_HEADER_BYTES + length
+
+
+def _split(parts: list[Buffer], length: int) -> tuple[list[Buffer], list[Buffer]]:
+    """Part *parts* behind *length* bytes, without a copy."""
+    for index, part in enumerate(parts):
+        if length < len(part):
+            view = memoryview(part)
+            head = [view[:length]] if length else []
+            return [*parts[:index], *head], [view[length:], *parts[index + 1 :]]
+        length -= len(part)
+    return parts, []

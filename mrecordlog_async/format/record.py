@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
 
 QUEUES, CREATE, DELETE, APPEND, TRUNCATE, COMMIT = range(1, 7)
@@ -96,14 +97,14 @@ class RecordError(ValueError):
     """The bytes of a valid frame are no log record that this version knows."""
 
 
-def encode_table(table: Table) -> bytes:
+def encode_table(table: Table) -> tuple[Buffer, ...]:
     """Encode the QUEUES record."""
     parts = [_QUEUES.pack(QUEUES, table.next_queue_id, len(table.entries))]
     for entry in table.entries:
         name = entry.name.encode()
         parts.append(_QUEUES_ENTRY.pack(entry.id, entry.start, entry.next, len(name)))
         parts.append(name)
-    return b"".join(parts)
+    return (b"".join(parts),)
 
 
 def entry_bytes(name: str) -> int:
@@ -111,18 +112,18 @@ def entry_bytes(name: str) -> int:
     return _QUEUES_ENTRY.size + len(name.encode())
 
 
-def encode_record(record: LogRecord) -> bytes:
-    """Encode a log record that belongs into a batch."""
+def encode_record(record: LogRecord) -> tuple[Buffer, ...]:
+    """Encode a log record that belongs into a batch, as parts to be written one behind the other."""
     if type(record) is Append:
         run = record.run
         head = _APPEND.pack(APPEND, record.id, run.first_position, run.records)
-        return b"".join((head, run.offsets, run.payload))
+        return head, run.offsets, run.payload
     if type(record) is Truncate:
-        return _TRUNCATE.pack(TRUNCATE, record.id, record.position)
+        return (_TRUNCATE.pack(TRUNCATE, record.id, record.position),)
     if type(record) is Create:
-        return _CREATE.pack(CREATE, record.id) + record.name.encode()
+        return (_CREATE.pack(CREATE, record.id), record.name.encode())
     assert type(record) is Delete
-    return _DELETE.pack(DELETE, record.id)
+    return (_DELETE.pack(DELETE, record.id),)
 
 
 def encode_commit(commit: Commit) -> bytes:

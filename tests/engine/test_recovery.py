@@ -388,7 +388,7 @@ def forge_batch(path: Path, bodies: list[bytes]) -> None:
     buffers: list[bytes | memoryview] = []
     offset = end
     for body in bodies:
-        offset = encode_frames(body, offset, seed, buffers)
+        offset = encode_frames([body], offset, seed, buffers)
     commit = Commit(header.log_id, header.first_batch + batches, 0, end, 0, 0)
     encode_unsplit(encode_commit(commit), offset, seed, buffers)
     damage.write_at(path, end, b"".join(buffers))

@@ -111,7 +111,7 @@ def test_frames_out_of_order_are_malformed() -> None:
     first_block = data[:BLOCK_BYTES]
     list(parser.feed(first_block, 0))
     forged: list[Buffer] = []
-    encode_frames(b"\x03" + bytes(8), BLOCK_BYTES, SEED, forged)
+    encode_frames([b"\x03" + bytes(8)], BLOCK_BYTES, SEED, forged)
     with pytest.raises(MalformedError):
         list(parser.feed(b"".join(forged), BLOCK_BYTES))
 
