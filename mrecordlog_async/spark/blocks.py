@@ -20,6 +20,9 @@ from mrecordlog_async.model import Run
 BATCH_RECORDS = 16_384
 BATCH_BYTES = 16 << 20
 
+RAMP_RECORDS_MIN = 2_048
+"""From here on a call into pyarrow.compute (50 to 100 µs where pandas is missing) beats counting at 27 ns a record."""
+
 READ_SCHEMA = pa.schema(
     [
         pa.field("server", pa.string()),
@@ -66,15 +69,27 @@ def record_batches(server: str, blocks: Iterable[Block], *, payload: bool = True
 
 
 def _record_batch(server: str, blocks: list[Block], payload: bool) -> pa.RecordBatch:
-    records = sum(block.records for block in blocks)
+    spans = _spans(blocks)
     columns: list[Any] = [
-        _constant(server, records),
-        _join([_constant(block.queue, block.records) for block in blocks]),
-        _positions(blocks),
+        _constant(server, sum(records for _, _, records in spans)),
+        _join([_constant(queue, records) for queue, _, records in spans]),
+        _join([_positions(first, records) for _, first, records in spans]),
     ]
     if payload:
         columns.append(_join([_payloads(block) for block in blocks]))
     return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA if payload else POSITIONS_SCHEMA)
+
+
+def _spans(blocks: list[Block]) -> list[tuple[str, int, int]]:
+    """Return (queue, first position, records) of blocks that follow each other, taken together."""
+    spans: list[tuple[str, int, int]] = []
+    for block in blocks:
+        queue, first, records = spans[-1] if spans else ("", 0, 0)
+        if spans and queue == block.queue and first + records == block.first_position:
+            spans[-1] = (queue, first, records + block.records)
+        else:
+            spans.append((block.queue, block.first_position, block.records))
+    return spans
 
 
 def _payloads(block: Block) -> Any:
@@ -85,16 +100,22 @@ def _payloads(block: Block) -> Any:
     return column
 
 
-def _positions(blocks: list[Block]) -> Any:
-    return _join([pc.add(_ramp(block.records), block.first_position) for block in blocks])
+def _positions(first: int, records: int) -> Any:
+    if records < RAMP_RECORDS_MIN:
+        return _wrap(array("q", range(first, first + records)))
+    return pc.add(_counted(_power_of_two(records)).slice(0, records), first)
 
 
 def _constant(text: str, records: int) -> Any:
-    return _repeated(text, 1 << (records - 1).bit_length()).slice(0, records)
+    return _repeated(text, _power_of_two(records)).slice(0, records)
 
 
-def _ramp(records: int) -> Any:
-    return _counted(1 << (records - 1).bit_length()).slice(0, records)
+def _power_of_two(records: int) -> int:
+    return 1 << (records - 1).bit_length()
+
+
+def _wrap(positions: array[int]) -> Any:
+    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
 
 
 # Both are the same for block after block: made once and sliced, they cost 1 % of what filling them each time does.
@@ -105,7 +126,7 @@ def _repeated(text: str, size: int) -> Any:
 
 @lru_cache(maxsize=8)
 def _counted(size: int) -> Any:
-    return pa.Array.from_buffers(pa.int64(), size, [None, pa.py_buffer(array("q", range(size)))])
+    return _wrap(array("q", range(size)))
 
 
 def _join(columns: list[Any]) -> Any:

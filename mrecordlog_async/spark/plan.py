@@ -255,15 +255,11 @@ def pack(server: str, ranges: Iterable[Range], size: PartitionSize) -> list[Part
         rest: Range | None = each if each.records else None
         while rest is not None:
             head, tail = _cut(rest, cost, records)
-            if gathered and head.records > records:
-                head, tail = rest, None
-                partitions.append(Partition(server, tuple(gathered)))
-                gathered, cost, records = [], size.cost, size.records
-                continue
-            _gather(gathered, head)
-            cost, records, rest = cost - _cost(head), records - head.records, tail
-            # What is left of a partition that is nearly full would only buy a crumb of the next range.
-            if cost <= size.cost // 16 or records <= 0:
+            fits = head.records <= records or not gathered
+            if fits:
+                _gather(gathered, head)
+                cost, records, rest = cost - _cost(head), records - head.records, tail
+            if not fits or cost <= 0 or records <= 0:
                 partitions.append(Partition(server, tuple(gathered)))
                 gathered, cost, records = [], size.cost, size.records
     if gathered:

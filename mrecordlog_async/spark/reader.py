@@ -48,7 +48,7 @@ class LogReader(DataSourceReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._fleet = Fleet(options)
+        self.fleet = Fleet(options)
         self._servers: set[str] | None = None
         self._queues: set[str] | None = None
         self._lo = 0
@@ -57,16 +57,16 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Fix what is read, and cut it into what tasks read."""
         try:
-            found = self._fleet.partitions(self._wanted(self._fleet.listings()))
+            found = self.fleet.partitions(self._wanted(self.fleet.listings()))
         finally:
-            self._fleet.close()
+            self.fleet.close()
         return [PlannedPartition(partition) for partition in found] or [NothingPartition()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition; all of them, or an error that makes Spark run the task again."""
         if not isinstance(partition, PlannedPartition):
             return iter(())
-        return read_partition(self._fleet, partition.value, payload=self._options.payload)
+        return read_partition(self.fleet, partition.value, payload=self._options.payload)
 
     def _wanted(self, listings: dict[str, Listing]) -> Iterator[tuple[str, str, int, int, int]]:
         options, losses, found = self._options, list[str](), list[tuple[str, str, int, int, int]]()
@@ -82,7 +82,7 @@ class LogReader(DataSourceReader):
                 lo, hi = max(lo, self._lo), min(hi, self._hi)
                 if lo < hi:
                     found.append((server, queue, summary.id, lo, hi))
-        self._fleet.report_losses(losses)
+        self.fleet.report_losses(losses)
         return iter(found)
 
 

@@ -1,0 +1,169 @@
+"""How fast Spark reads and drains a log: `python benchmarks/spark_throughput.py`.
+
+A service in a process of its own holds records of 200 bytes in 8 queues. Spark, with two cores of the same machine,
+reads them into `noop` as this package does (Arrow RecordBatches made from runs) and as most Python sources do (tuples),
+reads the same rows from Parquet, and drains the log into Parquet. Each is the best of several runs in a warm session;
+the service, Spark's JVM and its Python workers share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from mrecordlog_async.model import Run
+from mrecordlog_async.spark.client import ServiceClient
+from mrecordlog_async.spark.drain import run_drain
+from mrecordlog_async.spark.guards import DrainJob
+from mrecordlog_async.spark.options import Server
+from mrecordlog_async.spark.reader import LogReader
+from mrecordlog_async.spark.session import spark_session
+from mrecordlog_async.spark.source import RecordLogDataSource
+
+QUEUES = 8
+APPEND_RECORDS = 5_000
+
+
+class TupleReader(DataSourceReader):
+    """Reads the same partitions, and yields a Python tuple a record."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan as the original does."""
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Cut every record out."""
+        value = partition.value
+        client = self._reader.fleet.client(value.server)
+        for block in client.fetch(value):
+            for position, payload in block.run().each():
+                yield value.server, block.queue, position, payload
+        client.close()
+
+
+class TupleSource(RecordLogDataSource):
+    """The data source without Arrow, to compare with."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(...)`."""
+        return "mrecordlog_tuples"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads tuples."""
+        return TupleReader(LogReader(self.parsed))
+
+
+def fill(url: str, records: int, payload_bytes: int, random_bytes: int) -> None:
+    """Append *records* to the queues, spread evenly."""
+    client = ServiceClient(Server("log", url), token=None, timeout_seconds=60, retries=5)
+    rest = bytes(payload_bytes - random_bytes)
+    for index in range(records // APPEND_RECORDS):
+        noise = os.urandom(random_bytes * APPEND_RECORDS)
+        payloads = [noise[at : at + random_bytes] + rest for at in range(0, len(noise), random_bytes)]
+        client.append(f"queue-{index % QUEUES}", [Run.of(0, payloads)], position=None, create=True)
+    client.close()
+
+
+def best(runs: int, work: Callable[[], None]) -> float:
+    """Return the seconds of the fastest of *runs*."""
+    taken = []
+    for _ in range(runs):
+        begun = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
+
+
+def measure(session: SparkSession, url: str, place: Path, arguments: argparse.Namespace) -> list[tuple[str, float]]:
+    """Run everything; return (what, seconds of the best run), our own read first."""
+
+    def read(name: str) -> None:
+        session.read.format(name).option("servers", url).load().write.format("noop").mode("overwrite").save()
+
+    def read_parquet() -> None:
+        session.read.parquet(str(place / "copy")).write.format("noop").mode("overwrite").save()
+
+    session.dataSource.register(TupleSource)
+    session.read.format("mrecordlog").option("servers", url).load().write.parquet(str(place / "copy"))
+    return [
+        ("log to noop, RecordBatches", best(arguments.runs, lambda: read("mrecordlog"))),
+        ("log to noop, tuples", best(2, lambda: read("mrecordlog_tuples"))),
+        ("the same rows, Parquet to noop", best(arguments.runs, read_parquet)),
+        ("log to Parquet, drained in one trigger", drain(session, url, place, arguments)),
+    ]
+
+
+def drain(session: SparkSession, url: str, place: Path, arguments: argparse.Namespace) -> float:
+    """Return the seconds of the fastest whole drain, query start and fsync included; the last one truncates."""
+    taken = []
+    for run in range(arguments.runs):
+        target = place / f"drain-{run}"
+        job = DrainJob(
+            f"log={url}",
+            str(target / "out"),
+            str(target / "checkpoint"),
+            truncate=run == arguments.runs - 1,
+            options={"maxRecordsPerTrigger": str(arguments.records), "maxBytesPerTrigger": str(1 << 40)},
+        )
+        taken.append(run_drain(session, job).seconds)
+    return min(taken)
+
+
+def main() -> None:
+    """Start a service, fill it, measure, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--payload-bytes", type=int, default=200)
+    parser.add_argument("--random-bytes", type=int, default=50, help="of each payload; the rest compresses well")
+    parser.add_argument("--runs", type=int, default=5)
+    arguments = parser.parse_args()
+    place = Path(tempfile.mkdtemp(prefix="mrecordlog-spark-"))
+    command = [sys.executable, "-m", "mrecordlog_async", "serve", str(place / "wal"), "--port", "0"]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        found = re.search(r"http://\S+", server.stderr.readline())
+        assert found is not None, "the service did not start"
+        fill(found[0], arguments.records, arguments.payload_bytes, arguments.random_bytes)
+        session = spark_session("throughput", master="local[2]", settings={"spark.ui.enabled": "false"})
+        session.sparkContext.setLogLevel("ERROR")
+        results = measure(session, found[0], place, arguments)
+        session.stop()
+    finally:
+        server.terminate()
+        server.wait()
+        shutil.rmtree(place, ignore_errors=True)
+    print_table(results, arguments)
+
+
+def print_table(results: list[tuple[str, float]], arguments: argparse.Namespace) -> None:
+    """Print records/s, MB/s and how many times as long as our own read each took."""
+    records, size = arguments.records, arguments.payload_bytes
+    print(
+        f"\n{records:,} records of {size} bytes, {arguments.random_bytes} of them random; {QUEUES} queues; local[2]\n"
+    )
+    print("| | seconds | records/s | MB/s | time against the first |\n|---|---|---|---|---|")
+    for name, seconds in results:
+        rate = records / seconds
+        print(f"| {name} | {seconds:.2f} | {rate:,.0f} | {rate * size / 1e6:,.0f} | {seconds / results[0][1]:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
