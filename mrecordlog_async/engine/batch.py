@@ -7,8 +7,10 @@ Positions are given in arrival order. What the batch's own commands change is se
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from mrecordlog_async.engine.commands import (
@@ -90,17 +92,17 @@ def build(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
 
 def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
     """Join *payloads* into runs of about `RUN_BYTES`; a larger payload gets one of its own."""
-    sizes = list(map(len, payloads))
-    if sum(sizes) + OFFSET_BYTES * len(sizes) <= RUN_BYTES:
+    records = len(payloads)
+    if records == 1:
         return [Run.of(first_position, payloads)]
+    ends = list(accumulate(map(OFFSET_BYTES.__add__, map(len, payloads)), initial=0))
     runs = []
-    start, room = 0, RUN_BYTES
-    for index, size in enumerate(sizes):
-        room -= size + OFFSET_BYTES
-        if room < 0 and index > start:
-            runs.append(Run.of(first_position + start, payloads[start:index]))
-            start, room = index, RUN_BYTES - size - OFFSET_BYTES
-    runs.append(Run.of(first_position + start, payloads[start:]))
+    start = 0
+    while start < records:
+        stop = max(bisect_right(ends, ends[start] + RUN_BYTES) - 1, start + 1)
+        part = payloads if stop - start == records else payloads[start:stop]
+        runs.append(Run.of(first_position + start, part))
+        start = stop
     return runs
 
 

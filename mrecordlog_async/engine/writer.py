@@ -19,7 +19,7 @@ from aiofiles.os import wrap
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.batch import Answer, Plan, plan
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command
-from mrecordlog_async.engine.journal import Journal, Order, Receipt
+from mrecordlog_async.engine.journal import FatalError, Journal, Order, Receipt
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.errors import LogFailedError, LogFullError
 from mrecordlog_async.format import record as log_record
@@ -362,7 +362,7 @@ class Writer:
     def _fail(self, error: BaseException) -> None:
         """Stop for good: whether this batch was stored is not known, what waits behind it was not."""
         self.failure = error
-        cause = str(error) or type(error).__name__
+        cause = str(error) if isinstance(error, FatalError) else f"{type(error).__name__}: {error}"
         unknown = LogFailedError(cause, "unknown")
         never = LogFailedError(cause)
         unknown.__cause__ = never.__cause__ = error
