@@ -146,7 +146,7 @@ class Writer:
         self._settle(batch.immediate)
         self._early_roll = True
         waiting = [command for command in others if self._may_wait(command, refusal)]
-        self._refuse([command for command in others if command not in waiting], refusal)
+        self._refuse([command for command in others if not self._may_wait(command, refusal)], refusal)
         if waiting:
             self._admission.hold(waiting)
             self._starve()
