@@ -69,8 +69,7 @@ def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaita
     async def expect(request: web.Request) -> web.StreamResponse | None:
         try:
             service.guard.check(request, open_to_all=route.open_to_all)
-            if (request.content_length or 0) > service.options.body_bytes:
-                await service.bodies.receive(request)
+            service.bodies.check(request)
         except ProblemError as problem:
             response = problem.response()
             response.force_close()

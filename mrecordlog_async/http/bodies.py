@@ -34,11 +34,7 @@ class Bodies:
     async def receive(self, request: web.BaseRequest, bytes_max: int | None = None) -> bytes:
         """Return the whole body of *request*."""
         limit = self._options.body_bytes if bytes_max is None else bytes_max
-        if "Content-Encoding" in request.headers:
-            raise ProblemError(415, "encoding", "compressed bodies are not taken: send it as it is")
-        length = request.content_length
-        if length is not None and length > limit:
-            raise _closing(too_large(length, limit, "body bytes"))
+        length = self.check(request, limit)
         content = request.content
         if content.is_eof():
             body = content.read_nowait()
@@ -46,6 +42,16 @@ class Bodies:
                 raise too_large(len(body), limit, "body bytes")
             return body
         return await self._receive_slowly(request, length, limit)
+
+    def check(self, request: web.BaseRequest, limit: int | None = None) -> int | None:
+        """Refuse what the headers alone give away; return the length that they announce."""
+        if "Content-Encoding" in request.headers:
+            raise ProblemError(415, "encoding", "compressed bodies are not taken: send it as it is")
+        length = request.content_length
+        bytes_max = self._options.body_bytes if limit is None else limit
+        if length is not None and length > bytes_max:
+            raise _closing(too_large(length, bytes_max, "body bytes"))
+        return length
 
     async def _receive_slowly(self, request: web.BaseRequest, length: int | None, limit: int) -> bytes:
         body = bytearray()

@@ -52,7 +52,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         raise QueueNotFoundError(queue)
     length = request.content_length
     if length is None or length > ASK_ROOM_BYTES:
-        service.check_room(length or 0)
+        service.check_room(service.bodies.check(request) or 0)
     body = await service.bodies.receive(request)
     records = records_of(body, request.headers.get("Content-Type"), service.options.body_records)
     if position is not None and position + len(records) >= POSITION_LIMIT:
