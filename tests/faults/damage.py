@@ -5,13 +5,14 @@ The judge here knows the intact log: its batches, which of them vouch for which,
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from mrecordlog_async.format.frame import BLOCK_BYTES, FILLER, read_frame, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, decode_closed, decode_header
-from mrecordlog_async.format.record import COMMIT, Commit, decode_record
+from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, SegmentParser
 
 from .disk import SECTOR_BYTES, Disk
 from .driver import DIRECTORY, Run
@@ -25,7 +26,6 @@ class Batch(NamedTuple):
     """A batch of the intact last segment; durable: the highest one that it vouches for."""
 
     number: int
-    start: int
     commit: int
     end: int
     durable: int
@@ -62,18 +62,14 @@ class Intact:
             del files["CLOSED"]
         segments = sorted(name for name in files if name.startswith("wal-"))
         last = files[segments[-1]]
-        ends = {name: decode_header(files[after]).previous_end for name, after in zip(segments, segments[1:])}  # noqa: B905  # pairs
-        frames = list(_frames(last, end))
-        batches, start = [], frames[0][1] if frames else end
-        table_end = next(stop for _, stop, kind in frames if kind in (1, 4))
-        start = table_end
-        for begin, stop, _ in frames:
-            if last[begin + 7] == COMMIT and stop - begin == 7 + 57 and begin >= table_end:
-                commit = decode_record(last[begin + 7 : stop])
-                assert isinstance(commit, Commit)
-                batches.append(Batch(commit.batch, start, begin, stop, commit.durable_batch))
-                start = stop
-        assert start == end
+        ends = {name: decode_header(files[after]).previous_end for name, after in itertools.pairwise(segments)}  # pairs
+        header = decode_header(last[:HEADER_BYTES])
+        parser = SegmentParser(header.log_id, header.segment, header.first_batch)
+        batches = [
+            Batch(batch.commit.batch, batch.end - COMMIT_FRAME_BYTES, batch.end, batch.commit.durable_batch)
+            for batch in parser.feed(last, 0)
+        ]
+        table_end = parser.table_end
         unclosed: Files = {name: data for name, data in files.items() if name != "CLOSED"}
         states = [
             open_twice(on_disk({**unclosed, segments[-1]: last[:stop] + bytes(len(last) - stop)}), "intact")
@@ -167,7 +163,7 @@ def _with(intact: Intact, what: str, name: str, content: bytes) -> Damaged:
     """Describe the damage by comparing: first and last byte that differ; a missing byte is one unless it was zero."""
     old = intact.files[name]
     new = content.ljust(len(old), b"\0")
-    differ = [at for at in _differing(old, new)]
+    differ = list(_differing(old, new))
     start, stop = (differ[0], differ[-1] + 1) if differ else (len(old), len(old))
     if name != "CLOSED" and len(content) < intact.ends[name]:
         start = min(start, len(content))

@@ -84,7 +84,7 @@ class Explorer:
                 place = f"life {life_number}, before call {moment.number} ({moment.call})"
                 for name, plan in plans(moment.snapshot, chance, self.subsets):
                     self._judge(moment.snapshot, plan, verdict, moment.bounds, f"{place}, {name}", chance)
-                if self.deep_every and index % 5 == 0:
+                if self.deep_every and (index % 5 == 0 or moment.call == "sync"):
                     self._kill_read_cut(moment.snapshot, verdict, moment.bounds, place)
 
     def _judge(

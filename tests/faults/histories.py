@@ -21,12 +21,17 @@ BLOCK_BYTES = 32_768
 
 @dataclass(frozen=True)
 class Case:
-    """A history with the options of its log. early_roll_bytes: when an idle log with nothing live rolls."""
+    """A history with the options of its log.
+
+    early_roll_bytes: when an idle log with nothing live rolls. may_refuse: calls are refused although no call to the
+    disk fails (the disk is small, or the process dies).
+    """
 
     history: History
     policy: PersistPolicy = field(default_factory=PersistPolicy.always)
     limits: Limits = field(default_factory=Limits)
     early_roll_bytes: int = 1 << 20
+    may_refuse: bool = False
     capacity_bytes: int | None = None
 
     def run(self, fault: Fault | None = None, *, moments: bool = True) -> Run:
@@ -38,7 +43,11 @@ class Case:
     def run_as(self, run: Run, fault: Fault | None = None) -> Run:
         """Run it as *run*."""
         with early_roll(self.early_roll_bytes):
-            return run_history(self.history, run, fault)
+            run_history(self.history, run, fault)
+        if fault is None and not self.may_refuse:
+            wrong = [call for life in run.lives for call in life.model.calls if call.outcome in ("absent", "unknown")]
+            assert run.stopped is None and not wrong, f"{run.stopped!r}, {wrong[:1]}"
+        return run
 
 
 @contextmanager
@@ -129,7 +138,11 @@ async def recreated(run: Run) -> None:
     await run.create("a")
     await run.append("a", 30_000)
     await run.truncate("a", 0)
+    await run.create("c")
+    await run.delete("c")
+    await run.append("a", 30_000)
     await run.idle()
+    await run.create("c")
 
 
 async def idle_roll(run: Run) -> None:
@@ -298,14 +311,14 @@ CASES = {
     "recreated": Case(recreated),
     "idle roll": Case(idle_roll, early_roll_bytes=4_096),
     "reopened": Case(reopened),
-    "killed": Case(killed),
+    "killed": Case(killed, may_refuse=True),
     "cancelled": Case(cancelled),
     "large": Case(large),
     "many queues": Case(many_queues),
     "interval": Case(weak, PersistPolicy.interval(0.5)),
     "never": Case(weak, NEVER),
-    "never, killed": Case(killed, NEVER),
+    "never, killed": Case(killed, NEVER, may_refuse=True),
     "never, rolls": Case(rolls, NEVER),
-    "full disk": Case(full_disk, early_roll_bytes=4_096, capacity_bytes=420_000),
-    "disk limit": Case(full_disk, limits=Limits(disk_bytes=420_000), early_roll_bytes=4_096),
+    "full disk": Case(full_disk, early_roll_bytes=4_096, capacity_bytes=420_000, may_refuse=True),
+    "disk limit": Case(full_disk, limits=Limits(disk_bytes=420_000), early_roll_bytes=4_096, may_refuse=True),
 }

@@ -1,0 +1,329 @@
+"""Bugs put into the log on purpose, each by patching it from outside, and the part of the suite that must notice.
+
+Every one of them was in some log that people trusted. The product has no switches for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from mrecordlog_async.engine import journal as journal_module
+from mrecordlog_async.engine import opening, recovery
+from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.writer import Writer
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format import parse
+from mrecordlog_async.format.frame import encode_frames
+from mrecordlog_async.format.parse import Batch, SegmentParser
+from mrecordlog_async.format.record import Commit, Table
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.storage.segment import SegmentFile, segment_name
+
+from .damage import Intact, damages
+from .disk import Disk
+from .driver import SEGMENT_BYTES, Run, without_chance
+from .explore import Explorer
+from .histories import BLOCK_BYTES, CASES, COMMIT_OFFSET, Case, full_disk
+from .inject import faults, inject
+from .test_damage import _check, several_segments
+
+Hunt = Callable[[], None]
+
+
+class SeededBug(NamedTuple):
+    """A bug and the hunt that must end in an AssertionError while it is in."""
+
+    bug: Callable[[], AbstractContextManager[Any]]
+    hunt: Hunt
+
+
+# What the suite does, in small.
+
+
+def crash(*names: str, deep_every: int = 60, every: int = 1) -> Hunt:
+    """Explore the crash states of some histories."""
+
+    def hunt() -> None:
+        for name in names:
+            Explorer(deep_every=deep_every, subsets=2).explore(CASES[name].run(), every=every)
+
+    return hunt
+
+
+def fail(name: str, *calls: str) -> Hunt:
+    """Let every call of these names fail."""
+
+    def hunt() -> None:
+        names = CASES[name].run(moments=False).disk.call_names
+        for fault in faults(names):
+            if names[fault.at - 1] in calls:
+                inject(CASES[name], fault, Explorer())
+
+    return hunt
+
+
+def damage(case: Case) -> Hunt:
+    """Damage the log that a history leaves, everywhere."""
+
+    def hunt() -> None:
+        with without_chance():
+            intact = Intact.of(case.run(moments=False), closed=False)
+            for damaged in damages(intact):
+                _check(damaged, intact.verdict(damaged))
+
+    return hunt
+
+
+def room() -> None:
+    """Fill the disk: appends are refused, truncates get through, the log stays healthy."""
+    run = Case(full_disk, early_roll_bytes=4_096, may_refuse=True, capacity_bytes=200_000).run(moments=False)
+    assert any(call.outcome == "absent" for call in run.model.calls), "the disk was never full"
+    assert run.model.calls[-1].outcome == "answered", "the log did not survive a full disk"
+
+
+async def commit_at_the_end_of_a_block(run: Run) -> None:
+    """Two batches; the COMMIT of the second would cross the block's end."""
+    await run.open()
+    await run.create("a")
+    await run.append("a", 500)
+    assert run.log is not None
+    end = run.log._opened.journal.at.end
+    await run.append("a", BLOCK_BYTES - end - 30 - COMMIT_OFFSET)
+
+
+# The bugs.
+
+
+def no_fsync() -> AbstractContextManager[Any]:
+    return patch.object(SegmentFile, "sync", lambda self: None)
+
+
+def no_fsync_of_the_directory() -> AbstractContextManager[Any]:
+    return patch.object(Journal, "_sync_directory", lambda self: None)
+
+
+def parent_directory_not_synced() -> AbstractContextManager[Any]:
+    return patch.object(opening, "_sync_parent", lambda files, directory: None)
+
+
+def acknowledged_early() -> AbstractContextManager[Any]:
+    original = Writer._commit
+
+    async def commit(self: Writer, batch: Any, may_roll: bool = True) -> Any:
+        self._settle([answer for answer in batch.answers if not answer.counts])
+        return await original(self, batch, may_roll)
+
+    return patch.object(Writer, "_commit", commit)
+
+
+def stale_tail_not_zeroed() -> AbstractContextManager[Any]:
+    return patch.object(opening, "repair_tail", lambda files, handle, contents: None)
+
+
+def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any]:
+    def reclaimable(self: Journal) -> bool:
+        oldest = self._queues.pins.oldest()
+        return bool(self.older) and self.older[0][0] < (self.at.segment if oldest is None else oldest)
+
+    def must_name(self: Writer, oldest: int | None) -> bool:
+        return False
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(patch.object(Journal, "reclaimable", reclaimable))
+    stack.enter_context(patch.object(Writer, "_must_name_oldest", must_name))
+    return stack
+
+
+def failed_fsync_tried_again() -> AbstractContextManager[Any]:
+    original = SegmentFile.sync
+
+    def sync(self: SegmentFile) -> None:
+        try:
+            original(self)
+        except OSError:
+            original(self)
+
+    return patch.object(SegmentFile, "sync", sync)
+
+
+def cache_believed_after_a_failed_fsync() -> AbstractContextManager[Any]:
+    return patch.object(Disk, "forget_cache", lambda self, handle: None)
+
+
+def damage_cut_like_a_torn_tail() -> AbstractContextManager[Any]:
+    return patch.object(recovery, "find_commits", lambda *arguments: iter(()))
+
+
+def bad_frames_skipped() -> AbstractContextManager[Any]:
+    original_read, original_add = parse.read_frame, SegmentParser._add
+
+    def read(piece: memoryview, base: int, at: int, seed: int) -> Any:
+        frame = original_read(piece, base, at, seed)
+        if frame is None and any(piece[at:]):
+            while frame is None and at < len(piece):
+                at += 1
+                frame = original_read(piece, base, at, seed)
+        return frame
+
+    def add(self: SegmentParser, body: Any) -> Batch | None:
+        record = parse.decode_record(body)
+        if type(record) is Commit:
+            self.due_batch, self.end = record.batch, record.batch_offset
+        return original_add(self, body)
+
+    stack = contextlib.ExitStack()
+    stack.enter_context(patch.object(parse, "read_frame", read))
+    stack.enter_context(patch.object(SegmentParser, "_add", add))
+    return stack
+
+
+def part_of_a_batch_applied() -> AbstractContextManager[Any]:
+    original = SegmentParser.feed
+
+    def feed(self: SegmentParser, piece: Any, base: int) -> Iterator[Batch]:
+        yield from original(self, piece, base)
+        if self.stopped and self._records:
+            commit = Commit(self.log_id, self.due_batch, 0, self.end, 0, 0)
+            records, self._records = self._records, []
+            yield Batch(records, commit, self.end)
+
+    return patch.object(SegmentParser, "feed", feed)
+
+
+def old_segment_not_synced_on_roll() -> AbstractContextManager[Any]:
+    original = Journal.roll
+
+    def roll(self: Journal, oldest_segment: int | None) -> None:
+        with patch.object(self, "sync", lambda: 0.0):
+            original(self, oldest_segment)
+
+    return patch.object(Journal, "roll", roll)
+
+
+def header_published_before_its_file_is_durable() -> AbstractContextManager[Any]:
+    original = Journal._sync
+
+    def sync(self: Journal, file: SegmentFile) -> None:
+        if not file.path.endswith(".tmp"):
+            original(self, file)
+
+    return patch.object(Journal, "_sync", sync)
+
+
+def queue_id_reused() -> AbstractContextManager[Any]:
+    original = Queues.table
+
+    def table(self: Queues) -> Table:
+        entries = original(self).entries
+        return Table(max((entry.id + 1 for entry in entries), default=1_000), entries)
+
+    return patch.object(Queues, "table", table)
+
+
+def fold_that_looks_at_records() -> AbstractContextManager[Any]:
+    original = Queue.append
+
+    def append(self: Queue, segment: int, run: Any) -> None:
+        if not self.records and run.first_position >= self.next:
+            self.start = run.first_position
+        original(self, segment, run)
+
+    return patch.object(Queue, "append", append)
+
+
+def commit_split_over_a_block() -> AbstractContextManager[Any]:
+    def encode(body: bytes, offset: int, seed: int, out: Any) -> int:
+        return encode_frames([body], offset, seed, out)
+
+    return patch.object(journal_module, "encode_unsplit", encode)
+
+
+def closed_removed_without_fsync() -> AbstractContextManager[Any]:
+    def take_over(files: Any, directory: str, directory_handle: int, contents: Any) -> SegmentFile:
+        path = f"{directory}/{segment_name(contents.segment)}"
+        handle = files.open(path)
+        recovery.repair_tail(files, handle, contents)
+        if contents.closed:
+            files.unlink(f"{directory}/CLOSED")
+        return SegmentFile(files, path, handle, contents.end)
+
+    return patch.object(opening, "_take_over", take_over)
+
+
+def unsynced_batches_called_durable() -> AbstractContextManager[Any]:
+    original = Journal._encode
+
+    def encode(self: Journal, bodies: Any, oldest_segment: int | None) -> Any:
+        at = self.at
+        durable, at.durable_batch = at.durable_batch, at.last_batch
+        try:
+            return original(self, bodies, oldest_segment)
+        finally:
+            at.durable_batch = durable
+
+    return patch.object(Journal, "_encode", encode)
+
+
+def shown_before_it_is_durable() -> AbstractContextManager[Any]:
+    return patch.object(recovery, "_sync_for_readers", lambda files, handle: None)
+
+
+def space_not_reserved() -> AbstractContextManager[Any]:
+    def reserve(self: SegmentFile, end: int, limit: int) -> None:
+        self.reserved_bytes = max(self.reserved_bytes, end)
+
+    return patch.object(SegmentFile, "reserve", reserve)
+
+
+def damage_refused_after_touching() -> AbstractContextManager[Any]:
+    @contextmanager
+    def bug() -> Iterator[None]:
+        original = opening.read_log
+
+        def read_log(files: Any, directory: str, names: Any, **options: Any) -> Any:
+            try:
+                return original(files, directory, names, **options)
+            except CorruptionError:
+                files.unlink(f"{directory}/{max(name for name in names if name.startswith('wal-'))}")
+                raise
+
+        with patch.object(opening, "read_log", read_log):
+            yield
+
+    return bug()
+
+
+BUGS = {
+    bug.bug.__name__: bug
+    for bug in (
+        SeededBug(no_fsync, crash("concurrent")),
+        SeededBug(no_fsync_of_the_directory, crash("rolls")),
+        SeededBug(parent_directory_not_synced, crash("concurrent")),
+        SeededBug(acknowledged_early, crash("concurrent")),
+        SeededBug(stale_tail_not_zeroed, crash("concurrent")),
+        SeededBug(unlinked_before_the_commit_that_justifies_it, crash("rolls", every=3)),
+        SeededBug(failed_fsync_tried_again, fail("concurrent", "sync")),
+        SeededBug(cache_believed_after_a_failed_fsync, fail("concurrent", "sync")),
+        SeededBug(damage_cut_like_a_torn_tail, damage(Case(several_segments))),
+        SeededBug(bad_frames_skipped, damage(Case(several_segments))),
+        SeededBug(part_of_a_batch_applied, crash("concurrent")),
+        SeededBug(old_segment_not_synced_on_roll, crash("never, rolls")),
+        SeededBug(header_published_before_its_file_is_durable, crash("rolls")),
+        SeededBug(queue_id_reused, crash("recreated", every=3)),
+        SeededBug(fold_that_looks_at_records, crash("positions")),
+        SeededBug(commit_split_over_a_block, damage(Case(commit_at_the_end_of_a_block))),
+        SeededBug(closed_removed_without_fsync, crash("reopened")),
+        SeededBug(unsynced_batches_called_durable, crash("never")),
+        SeededBug(shown_before_it_is_durable, crash("killed")),
+        SeededBug(space_not_reserved, room),
+        SeededBug(damage_refused_after_touching, damage(Case(several_segments))),
+    )
+}
+"""Every bug by its name."""
+
+assert SEGMENT_BYTES == BLOCK_BYTES
