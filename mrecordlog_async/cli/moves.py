@@ -86,22 +86,18 @@ async def copy_queues(log: MultiRecordLog, queues: Iterable[QueueCopy]) -> int:
 @asynccontextmanager
 async def new_log(directory: str, segment_bytes: int = GIB) -> AsyncIterator[MultiRecordLog]:
     """Build a log that takes its name *directory* only when the block ends well; UsageError if the name is taken."""
-    directory, partial = _free_names(directory)
+    directory, partial = free_names(directory)
     async with MultiRecordLog.open(
         partial, persist_policy=PersistPolicy.never(), limits=BUILD_LIMITS, segment_bytes=segment_bytes
     ) as log:
         yield log
         # Close syncs as well, but has no way to say that it could not.
         await log.sync()
-    os.rename(partial, directory)
-    parent = os.open(os.path.dirname(directory), os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+    rename_durably(partial, directory)
 
 
-def _free_names(directory: str) -> tuple[str, str]:
+def free_names(directory: str) -> tuple[str, str]:
+    """Return the absolute name of a directory to be made and the one it is built under; UsageError if one is taken."""
     directory = os.path.abspath(directory)
     partial = directory + PARTIAL_SUFFIX
     if os.path.isdir(directory) and os.listdir(directory):
@@ -109,3 +105,18 @@ def _free_names(directory: str) -> tuple[str, str]:
     if os.path.lexists(partial):
         raise UsageError(f"{partial} is there, left by a run that was interrupted: remove it and try again")
     return directory, partial
+
+
+def rename_durably(partial: str, directory: str) -> None:
+    """Give a complete directory its name, and see to it that both outlast a power cut."""
+    _sync_directory(partial)
+    os.rename(partial, directory)
+    _sync_directory(os.path.dirname(directory))
+
+
+def _sync_directory(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
