@@ -6,19 +6,18 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import drain, load
-from mrecordlog_async.spark.guards import RefusedError
-from mrecordlog_async.spark.java import NoJavaError
-from mrecordlog_async.spark.options import OptionError
+from mrecordlog_async.spark.arguments import add_drain_arguments, add_load_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one job; return the exit code."""
     parser = argparse.ArgumentParser(prog="mrecordlog_async.spark", description="Jobs between logs and a lake.")
     subparsers = parser.add_subparsers(title="jobs", metavar="job", required=True)
-    for name, job in (("drain", drain), ("load", load)):
+    for name, add_arguments, job in (("drain", add_drain_arguments, drain), ("load", add_load_arguments, load)):
         subparser = subparsers.add_parser(name, description=job.__doc__)
-        job.add_arguments(subparser)
+        add_arguments(subparser)
         subparser.set_defaults(run=job.run)
     arguments = parser.parse_args(argv)
     try:
@@ -26,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return 130
-    except (RefusedError, OptionError, NoJavaError, OSError) as error:
+    except (RecordLogError, OSError) as error:
         print(f"mrecordlog: {error}", file=sys.stderr)
         return 1
 

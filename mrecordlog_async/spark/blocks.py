@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.http.wire import Block
 from mrecordlog_async.model import Run
 
@@ -35,7 +36,7 @@ POSITIONS_SCHEMA = READ_SCHEMA.remove(3)
 """Rows without their payload."""
 
 
-class MalformedRowsError(ValueError):
+class MalformedRowsError(RecordLogError, ValueError):
     """Rows that cannot be written as they are; the message says what would make them fit."""
 
 

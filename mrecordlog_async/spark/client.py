@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.http.wire import CONTENT_TYPE, Block, Decoder, QueueRuns, WireError, encode
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.spark.options import Server
@@ -30,21 +31,23 @@ LISTING_TIMEOUT_SECONDS = 10.0
 """A listing is small and asked before every batch: a server that is gone should be noticed soon."""
 
 
-class ServiceError(Exception):
-    """A service said no. status and code are for programs; facts holds the members of its problem document."""
+class ServiceError(RecordLogError):
+    """A service said no. status and code are for programs; problem is the document it sent."""
 
     def __init__(self, server: str, status: int, facts: Mapping[str, Any]) -> None:
         super().__init__(server, status, facts)
         self.server = server
         self.status = status
-        self.facts = facts
+        self.problem = facts
         self.code = str(facts.get("code", ""))
 
-    def __str__(self) -> str:
-        return f"server {self.server!r} answered {self.status}: {self.facts.get('detail') or self.facts.get('title')}"
+    def message(self) -> str:
+        """Say who answered what."""
+        said = self.problem.get("detail") or self.problem.get("title")
+        return f"server {self.server!r} answered {self.status}: {said}"
 
 
-class ServerDownError(Exception):
+class ServerDownError(RecordLogError):
     """A service could not be reached, or did not get ready, in all attempts."""
 
     def __init__(self, server: str, url: str, reason: str) -> None:
@@ -53,11 +56,12 @@ class ServerDownError(Exception):
         self.url = url
         self.reason = reason
 
-    def __str__(self) -> str:
+    def message(self) -> str:
+        """Say who is meant and what happened."""
         return f"server {self.server!r} at {self.url} cannot be reached: {self.reason}"
 
 
-class ShortAnswerError(Exception):
+class ShortAnswerError(RecordLogError):
     """A service delivered something else than what it had planned; nothing of it may be taken for complete."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import sys
 import time
@@ -14,10 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.client import ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.guards import DrainJob, LakeFiles, refuse_unsafe
-from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER, Options
+from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.plan import Offset
 from mrecordlog_async.spark.session import spark_session
 
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS = 1
+
+
+class JobFailedError(RecordLogError):
+    """The query failed; the message is the cause. What it had committed stays, the next run goes on from there."""
 
 
 @dataclass(slots=True)
@@ -157,39 +163,20 @@ def _summarize(options: Options, progress: Progress, seconds: float) -> Summary:
 # The command.
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command to argparse."""
-    parser.add_argument(
-        "--server", action="append", required=True, metavar="NAME=URL", help="a service; may be repeated"
-    )
-    parser.add_argument("--output", required=True, help="directory of the lake, on any file system that Spark knows")
-    parser.add_argument("--checkpoint", required=True, help="directory of the checkpoint; belongs to the output")
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument("--once", action="store_true", help="stop when everything that was there is stored (default)")
-    when.add_argument("--every", type=seconds_of, metavar="TIME", help="go on, a batch at most every 10s, 500ms, 1m …")
-    parser.add_argument("--format", choices=("parquet", "delta"), default="parquet", help="delta must be installed")
-    parser.add_argument("--partition-by", default="", metavar="COLUMNS", help="for example server,queue")
-    parser.add_argument("--subscribe", metavar="QUEUES", help="only these queues, separated by commas")
-    parser.add_argument("--subscribe-pattern", metavar="REGEX", help="only queues whose whole name matches")
-    parser.add_argument("--max-records-per-trigger", type=int, default=RECORDS_PER_TRIGGER, metavar="N")
-    parser.add_argument("--max-bytes-per-trigger", type=int, metavar="N")
-    parser.add_argument("--no-truncate", action="store_true", help="leave what is stored in the log")
-    parser.add_argument("--skip-down", action="store_true", help="go on without servers that cannot be reached")
-    parser.add_argument("--allow-data-loss", action="store_true", help="go on where records are gone, with a warning")
-    parser.add_argument("--token-file", help="file with the bearer token of the services")
-    parser.add_argument("--master", help="where Spark runs (default: as spark-submit says, else this machine)")
-    parser.add_argument("--json", action="store_true", help="the summary as one JSON object on standard output")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
+    from pyspark.errors import PySparkException
+
     job = job_of(arguments)
     session = spark_session(
         "mrecordlog drain", master=arguments.master, settings={"spark.ui.showConsoleProgress": "false"}
     )
     session.sparkContext.setLogLevel("ERROR")
     signal.signal(signal.SIGTERM, _interrupt)
-    summary = run_drain(session, job, lambda progress: print(progress.line(), file=sys.stderr, flush=True))
+    try:
+        summary = run_drain(session, job, lambda progress: print(progress.line(), file=sys.stderr, flush=True))
+    except PySparkException as error:
+        raise JobFailedError(cause_of(str(error))) from error
     print(json.dumps(asdict(summary)) if arguments.json else summary.line())
     session.stop()
     return 1 if summary.down and job.every_seconds is None else 0
@@ -219,20 +206,18 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
     )
 
 
+def cause_of(text: str) -> str:
+    """Find the sentence of ours in what Spark says of a failed query, or return what it says first."""
+    ours = re.findall(r"mrecordlog_async\.[\w.]*Error: (.+)", text)
+    return ours[-1] if ours else text.partition("\n")[0]
+
+
 def read_token(path: str | None) -> str | None:
     """Return the token in a file: its first line."""
     if path is None:
         return None
     with open(path, encoding="utf-8") as file:
         return file.readline().strip()
-
-
-def seconds_of(text: str) -> float:
-    """Read a time such as 10s, 500ms or 2m."""
-    for suffix, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0)):
-        if text.endswith(suffix):
-            return float(text.removesuffix(suffix)) * factor
-    raise AssertionError("every text ends with nothing")
 
 
 def _interrupt(number: int, frame: object) -> None:

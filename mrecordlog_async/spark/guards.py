@@ -17,13 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.options import OptionError, Options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class RefusedError(ValueError):
+class RefusedError(RecordLogError):
     """The job would lose data, or may; nothing was started."""
 
 

@@ -21,6 +21,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from mrecordlog_async.errors import RecordLogError
+
 JAVA_VERSION_MIN = 17
 
 _WRAPPER = """#!/bin/bash
@@ -33,7 +35,7 @@ exec {java} "${{arguments[@]}}"
 """
 
 
-class NoJavaError(RuntimeError):
+class NoJavaError(RecordLogError):
     """There is no Java that Spark could run on."""
 
 

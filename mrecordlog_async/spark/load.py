@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.spark.drain import read_token
+from mrecordlog_async.spark.drain import JobFailedError, cause_of, read_token
 from mrecordlog_async.spark.guards import RefusedError
 from mrecordlog_async.spark.session import spark_session
 
@@ -57,25 +57,20 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
 # The command.
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command to argparse."""
-    parser.add_argument("source", help="directory of Parquet files with the columns queue, position and payload")
-    parser.add_argument("--url", required=True, help="the service that they go to")
-    parser.add_argument("--from-server", metavar="NAME", help="only rows of this server")
-    parser.add_argument("--token-file", help="file with the bearer token of the service")
-    parser.add_argument("--master", help="where Spark runs (default: as spark-submit says, else this machine)")
-    parser.add_argument("--json", action="store_true", help="the summary as one JSON object on standard output")
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
+    from pyspark.errors import PySparkException
+
     session = spark_session(
         "mrecordlog load", master=arguments.master, settings={"spark.ui.showConsoleProgress": "false"}
     )
     session.sparkContext.setLogLevel("ERROR")
     begun = time.monotonic()
     token = read_token(arguments.token_file)
-    records = run_load(session, arguments.source, arguments.url, from_server=arguments.from_server, token=token)
+    try:
+        records = run_load(session, arguments.source, arguments.url, from_server=arguments.from_server, token=token)
+    except PySparkException as error:
+        raise JobFailedError(cause_of(str(error))) from error
     seconds = time.monotonic() - begun
     session.stop()
     text = f"loaded {records:,} records in {seconds:.1f} s"

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from mrecordlog_async.errors import RecordLogError
+
 DEFAULT_SERVER = "default"
 """The name of the server where the option `servers` is a bare address."""
 
@@ -29,7 +31,7 @@ Positions = Mapping[str, Mapping[str, int]]
 """server → queue → position, as `startingOffsets` and `endingOffsets` state it."""
 
 
-class OptionError(ValueError):
+class OptionError(RecordLogError, ValueError):
     """An option cannot be what it is, alone or next to another one."""
 
 

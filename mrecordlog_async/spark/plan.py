@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import POSITION_MAX, QueueSummary
 from mrecordlog_async.spark.options import EARLIEST, LATEST, Positions, Subscription
 
@@ -38,7 +39,7 @@ SMALL_PARTITION_COST = 8 << 20
 """Less is not worth a second task: one costs 35 to 55 ms whatever it does, as 20,000 records of 200 bytes do."""
 
 
-class DataLossError(Exception):
+class DataLossError(RecordLogError):
     """Records that this reader owed its user are gone, or the queue is not the one it knew."""
 
 

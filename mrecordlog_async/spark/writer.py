@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import Run
 from mrecordlog_async.spark.blocks import MalformedRowsError, Stretch, stretches
 from mrecordlog_async.spark.client import ServiceClient, ServiceError
@@ -34,7 +35,7 @@ APPEND_RECORDS = 65_536
 IN_ORDER = 'frame.repartition(n, "queue").sortWithinPartitions("queue", "position")'
 
 
-class PositionConflictError(Exception):
+class PositionConflictError(RecordLogError):
     """A position is taken by another record, or by one that was written out of order."""
 
 
@@ -172,7 +173,7 @@ class Appender:
         except ServiceError as error:
             if position is None or error.code != "position_in_past":
                 raise
-            self._put_overlapping(queue, position, runs, records, int(error.facts["next_position"]))
+            self._put_overlapping(queue, position, runs, records, int(error.problem["next_position"]))
             return
         self.written.records += records
         self.written.repeated += records if answer["duplicate"] else 0

@@ -1,0 +1,49 @@
+"""The command lines of the jobs, apart from the jobs: `mrecordlog --help` must not import what only a job needs."""
+
+from __future__ import annotations
+
+import argparse
+
+from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER
+
+
+def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe `drain` to argparse."""
+    parser.add_argument(
+        "--server", action="append", required=True, metavar="NAME=URL", help="a service; may be repeated"
+    )
+    parser.add_argument("--output", required=True, help="directory of the lake, on any file system that Spark knows")
+    parser.add_argument("--checkpoint", required=True, help="directory of the checkpoint; belongs to the output")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--once", action="store_true", help="stop when everything that was there is stored (default)")
+    when.add_argument("--every", type=seconds_of, metavar="TIME", help="go on, a batch at most every 10s, 500ms, 1m …")
+    parser.add_argument("--format", choices=("parquet", "delta"), default="parquet", help="delta must be installed")
+    parser.add_argument("--partition-by", default="", metavar="COLUMNS", help="for example server,queue")
+    parser.add_argument("--subscribe", metavar="QUEUES", help="only these queues, separated by commas")
+    parser.add_argument("--subscribe-pattern", metavar="REGEX", help="only queues whose whole name matches")
+    parser.add_argument("--max-records-per-trigger", type=int, default=RECORDS_PER_TRIGGER, metavar="N")
+    parser.add_argument("--max-bytes-per-trigger", type=int, metavar="N")
+    parser.add_argument("--no-truncate", action="store_true", help="leave what is stored in the log")
+    parser.add_argument("--skip-down", action="store_true", help="go on without servers that cannot be reached")
+    parser.add_argument("--allow-data-loss", action="store_true", help="go on where records are gone, with a warning")
+    parser.add_argument("--token-file", help="file with the bearer token of the services")
+    parser.add_argument("--master", help="where Spark runs (default: as spark-submit says, else this machine)")
+    parser.add_argument("--json", action="store_true", help="the summary as one JSON object on standard output")
+
+
+def add_load_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe `load` to argparse."""
+    parser.add_argument("source", help="directory of Parquet files with the columns queue, position and payload")
+    parser.add_argument("--url", required=True, help="the service that they go to")
+    parser.add_argument("--from-server", metavar="NAME", help="only rows of this server")
+    parser.add_argument("--token-file", help="file with the bearer token of the service")
+    parser.add_argument("--master", help="where Spark runs (default: as spark-submit says, else this machine)")
+    parser.add_argument("--json", action="store_true", help="the summary as one JSON object on standard output")
+
+
+def seconds_of(text: str) -> float:
+    """Read a time such as 10s, 500ms or 2m."""
+    for suffix, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0)):
+        if text.endswith(suffix):
+            return float(text.removesuffix(suffix)) * factor
+    raise AssertionError("every text ends with nothing")
