@@ -1,0 +1,123 @@
+"""Callers: coroutines that append, wait for the answer, and append again, while the clock runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+Append = Callable[[], Awaitable[object]]
+"""One caller's next call."""
+
+SAMPLED_CALLERS = 64
+"""So many callers look at the clock; the others would only measure the measuring."""
+
+WARM_FRACTION = 0.2
+"""This part of a stretch is run before the clock starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What was seen between two looks at the clock.
+
+    calls: answered in that time. acknowledged: answered in all, by caller, also before and after. latencies: of the
+    callers that looked at the clock.
+    """
+
+    calls: int
+    seconds: float
+    cpu_seconds: float
+    latencies: list[float]
+    acknowledged: list[int]
+
+    @property
+    def rate(self) -> float:
+        """Calls a second."""
+        return self.calls / self.seconds
+
+    @property
+    def acknowledged_calls(self) -> int:
+        """Calls answered in all."""
+        return sum(self.acknowledged)
+
+
+async def drive(
+    appends: Sequence[Append],
+    seconds: float,
+    on_begin: Callable[[], object] | None = None,
+    on_end: Callable[[], object] | None = None,
+) -> Stretch:
+    """Let one caller run for each of *appends*; on_begin and on_end are called as the clock starts and stops."""
+    running = [True]
+    counts = [0] * len(appends)
+    samples: list[float] = []
+    bell: list[asyncio.Future[None]] = []
+    gc.collect()
+    tasks = [
+        asyncio.create_task(
+            _timed(append, index, running, counts, samples, bell)
+            if index < SAMPLED_CALLERS
+            else _untimed(append, index, running, counts)
+        )
+        for index, append in enumerate(appends)
+    ]
+    try:
+        await asyncio.sleep(seconds * WARM_FRACTION)
+        await _next_answer(bell, tasks)
+        samples.clear()
+        if on_begin is not None:
+            on_begin()
+        first, cpu, begun = sum(counts), time.process_time(), time.perf_counter()
+        await asyncio.sleep(seconds)
+        await _next_answer(bell, tasks)
+        calls = sum(counts) - first
+        taken, cpu_taken = time.perf_counter() - begun, time.process_time() - cpu
+        if on_end is not None:
+            on_end()
+        latencies = list(samples)
+    finally:
+        running.clear()
+        await asyncio.gather(*tasks)
+    return Stretch(calls, taken, cpu_taken, latencies or samples, counts)
+
+
+def payloads(count: int, size: int) -> list[bytes]:
+    """Make *count* different payloads that do not compress, the same in every run."""
+    source = random.Random(size)
+    return [index.to_bytes(min(4, size)) + source.randbytes(max(size - 4, 0)) for index in range(count)]
+
+
+async def _untimed(append: Append, index: int, running: list[bool], counts: list[int]) -> None:
+    while running:
+        await append()
+        counts[index] += 1
+
+
+async def _timed(
+    append: Append,
+    index: int,
+    running: list[bool],
+    counts: list[int],
+    samples: list[float],
+    bell: list[asyncio.Future[None]],
+) -> None:
+    clock = time.perf_counter
+    while running:
+        begun = clock()
+        await append()
+        samples.append(clock() - begun)
+        counts[index] += 1
+        if bell:
+            bell.pop().set_result(None)
+
+
+async def _next_answer(bell: list[asyncio.Future[None]], tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for the next answer: both looks at the clock are taken at the end of a batch, and none sees no call."""
+    ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    bell.append(ring)
+    await asyncio.wait((ring, *tasks[:1]), return_when=asyncio.FIRST_COMPLETED)
+    if not ring.done():
+        bell.clear()  # the first caller ended, which only an error makes it do: gather tells it

@@ -1,0 +1,144 @@
+"""Redis Streams with appendfsync always: the append-only file is synced before the event loop answers its clients.
+
+One connection for appends, pipelined: a thousand callers' XADDs go out in one write, and Redis syncs once for all that
+it read together. A second one for everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import Any
+
+from mrecordlog_async.bench.peers.server import Server, find_program, free_port
+
+STREAM = b"log"
+READ_RECORDS = 10_000
+
+
+class RedisError(Exception):
+    """Redis answered with an error."""
+
+
+class RedisStore:
+    """A `redis-server` in a directory of its own."""
+
+    def __init__(self, server: Server, appends: Appends, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self._server = server
+        self._appends = appends
+        self._reader = reader
+        self._writer = writer
+        self.append = appends.append
+
+    @classmethod
+    async def start(cls, directory: str) -> RedisStore:
+        """Start the server; MissingPeerError where there is none."""
+        program, port = find_program("redis-server"), free_port()
+        os.mkdir(directory)
+        options = {
+            "bind": "127.0.0.1",
+            "port": str(port),
+            "dir": directory,
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "auto-aof-rewrite-percentage": "0",
+        }
+        command = [program, *(word for name, value in options.items() for word in (f"--{name}", value))]
+        server = Server(command, port, os.path.join(directory, "output"))
+        try:
+            await server.wait()
+            loop = asyncio.get_running_loop()
+            _, appends = await loop.create_connection(Appends, "127.0.0.1", port)
+            store = cls(server, appends, *await asyncio.open_connection("127.0.0.1", port))
+            _, policy = await store._ask(b"CONFIG", b"GET", b"appendfsync")
+            assert policy == b"always", "redis does not sync every append"
+        except BaseException:
+            await server.stop()
+            raise
+        return store
+
+    async def read(self) -> list[bytes]:
+        """See `ServerStore`."""
+        found: list[bytes] = []
+        behind = b"-"
+        while entries := await self._ask(b"XRANGE", STREAM, behind, b"+", b"COUNT", b"%d" % READ_RECORDS):
+            found += [fields[1] for _, fields in entries]
+            behind = b"(" + entries[-1][0]
+        return found
+
+    async def close(self) -> None:
+        """See `ServerStore`."""
+        self._appends.close()
+        self._writer.close()
+        await self._server.stop()
+
+    async def _ask(self, *words: bytes) -> Any:
+        self._writer.write(_command(words))
+        return await self._answer()
+
+    async def _answer(self) -> Any:
+        """Read one answer: a line that says what follows, and what follows."""
+        line = (await self._reader.readline())[:-2]
+        kind, rest = line[:1], line[1:]
+        if kind == b"*":
+            return [await self._answer() for _ in range(int(rest))]
+        if kind == b"$":
+            return (await self._reader.readexactly(int(rest) + 2))[:-2]
+        if kind == b"-":
+            raise RedisError(rest.decode())
+        return rest
+
+
+class Appends(asyncio.Protocol):
+    """The connection for appends. The only answers on it are entry ids: a line with a length and a line with the id."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._outgoing: list[bytes] = []
+        self._rest = b""
+
+    async def append(self, payload: bytes) -> None:
+        """See `ServerStore`."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(future)
+        if not self._outgoing:
+            self._loop.call_soon(self._send)
+        self._outgoing.append(_command((b"XADD", STREAM, b"*", b"p", payload)))
+        await future
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.close()
+
+    def connection_made(self, transport: Any) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport: asyncio.WriteTransport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Tell as many callers as there are whole answers."""
+        *lines, self._rest = (self._rest + data).split(b"\r\n")
+        if len(lines) % 2:  # the id behind the last length is not here yet
+            self._rest = lines.pop() + b"\r\n" + self._rest
+        for length in lines[::2]:
+            future = self._waiting.popleft()
+            if length.startswith(b"$"):
+                future.set_result(None)
+            else:
+                future.set_exception(RedisError(length.decode(errors="replace")))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell everybody who still waits."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(error or ConnectionError("redis closed the connection"))
+
+    def _send(self) -> None:
+        self._transport.write(b"".join(self._outgoing))
+        self._outgoing = []
+
+
+def _command(words: tuple[bytes, ...]) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])

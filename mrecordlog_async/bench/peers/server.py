@@ -1,0 +1,67 @@
+"""Starting a peer's server for the length of a run: its program found, a free port, its output kept for errors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from mrecordlog_async.bench.peers.peer import MissingPeerError
+
+START_SECONDS = 20.0
+STOP_SECONDS = 20.0
+
+
+def find_program(name: str) -> str:
+    """Return the path of *name*; MissingPeerError if it is not there."""
+    found = shutil.which(name)
+    if found is None:
+        raise MissingPeerError(f"no {name} on PATH")
+    return found
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """A process of ours that listens on 127.0.0.1:port."""
+
+    def __init__(self, command: Sequence[str], port: int, output: str) -> None:
+        self.port = port
+        self._output = output
+        with open(output, "wb") as file:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+    async def wait(self) -> None:
+        """Return when it takes connections; MissingPeerError with its last words if it ended before."""
+        deadline = asyncio.get_running_loop().time() + START_SECONDS
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                writer.close()
+                return
+            if self._process.poll() is not None or asyncio.get_running_loop().time() > deadline:
+                raise MissingPeerError(f"it did not start: {await asyncio.to_thread(self._last_words)}")
+            await asyncio.sleep(0.02)
+
+    async def stop(self) -> None:
+        """Ask it to end, and wait."""
+        self._process.terminate()
+        try:
+            await asyncio.to_thread(self._process.wait, STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+
+    def _last_words(self) -> str:
+        with open(self._output, encoding="utf-8", errors="replace") as file:
+            lines = file.read().strip().splitlines()
+        return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,164 @@
+"""The log under test: opened with a recorder between it and the disk, measured in rounds, and read back at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import NamedTuple
+
+from mrecordlog_async.bench.drive import Append, Stretch, drive
+from mrecordlog_async.bench.latency import Latencies
+from mrecordlog_async.bench.raw import RawDisk, RawStretch, RecordingFiles
+from mrecordlog_async.bench.results import NotReadBackError
+from mrecordlog_async.bench.scale import Bench
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.options import GIB, Limits, PersistPolicy
+from mrecordlog_async.readonly import ReadOnlyLog
+
+LIMITS = Limits(memory_bytes=16 * GIB, disk_bytes=64 * GIB)
+QUEUE = "bench"
+
+
+class Caller(NamedTuple):
+    """A coroutine's call, and the payloads that each such call stores."""
+
+    append: Append
+    payloads: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A stretch of the log, and the raw disk with the same writes and syncs."""
+
+    stretch: Stretch
+    raw: RawStretch
+    records: int
+    bytes: int
+
+    @property
+    def rate(self) -> float:
+        """Records a second."""
+        return self.records / self.stretch.seconds
+
+    @property
+    def raw_rate(self) -> float:
+        """Records a second, had the raw disk carried them."""
+        return self.records / self.raw.seconds
+
+
+class Subject:
+    """A log, what was asked of the disk, and what must be in the files at the end."""
+
+    def __init__(self, log: MultiRecordLog, files: RecordingFiles, raw: RawDisk) -> None:
+        self.log = log
+        self.files = files
+        self.raw = raw
+        self.stored: Counter[bytes] = Counter()
+
+    def one_by_one(self, payloads: Sequence[bytes], queue: str = QUEUE) -> list[Caller]:
+        """Make a caller for each of *payloads* that sends it again and again."""
+        return [Caller(partial(self.log.append_record, queue, None, payload), (payload,)) for payload in payloads]
+
+    async def round(self, callers: Sequence[Caller], seconds: float) -> Round:
+        """Let *callers* run, then the raw disk with the same writes and syncs."""
+        files = self.files
+        files.calls.clear()
+        marks: list[int] = []
+        stretch = await drive(
+            [caller.append for caller in callers],
+            seconds,
+            lambda: marks.append(len(files.calls)),
+            lambda: marks.append(len(files.calls)),
+        )
+        for caller, calls in zip(callers, stretch.acknowledged, strict=True):
+            for payload in caller.payloads:
+                self.stored[payload] += calls
+        first = callers[0].payloads
+        records, size = stretch.calls * len(first), stretch.calls * sum(map(len, first))
+        raw = await asyncio.to_thread(self.raw.replay, files.calls[marks[0] : marks[1]])
+        return Round(stretch, raw, records, size)
+
+
+@asynccontextmanager
+async def raw_disk(bench: Bench) -> AsyncIterator[RawDisk]:
+    """Make the yardstick's file, and remove it behind the block."""
+    raw = await asyncio.to_thread(RawDisk, bench.directory, bench.scale.raw_bytes)
+    try:
+        yield raw
+    finally:
+        await asyncio.to_thread(raw.close)
+
+
+@asynccontextmanager
+async def subject(
+    bench: Bench,
+    raw: RawDisk,
+    name: str = "log",
+    policy: PersistPolicy | None = None,
+    queues: Sequence[str] = (QUEUE,),
+    segment_bytes: int = GIB,
+) -> AsyncIterator[Subject]:
+    """Open a log in a directory of its own with *queues*; close it behind the block and read it back."""
+    files, directory = RecordingFiles(), bench.path(name)
+    async with MultiRecordLog.open(
+        directory, persist_policy=policy, limits=LIMITS, segment_bytes=segment_bytes, filesystem=files
+    ) as log:
+        for at in range(0, len(queues), 10_000):
+            await asyncio.gather(*map(log.create_queue, queues[at : at + 10_000]))
+        opened = Subject(log, files, raw)
+        yield opened
+    await asyncio.to_thread(_compare, directory, opened.stored)
+
+
+def rate_of(rounds: Sequence[Round]) -> float:
+    """Return the median of the rounds' records a second."""
+    return median(one.rate for one in rounds)
+
+
+def raw_rate_of(rounds: Sequence[Round]) -> float:
+    """Return the median of what the raw disk would carry."""
+    return median(one.raw_rate for one in rounds)
+
+
+def ratio_of(rounds: Sequence[Round]) -> float:
+    """Return the median of the rounds' ratios to the raw disk."""
+    return median(one.rate / one.raw_rate for one in rounds)
+
+
+def cpu_microseconds_of(rounds: Sequence[Round]) -> float:
+    """Return the median of the process CPU that a record took."""
+    return median(one.stretch.cpu_seconds * 1e6 / one.records for one in rounds)
+
+
+def latencies_of(rounds: Sequence[Round]) -> Latencies:
+    """Sum up the latencies of all rounds."""
+    return Latencies.of([seconds for one in rounds for seconds in one.stretch.latencies])
+
+
+def raw_latencies_of(rounds: Sequence[Round]) -> Latencies:
+    """Sum up the raw disk's latencies of all rounds."""
+    return Latencies.of([seconds for one in rounds for seconds in one.raw.latencies] or [0.0])
+
+
+def _compare(directory: str, stored: Counter[bytes]) -> None:
+    found: Counter[bytes] = Counter()
+    with ReadOnlyLog.open(directory) as log:
+        for queue in log.list_queues():
+            for run in log.runs(queue):
+                found.update(run.payloads())
+    check_read_back(directory, stored, found)
+
+
+def check_read_back(name: str, stored: Counter[bytes], found: Counter[bytes]) -> None:
+    """Raise unless *found* is what was *stored*, record by record."""
+    stored = +stored
+    if stored != found:
+        raise NotReadBackError(
+            f"{name}: {stored.total()} records were acknowledged, {found.total()} are there, "
+            f"{(stored & found).total()} of them the right ones"
+        )

@@ -1,0 +1,114 @@
+"""The table of workloads, and how one is run: in a fresh process, in an empty directory, on uvloop where it is there.
+
+A workload that fails ends as a row that says why; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from mrecordlog_async.bench.results import Row
+from mrecordlog_async.bench.scale import Bench, Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A name for `--only`, what it measures, and where it is: module and function in `workloads`."""
+
+    name: str
+    what: str
+    module: str
+    function: str = "run"
+
+
+WORKLOADS = (
+    Workload("one-caller", "one coroutine, 100 B: latency against a raw write and sync", "appends", "one_caller"),
+    Workload("callers", "1 to 10,000 coroutines under every policy", "appends", "many_callers"),
+    Workload("sizes", "payloads of 100 B to 1 MiB", "appends", "sizes"),
+    Workload("batches", "append_records with 1,000 records a call", "appends", "batches"),
+    Workload("peers", "SQLite, LMDB, RocksDB, Redis, NATS under the same callers", "peers", "singles"),
+    Workload("peer-batches", "SQLite, LMDB, RocksDB with the same batches", "peers", "batches"),
+    Workload("reads", "range, runs and tail", "reads"),
+    Workload("recovery", "opening a log that is in the page cache", "recovery"),
+    Workload("memory", "bytes a retained record costs", "memory"),
+    Workload("truncate", "a long queue against a short one", "truncate"),
+    Workload("queues", "1 to 100,000 queues", "queues"),
+    Workload("roll", "the wait when a segment is full", "roll"),
+    Workload("service", "appends over HTTP", "service"),
+    Workload("mission", "60 MB/s for a minute with a minute retained, truncated behind", "mission"),
+)
+"""Every workload, in the order of a run."""
+
+
+def chosen(names: Sequence[str] | None) -> list[Workload]:
+    """Return the workloads of these names, all for None, in the order of the table; ValueError for an unknown one."""
+    known = {workload.name for workload in WORKLOADS}
+    unknown = sorted(set(names or ()) - known)
+    if unknown:
+        raise ValueError(f"no workload is called {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    return [workload for workload in WORKLOADS if names is None or workload.name in names]
+
+
+def run_all(
+    workloads: Sequence[Workload], scale: Scale, directory: str, say: Callable[[str], object]
+) -> Iterator[list[Row]]:
+    """Run each workload in a process and a directory of its own below *directory*, which is left as it was."""
+    place = tempfile.mkdtemp(prefix="mrecordlog-bench-", dir=directory)
+    try:
+        for number, workload in enumerate(workloads, 1):
+            say(f"[{number}/{len(workloads)}] {workload.name}: {workload.what}")
+            yield _in_process(workload, scale, place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def run_workload(workload: Workload, scale: Scale, place: str) -> list[Row]:
+    """Run *workload* here, on an event loop of its own, in a new directory below *place*."""
+    directory = os.path.join(place, workload.name)
+    os.mkdir(directory)
+    begun = time.perf_counter()
+
+    def say(what: str) -> None:
+        print(f"    {time.perf_counter() - begun:5.1f} s  {what}", file=sys.stderr, flush=True)
+
+    module = importlib.import_module(f"mrecordlog_async.bench.workloads.{workload.module}")
+    function: Callable[[Bench], Awaitable[list[Row]]] = getattr(module, workload.function)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(_await(function(Bench(directory, scale, say))))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's maker of event loops, None (asyncio's own) where uvloop is not installed."""
+    try:
+        uvloop: Any = importlib.import_module("uvloop")
+    except ModuleNotFoundError:
+        return None
+    maker: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return maker
+
+
+async def _await(rows: Awaitable[list[Row]]) -> list[Row]:
+    return await rows
+
+
+def _in_process(workload: Workload, scale: Scale, place: str) -> list[Row]:
+    # "spawn": a forked child would begin with the memory of this process.
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        try:
+            return process.submit(run_workload, workload, scale, place).result()
+        except Exception as error:
+            return [Row(workload.name, workload.what, skipped=f"{type(error).__name__}: {error}", failed=True)]

@@ -1,0 +1,191 @@
+"""The workload this log is made for: 60 MB/s for a minute, with a minute retained, truncated behind.
+
+1. Fill the queue with what a minute brings, as fast as it goes; that part is not measured.
+2. Then records arrive by the clock, whatever the log does: each is a task of its own, as a request would be, and its
+   latency counts from the moment it was due. A log that cannot hold the rate shows it in the latencies and at the end.
+3. Ten times a second what is older than a minute is truncated. Memory, CPU and the longest stall of the event loop are
+   those of the whole process, so they contain the load generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from mrecordlog_async.bench.drive import payloads
+from mrecordlog_async.bench.latency import Latencies, duration
+from mrecordlog_async.bench.probe import StallProbe, resident_bytes
+from mrecordlog_async.bench.raw import SYNC, RawDisk, RecordingFiles
+from mrecordlog_async.bench.results import NotReadBackError, Row, at_least, at_most
+from mrecordlog_async.bench.scale import Bench
+from mrecordlog_async.bench.subject import LIMITS, QUEUE, raw_disk
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.readonly import ReadOnlyLog
+
+PAYLOAD_BYTES = 1_000
+FILL_RECORDS = 1_000
+FILL_CALLERS = 4
+TRUNCATE_SECONDS = 0.1
+TICK_SECONDS = 0.001
+DIFFERENT = 256
+"""So many different payloads take turns; each record gets bytes of its own."""
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """Records that come by the clock."""
+
+    log: MultiRecordLog
+    texts: Sequence[bytes]
+    rate: float
+    latencies: array[float] = field(default_factory=lambda: array("f"))  # a list would be 4 % of the memory
+    sent: int = 0
+    waiting: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def run(self, seconds: float) -> float:
+        """Send what is due until *seconds* are over and everything is answered; return how long that took."""
+        clock = time.perf_counter
+        begun = clock()
+        total = int(seconds * self.rate)
+        while self.sent < total:
+            due = min(int((clock() - begun) * self.rate), total)
+            while self.sent < due:
+                task = asyncio.create_task(self._send(begun + self.sent / self.rate, self.sent))
+                self.waiting.add(task)
+                task.add_done_callback(self.waiting.discard)
+                self.sent += 1
+            await asyncio.sleep(TICK_SECONDS)
+        await asyncio.gather(*self.waiting)
+        return clock() - begun
+
+    async def _send(self, due: float, number: int) -> None:
+        # A fresh object, as a server gets it: a shared one would not count in memory.
+        payload = bytes(bytearray(self.texts[number % len(self.texts)]))
+        await self.log.append_record(QUEUE, None, payload)
+        self.latencies.append(time.perf_counter() - due)
+
+
+async def run(bench: Bench) -> list[Row]:
+    """Fill, then hold the rate while truncating behind."""
+    scale = bench.scale
+    files = RecordingFiles()
+    texts = payloads(DIFFERENT, PAYLOAD_BYTES)
+    rate = scale.mission_rate / PAYLOAD_BYTES
+    retained = int(rate * scale.mission_retained_seconds)
+    idle_stall = await _idle_stall()
+    async with MultiRecordLog.open(bench.path("log"), limits=LIMITS, filesystem=files) as log:
+        bench.say(f"retaining {retained * PAYLOAD_BYTES / 1e9:.2f} GB")
+        await _fill(log, texts, retained)
+        bench.say(f"{scale.mission_rate / 1e6:.0f} MB/s for {scale.mission_seconds:g} s")
+        files.calls.clear()
+        arrivals = Arrivals(log, texts, rate)
+        peak = [resident_bytes()]
+        keeping = asyncio.create_task(_keep(bench, log, retained, peak))
+        cpu = time.process_time()
+        with StallProbe() as probe:
+            taken = await arrivals.run(scale.mission_seconds)
+        cpu = time.process_time() - cpu
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+        peak.append(resident_bytes())
+        first, behind = log.first_position(QUEUE), log.next_position(QUEUE)
+        calls = list(files.calls)
+    await asyncio.to_thread(_compare, bench.path("log"), retained + arrivals.sent, first, behind)
+    async with raw_disk(bench) as raw:
+        raw_rate = await asyncio.to_thread(_raw_rate, raw, calls, arrivals.sent)
+    return [_row(bench, arrivals, taken, cpu, probe.longest_seconds, idle_stall, max(peak), retained, raw_rate)]
+
+
+async def _fill(log: MultiRecordLog, texts: Sequence[bytes], records: int) -> None:
+    await log.create_queue(QUEUE)
+    left = [records]
+
+    async def caller() -> None:
+        while left[0] > 0:
+            count = min(FILL_RECORDS, left[0])
+            left[0] -= count
+            await log.append_records(QUEUE, None, [texts[number % DIFFERENT] for number in range(count)])
+
+    await asyncio.gather(*(caller() for _ in range(FILL_CALLERS)))
+
+
+async def _keep(bench: Bench, log: MultiRecordLog, retained: int, peak: list[int]) -> None:
+    """Truncate what is older than is to be retained, and look at the memory."""
+    ticks = 0
+    while True:
+        await asyncio.sleep(TRUNCATE_SECONDS)
+        oldest = log.next_position(QUEUE) - retained
+        if oldest > log.first_position(QUEUE):
+            await log.truncate(QUEUE, oldest - 1)
+        peak.append(resident_bytes())
+        ticks += 1
+        if ticks % 100 == 0:
+            bench.say(f"{ticks * TRUNCATE_SECONDS:.0f} s of {bench.scale.mission_seconds:.0f} s")
+
+
+async def _idle_stall() -> float:
+    """Return the longest stall of a loop that has nothing to do: what the machine itself does to it."""
+    with StallProbe() as probe:
+        await asyncio.sleep(0.5)
+    return probe.longest_seconds
+
+
+def _raw_rate(raw: RawDisk, calls: Sequence[int], records: int) -> float:
+    """Return how many records a second the raw disk would have carried, from the first tenth of the calls."""
+    part = calls[: max(len(calls) // 10, 2)]
+    bytes_all = sum(call for call in calls if call != SYNC)
+    bytes_part = sum(call for call in part if call != SYNC)
+    return records * bytes_part / bytes_all / raw.replay(part).seconds
+
+
+def _compare(directory: str, appended: int, first: int, behind: int) -> None:
+    """Raise unless the files hold what is retained, at its positions and with all its bytes."""
+    with ReadOnlyLog.open(directory) as log:
+        found = (log.first_position(QUEUE), log.next_position(QUEUE), log.queue_summary(QUEUE).bytes)
+    if behind != appended or found != (first, behind, (behind - first) * PAYLOAD_BYTES):
+        raise NotReadBackError(f"{appended} records were acknowledged; the files hold {found[0]} to {found[1]}")
+
+
+def _row(
+    bench: Bench,
+    arrivals: Arrivals,
+    taken: float,
+    cpu: float,
+    stall: float,
+    idle_stall: float,
+    resident: int,
+    retained: int,
+    raw_rate: float,
+) -> Row:
+    scale = bench.scale
+    latency = Latencies.of(arrivals.latencies)
+    megabytes = scale.mission_rate / 1e6
+    achieved = arrivals.sent * PAYLOAD_BYTES / taken / 1e6
+    share = resident / (retained * PAYLOAD_BYTES)
+    what = f"{megabytes:.0f} MB/s for {scale.mission_seconds:g} s, {retained * PAYLOAD_BYTES / 1e9:.2f} GB retained"
+    return Row(
+        "mission",
+        f"{what}, 1,000 B",
+        arrivals.sent / taken,
+        "records/s",
+        raw=raw_rate,
+        ratio=arrivals.sent / taken / raw_rate,
+        latency=latency,
+        cpu_microseconds=cpu * 1e6 / arrivals.sent,
+        checks=(
+            at_least(f"{what}: held", achieved, megabytes * 0.99, f"{achieved:.1f} MB/s"),
+            at_most(f"{what}: append p99 ≤ 20 ms", latency.p99, 0.020, duration(latency.p99)),
+            at_most(
+                f"{what}: no loop stall above 5 ms", stall, 0.005, f"{duration(stall)} (idle: {duration(idle_stall)})"
+            ),
+            at_most(f"{what}: RSS ≤ 1.15 × retained", share, 1.15, f"{share:.2f} × ({resident / 1e9:.2f} GB)"),
+        ),
+        note=f"CPU {cpu / taken:.0%} of one core with the load generator; longest loop stall {duration(stall)}, "
+        f"{duration(idle_stall)} in an idle loop before; RSS {resident / 1e9:.2f} GB",
+        histogram=True,
+    )

@@ -1,0 +1,103 @@
+"""From one queue to 100,000: appending to each in turn, and opening a log that holds them all."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Awaitable, Sequence
+from functools import partial
+
+from mrecordlog_async.bench.drive import payloads
+from mrecordlog_async.bench.latency import duration
+from mrecordlog_async.bench.results import Check, Row, at_least, at_most, median_ratio
+from mrecordlog_async.bench.scale import Bench
+from mrecordlog_async.bench.subject import (
+    LIMITS,
+    Caller,
+    Round,
+    Subject,
+    cpu_microseconds_of,
+    latencies_of,
+    rate_of,
+    ratio_of,
+    raw_disk,
+    raw_rate_of,
+    subject,
+)
+from mrecordlog_async.bench.workloads.appends import RECORD_BYTES
+from mrecordlog_async.log import MultiRecordLog
+
+ROUNDS = 3
+
+
+async def run(bench: Bench) -> list[Row]:
+    """Each round has a stretch with one queue and one with many, one record each in turn, from 1,000 callers."""
+    rows = []
+    async with raw_disk(bench) as raw:
+        for count in bench.scale.queues:
+            names = [f"queue-{number:06d}" for number in range(count)]
+            bench.say(f"{count:,} queues: creating")
+            begun = time.perf_counter()
+            async with subject(bench, raw, f"log-{count}", queues=names) as log:
+                created = time.perf_counter() - begun
+                bench.say(f"{count:,} queues: appending")
+                one, many = await _rounds(bench, log, names)
+            bench.say(f"{count:,} queues: opening")
+            opened = await _open_seconds(bench.path(f"log-{count}"), count)
+            rows.append(_row(bench, count, created, opened, one, many))
+    return rows
+
+
+async def _rounds(bench: Bench, log: Subject, names: Sequence[str]) -> tuple[list[Round], list[Round]]:
+    texts = payloads(bench.scale.compared_callers, RECORD_BYTES)
+    in_turn = itertools.cycle(names).__next__
+
+    def to_the_next(payload: bytes) -> Awaitable[object]:
+        return log.log.append_record(in_turn(), None, payload)
+
+    spread = [Caller(partial(to_the_next, text), (text,)) for text in texts]
+    one: list[Round] = []
+    many: list[Round] = []
+    for _ in range(min(bench.scale.rounds, ROUNDS)):
+        one.append(await log.round(log.one_by_one(texts, names[0]), bench.scale.seconds))
+        many.append(await log.round(spread, bench.scale.seconds))
+    return one, many
+
+
+async def _open_seconds(directory: str, queues: int) -> float:
+    begun = time.perf_counter()
+    log = await MultiRecordLog.open(directory, limits=LIMITS)
+    taken = time.perf_counter() - begun
+    try:
+        assert len(log.list_queues()) == queues, "opening lost queues"
+    finally:
+        await log.close()
+    return taken
+
+
+def _row(bench: Bench, count: int, created: float, opened: float, one: Sequence[Round], many: Sequence[Round]) -> Row:
+    share = median_ratio([each.rate for each in many], [each.rate for each in one])
+    checks: tuple[Check, ...] = ()
+    if count == 10_000:
+        checks = (
+            at_least(
+                "10,000 queues, one record each in turn: ≥ 50 % of the one-queue rate", share, 0.5, f"{share:.0%}"
+            ),
+            at_most("10,000 queues: open ≤ 1 s", opened, 1.0, duration(opened)),
+        )
+    if count == 100_000:
+        checks = (Check("100,000 queues still open", f"in {duration(opened)}", True),)
+    records = sum(each.stretch.acknowledged_calls for each in (*one, *many))
+    return Row(
+        "queues",
+        f"{count:,} {'queue' if count == 1 else 'queues in turn'}, {bench.scale.compared_callers:,} callers, 100 B",
+        rate_of(many),
+        "records/s",
+        raw=raw_rate_of(many),
+        ratio=ratio_of(many),
+        latency=latencies_of(many),
+        cpu_microseconds=cpu_microseconds_of(many),
+        checks=checks,
+        note=f"{share:.0%} of one queue; created in {duration(created)}; opened with {records:,} records in "
+        f"{duration(opened)}",
+    )

@@ -1,0 +1,89 @@
+"""Opening a log: how fast it reads its segments, and whether the event loop gets its turns meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from mrecordlog_async.bench.latency import duration
+from mrecordlog_async.bench.probe import StallProbe
+from mrecordlog_async.bench.results import Row, at_least, at_most
+from mrecordlog_async.bench.scale import Bench
+from mrecordlog_async.bench.subject import LIMITS, QUEUE
+from mrecordlog_async.bench.workloads.reads import fill
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.options import KIB, MIB, PersistPolicy
+
+SEGMENTS = 12
+"""The last segment is dropped from the page cache before it is read, so all but one of them are warm."""
+PIECE_BYTES = 4 * MIB
+TIMES = 3
+STALL_SECONDS = 0.010
+"""Two of the interpreter's switch intervals (5 ms): what a loop must expect beside any thread that runs Python."""
+
+
+async def run(bench: Bench) -> list[Row]:
+    """Open logs of 1 KiB and of 100 B records with a warm cache."""
+    return [await _recover(bench, KIB, "1 KiB", 1_500), await _recover(bench, 100, "100 B", 500)]
+
+
+async def _recover(bench: Bench, size: int, name: str, target: int) -> Row:
+    directory = bench.path(f"log-{size}")
+    segment_bytes = max(bench.scale.recovery_bytes // SEGMENTS, 64 * KIB)
+    records = bench.scale.recovery_bytes // size
+    bench.say(f"filling {records:,} × {name}")
+    async with MultiRecordLog.open(
+        directory, persist_policy=PersistPolicy.never(), limits=LIMITS, segment_bytes=segment_bytes
+    ) as log:
+        await fill(log, QUEUE, records, size)
+        segments = log.resource_usage().segments
+    rates, raws, stalls = [], [], []
+    for number in range(TIMES):
+        bench.say(f"opening {records:,} × {name}, {number + 1} of {TIMES}")
+        raws.append(await asyncio.to_thread(_read_rate, directory))
+        with StallProbe() as probe:
+            log = await MultiRecordLog.open(directory, limits=LIMITS, segment_bytes=segment_bytes)
+        stalls.append(probe.longest_seconds)
+        try:
+            report = log.recovery_report
+            assert report.records == records and log.next_position(QUEUE) == records, "recovery lost records"
+            rates.append(report.bytes / report.seconds / 1e6)
+        finally:
+            await log.close()
+            del log
+    rate, raw, stall = max(rates), max(raws), min(stalls)
+    rate_target = f"recovery, warm cache, {name}: ≥ {'1.5 GB/s' if target == 1_500 else '500 MB/s'}"
+    stall_target = f"recovery, {name}: the loop never stalls (≤ 10 ms, two switch intervals)"
+    return Row(
+        "recovery",
+        f"{records:,} × {name}, {segments} segments",
+        rate,
+        "MB/s",
+        raw=raw,
+        ratio=rate / raw,
+        checks=(
+            at_least(rate_target, rate, target, f"{rate:,.0f} MB/s"),
+            at_most(stall_target, stall, STALL_SECONDS, duration(stall)),
+        ),
+        note=f"raw: the files read with pread; longest loop stall {duration(stall)}; best of {TIMES}",
+    )
+
+
+def _read_rate(directory: str) -> float:
+    """Read the segments in pieces and keep nothing; MB/s."""
+    total, begun = 0, time.perf_counter()
+    for name in sorted(os.listdir(directory)):
+        if name.startswith("wal-") and not name.endswith(".tmp"):
+            total += _read(os.path.join(directory, name))
+    return total / (time.perf_counter() - begun) / 1e6
+
+
+def _read(path: str) -> int:
+    handle, offset = os.open(path, os.O_RDONLY), 0
+    try:
+        while piece := os.pread(handle, PIECE_BYTES, offset):
+            offset += len(piece)
+    finally:
+        os.close(handle)
+    return offset

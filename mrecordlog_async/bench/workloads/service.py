@@ -1,0 +1,164 @@
+"""The service: `mrecordlog serve` in a process of its own, and an aiohttp client with keep-alive connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from statistics import median
+from typing import Any
+
+from mrecordlog_async.bench.drive import Stretch, drive
+from mrecordlog_async.bench.latency import Latencies
+from mrecordlog_async.bench.raw import SYNC, RawDisk
+from mrecordlog_async.bench.results import Row, median_ratio
+from mrecordlog_async.bench.scale import Bench
+from mrecordlog_async.bench.subject import QUEUE, check_read_back, raw_disk
+from mrecordlog_async.bench.workloads.appends import BATCH_RECORDS, RECORD_BYTES
+from mrecordlog_async.readonly import ReadOnlyLog
+
+CALLERS = 64
+BATCH_CALLERS = 4
+START_SECONDS = 30.0
+STOP_SECONDS = 60.0
+
+
+async def run(bench: Bench) -> list[Row]:
+    """Post single records from 64 connections, and batches of 1,000 as lines from 4."""
+    try:
+        import aiohttp
+    except ModuleNotFoundError:
+        return [Row("service", "appends over HTTP", skipped="pip install 'mrecordlog_async[server]'")]
+    directory = bench.path("log")
+    stored: Counter[bytes] = Counter()
+    async with raw_disk(bench) as raw:
+        async with _service(directory) as address, aiohttp.ClientSession(address) as session:
+            async with session.put(f"/v1/queues/{QUEUE}") as answer:
+                answer.raise_for_status()
+            singles = [_line(number, RECORD_BYTES) for number in range(CALLERS)]
+            texts = [
+                [_line(caller * BATCH_RECORDS + number, RECORD_BYTES) for number in range(BATCH_RECORDS)]
+                for caller in range(BATCH_CALLERS)
+            ]
+            rows = [
+                await _row(bench, raw, session, f"{CALLERS} connections, 100 B", [[text] for text in singles], stored),
+                await _row(bench, raw, session, f"{BATCH_CALLERS} connections, 1,000 × 100 B as lines", texts, stored),
+            ]
+        await asyncio.to_thread(_compare, directory, stored)
+    return rows
+
+
+async def _row(
+    bench: Bench, raw: RawDisk, session: Any, what: str, texts: Sequence[Sequence[bytes]], stored: Counter[bytes]
+) -> Row:
+    stretches: list[Stretch] = []
+    raw_rates: list[float] = []
+    records = len(texts[0])
+    appends = [partial(_post, session, b"\n".join(text), records) for text in texts]
+    for number in range(bench.scale.rounds):
+        bench.say(f"{what}, round {number + 1} of {bench.scale.rounds}")
+        before = await _counters(session)
+        stretch = await drive(appends, bench.scale.seconds)
+        after = await _counters(session)
+        stretches.append(stretch)
+        for text, calls in zip(texts, stretch.acknowledged, strict=True):
+            for line in text:
+                stored[line] += calls
+        # The server's batches are known by their number and their bytes: the raw disk gets as many of their mean size.
+        batches = max(after["commits"] - before["commits"], 1)
+        size = (after["written_bytes"] - before["written_bytes"]) // batches
+        replayed = await asyncio.to_thread(raw.replay, [size, SYNC] * batches)
+        raw_rates.append(stretch.acknowledged_calls * records / replayed.seconds)
+    rates = [stretch.rate * records for stretch in stretches]
+    return Row(
+        "service",
+        f"HTTP, {what}",
+        median(rates),
+        "records/s",
+        raw=median(raw_rates),
+        ratio=median_ratio(rates, raw_rates),
+        latency=Latencies.of([seconds for stretch in stretches for seconds in stretch.latencies]),
+        cpu_microseconds=median(stretch.cpu_seconds * 1e6 / (stretch.calls * records) for stretch in stretches),
+        note="CPU is the client's; server and client share this machine",
+    )
+
+
+async def _post(session: Any, body: bytes, records: int) -> None:
+    content_type = "application/octet-stream" if records == 1 else "application/x-ndjson"
+    headers = {"Content-Type": content_type}
+    async with session.post(f"/v1/queues/{QUEUE}/records", data=body, headers=headers) as answer:
+        if answer.status != 200:
+            raise RuntimeError(f"the service answered {answer.status}: {await answer.text()}")
+        await answer.read()
+
+
+async def _counters(session: Any) -> dict[str, int]:
+    async with session.get("/v1/stats") as answer:
+        answer.raise_for_status()
+        counters: dict[str, int] = (await answer.json())["counters"]
+        return counters
+
+
+@asynccontextmanager
+async def _service(directory: str) -> AsyncIterator[str]:
+    """Start the service on a free port; end it as an operator would, and insist on exit code 0."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "mrecordlog_async", "serve", directory, "--port", "0"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stderr is not None
+    try:
+        address = await asyncio.wait_for(_address(process.stderr), START_SECONDS)
+        draining = asyncio.create_task(process.stderr.read())  # a full pipe would stop the service
+        await _ready(address)
+        yield address
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGTERM)
+        code = await asyncio.wait_for(process.wait(), STOP_SECONDS)
+    await draining
+    if code != 0:
+        raise RuntimeError(f"the service ended with exit code {code}")
+
+
+async def _address(output: asyncio.StreamReader) -> str:
+    lines = []
+    while line := await output.readline():
+        lines.append(line.decode(errors="replace"))
+        _, found, address = lines[-1].partition("listening on ")
+        if found:
+            return address.strip()
+    raise RuntimeError(f"the service did not start: {''.join(lines)}")
+
+
+async def _ready(address: str) -> None:
+    import aiohttp
+
+    deadline = asyncio.get_running_loop().time() + START_SECONDS
+    async with aiohttp.ClientSession(address) as session:
+        while asyncio.get_running_loop().time() < deadline:
+            async with session.get("/readyz") as answer:
+                if answer.status == 200:
+                    return
+            await asyncio.sleep(0.02)
+    raise RuntimeError("the service did not get ready")
+
+
+def _line(number: int, size: int) -> bytes:
+    """Make a line of text, as log shippers send them."""
+    return b'{"number":%012d,"text":"' % number + b"x" * (size - 36) + b'"}'
+
+
+def _compare(directory: str, stored: Counter[bytes]) -> None:
+    with ReadOnlyLog.open(directory) as log:
+        found = Counter(payload for run in log.runs(QUEUE) for payload in run.payloads())
+    check_read_back("the service", stored, found)
