@@ -55,7 +55,10 @@ class QueueStatus(StrEnum):
 
 
 class QueueAnswer(Answer, frozen=True):
-    """One queue. first_position: lowest not truncated. next_position: what the next record gets; equal when empty."""
+    """One queue. first_position: lowest not truncated. next_position: what the next record gets; equal when empty.
+
+    first_segment: the oldest segment that its records keep on the disk, null where it keeps none.
+    """
 
     queue: str
     id: int
@@ -63,6 +66,7 @@ class QueueAnswer(Answer, frozen=True):
     next_position: int
     records: int
     bytes: int
+    first_segment: int | None = None
 
 
 class QueuesAnswer(Answer, frozen=True):

@@ -33,6 +33,7 @@ async def test_listing_shows_positions_and_ids(served: Served) -> None:
         "next_position": 7,
         "records": 2,
         "bytes": 3,
+        "first_segment": 0,
     }
     assert (await served.call("GET", "/v1/queues/q")).json() == q
     assert [one["queue"] for one in (await served.call("GET", "/v1/queues?prefix=o")).json()["queues"]] == ["other"]

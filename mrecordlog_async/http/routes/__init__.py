@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mrecordlog_async.http.routes import bulk, queues, records, system, tails
+from mrecordlog_async.http.routes import bulk, page, queues, records, system, tails
 from mrecordlog_async.http.routes.route import Route
 
-TABLE: tuple[Route, ...] = (*queues.ROUTES, *records.ROUTES, *tails.ROUTES, *bulk.ROUTES, *system.ROUTES)
+TABLE: tuple[Route, ...] = (*queues.ROUTES, *records.ROUTES, *tails.ROUTES, *bulk.ROUTES, *system.ROUTES, *page.ROUTES)
 """Every route of the service."""

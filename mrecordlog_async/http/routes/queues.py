@@ -75,7 +75,13 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
 def answer_of(summary: QueueSummary) -> QueueAnswer:
     """Return what is told about a queue."""
     return QueueAnswer(
-        summary.queue, summary.id, summary.first_position, summary.next_position, summary.records, summary.bytes
+        summary.queue,
+        summary.id,
+        summary.first_position,
+        summary.next_position,
+        summary.records,
+        summary.bytes,
+        summary.first_segment,
     )
 
 

@@ -12,21 +12,6 @@ from mrecordlog_async.http.service import Service
 from mrecordlog_async.http.stats import stats_of
 from mrecordlog_async.model import LogState
 
-FRONT = """\
-mrecordlog: a durable log of many queues.
-
-    curl -X PUT  HOST/v1/queues/orders
-    curl --data-binary hello HOST/v1/queues/orders/records
-    curl HOST/v1/queues/orders/records
-
-/v1/queues  /v1/stats  /healthz  /readyz  /metrics  /openapi.json
-"""
-
-
-async def front(service: Service, request: web.Request) -> web.StreamResponse:
-    """Where a person begins."""
-    return web.Response(text=FRONT)
-
 
 async def health(service: Service, request: web.Request) -> web.StreamResponse:
     """Say that the process answers, whatever its log does."""
@@ -58,7 +43,6 @@ async def schema(service: Service, request: web.Request) -> web.StreamResponse:
 
 
 ROUTES = (
-    Route("GET", "/", front, "Where a person begins", formats=("text/plain",)),
     Route("GET", "/healthz", health, "Is the process alive", answers=HealthAnswer, open_to_all=True),
     Route("GET", "/readyz", ready, "Does it take records", answers=ReadyAnswer, problems=(503,), open_to_all=True),
     Route("GET", "/metrics", metrics, "Numbers for Prometheus", formats=("text/plain",)),

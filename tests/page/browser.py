@@ -1,0 +1,126 @@
+"""A real headless Chromium, spoken to by the WebDriver protocol as it is: JSON over HTTP, no package in between."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,1400",
+)
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+DEADLINE_SECONDS = 30.0
+
+
+def missing() -> str | None:
+    """Name what is not installed, None if everything is there."""
+    for program in ("chromedriver", "chromium"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed (Debian: apt install chromium chromium-driver)"
+    return None
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, session_url: str) -> None:
+        self._url = session_url
+
+    def open(self, url: str) -> None:
+        """Go to *url*."""
+        self._post("url", {"url": url})
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Run a function's body in the page and return its value."""
+        return self._post("execute/sync", {"script": script, "args": list(arguments)})
+
+    def text(self, element_id: str) -> str:
+        """Return the text of an element."""
+        text: str = self.run("return document.getElementById(arguments[0]).textContent", element_id)
+        return text
+
+    def type(self, element_id: str, text: str) -> None:
+        """Type into a field, key by key."""
+        self._post(f"element/{self._find(element_id)}/value", {"text": text})
+
+    def submit(self, form_id: str) -> None:
+        """Press a form's button."""
+        found = self._post("element", {"using": "css selector", "value": f"#{form_id} button"})
+        self._post(f"element/{found[ELEMENT]}/click", {})
+
+    def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
+        """Ask until *condition* holds and return its value; AssertionError naming *what* after a long time."""
+        end = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < end:
+            value = condition()
+            if value:
+                return value
+            time.sleep(0.05)
+        raise AssertionError(f"{what} did not come true; the page's state is {self.text('state')!r}")
+
+    def errors(self) -> list[str]:
+        """Return what the browser complained about."""
+        return [entry["message"] for entry in self._post("se/log", {"type": "browser"}) if entry["level"] == "SEVERE"]
+
+    def screenshot(self, path: Path) -> None:
+        """Write what the window shows as PNG."""
+        path.write_bytes(base64.b64decode(_request("GET", f"{self._url}/screenshot")))
+
+    def _find(self, element_id: str) -> str:
+        found: str = self._post("element", {"using": "css selector", "value": f"#{element_id}"})[ELEMENT]
+        return found
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        return _request("POST", f"{self._url}/{path}", body)
+
+
+@contextmanager
+def browser(profile: Path) -> Iterator[Browser]:
+    """Start a browser with an empty profile."""
+    with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            url = f"http://127.0.0.1:{_port(driver)}/session"
+            options = {"args": [*ARGUMENTS, f"--user-data-dir={profile}"]}
+            wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+            session = _request("POST", url, {"capabilities": {"alwaysMatch": wanted}})
+            session_url = f"{url}/{session['sessionId']}"
+            try:
+                yield Browser(session_url)
+            finally:
+                _request("DELETE", session_url)
+        finally:
+            driver.terminate()
+
+
+def _port(driver: subprocess.Popen[str]) -> int:
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        match = re.search(r"started successfully on port (\d+)", line)
+        if match:
+            return int(match[1])
+    raise AssertionError("chromedriver ended before it listened")
+
+
+def _request(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=60) as response:
+        return json.loads(response.read())["value"]
