@@ -1,0 +1,113 @@
+"""Options: read once, checked once, nothing ignored."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from mrecordlog_async.spark.options import OptionError, Options, Server, Subscription, parse_servers
+
+
+def parse(**given: str) -> Options:
+    return Options.parse({"servers": "http://h:8080", **given})
+
+
+def test_a_bare_address_is_the_server_default() -> None:
+    """One server needs no name."""
+    assert parse_servers("http://h:8080/") == (Server("default", "http://h:8080"),)
+
+
+def test_servers_have_names() -> None:
+    """Sorted by name; an address may hold an equals sign."""
+    assert parse_servers("b=http://h2:1, a=https://h1/base?x=1") == (
+        Server("a", "https://h1/base?x=1"),
+        Server("b", "http://h2:1"),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "h:8080", "a=h:8080", "a=ftp://h", "a=http://h,a=http://i", "http://h,http://i"])
+def test_servers_that_make_no_sense_are_refused(text: str) -> None:
+    """No scheme, no host, or a name given twice."""
+    with pytest.raises(OptionError):
+        parse_servers(text)
+
+
+def test_names_come_in_any_case() -> None:
+    """Spark lowers them on the way."""
+    assert Options.parse({"SERVERS": "http://h:1", "maxrecordspertrigger": "7"}).records_per_trigger == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"failOnDataLos": "true"}, "did you mean failOnDataLoss"),
+        ({"truncate": "yes"}, "true or false"),
+        ({"maxRecordsPerTrigger": "0"}, "at least 1"),
+        ({"maxRecordsPerTrigger": "many"}, "whole number"),
+        ({"timeout": "-1"}, "seconds"),
+        ({"startingOffsets": "yesterday"}, "earliest, latest or JSON"),
+        ({"startingOffsets": '{"a": {"q": -3}}'}, "JSON"),
+        ({"startingOffsets": '{"a": 7}'}, "JSON"),
+        ({"endingOffsets": "earliest"}, "latest or JSON"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "not both"),
+        ({"subscribePattern": "("}, "subscribePattern"),
+        ({"path": "/log"}, "one"),
+        ({"truncate": "true", "startingOffsets": "latest"}, "earliest only"),
+        ({"truncate": "true", "startingOffsets": '{"a": {"q": 5}}'}, "earliest only"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, str], message: str) -> None:
+    """With a sentence that says what would be right."""
+    with pytest.raises(OptionError, match=message):
+        parse(**given)
+
+
+def test_neither_servers_nor_path_is_refused() -> None:
+    """One of them says where the records are."""
+    with pytest.raises(OptionError, match="servers"):
+        Options.parse({})
+
+
+def test_what_a_stream_cannot_do_is_refused() -> None:
+    """A directory, an end and pushdown belong to batch reads."""
+    for options in (
+        Options.parse({"path": "/log"}),
+        parse(endingOffsets='{"a": {"q": 5}}'),
+        parse(pushdown="true"),
+    ):
+        with pytest.raises(OptionError):
+            options.check_stream_read()
+
+
+def test_what_a_batch_cannot_do_is_refused() -> None:
+    """Truncating needs a checkpoint, and latest would read nothing."""
+    for options in (parse(truncate="true"), parse(startingOffsets="latest")):
+        with pytest.raises(OptionError):
+            options.check_batch_read()
+
+
+def test_what_a_write_cannot_do_is_refused() -> None:
+    """One service takes the rows."""
+    for options in (Options.parse({"path": "/log"}), Options.parse({"servers": "a=http://h,b=http://i"})):
+        with pytest.raises(OptionError):
+            options.check_write()
+
+
+def test_offsets_may_be_copied_from_a_checkpoint() -> None:
+    """A position may be [id, position]."""
+    assert parse(startingOffsets='{"a": {"q": [17, 5], "r": -1}}').starting == {"a": {"q": 5, "r": -1}}
+
+
+def test_a_subscription_is_names_a_pattern_or_all() -> None:
+    """A pattern must match the whole name."""
+    assert parse(subscribe="a, b").subscription == Subscription(names=frozenset({"a", "b"}))
+    pattern = parse(subscribePattern=r"orders-\d+").subscription
+    assert pattern.includes("orders-12") and not pattern.includes("old-orders-12")
+    assert parse().subscription.includes("anything")
+
+
+def test_options_travel() -> None:
+    """They go to executors by pickle."""
+    options = parse(subscribe="a", token="secret")
+    assert pickle.loads(pickle.dumps(options)) == options

@@ -1,0 +1,306 @@
+"""The plan: whatever happens to logs and queries in between, every record is read exactly once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.spark.plan import (
+    Offset,
+    Partition,
+    Range,
+    as_text,
+    assemble,
+    check,
+    moving,
+    pack,
+    partition_size,
+    pin,
+    place,
+    shares,
+    truncations,
+)
+
+
+def summary(queue: str, first: int, following: int, queue_id: int = 1, records: int | None = None) -> QueueSummary:
+    records = following - first if records is None else records
+    return QueueSummary(queue, queue_id, first, following, records, records * 10, None)
+
+
+# Partitions.
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> list[Range]:
+    """Ranges of several queues, some with gaps, some empty."""
+    found = []
+    for index in range(draw(st.integers(0, 12))):
+        lo, records = draw(st.integers(0, 1_000)), draw(st.integers(0, 5_000))
+        gap = draw(st.sampled_from([0, 0, 1, 10**12]))
+        size = draw(st.sampled_from([0, 1, 200, 10_000])) * records
+        found.append(Range(f"q{index}", index, lo, lo + records + gap, records, size))
+    return found
+
+
+@given(
+    ranges(),
+    st.one_of(st.none(), st.integers(1, 50)),
+    st.one_of(st.none(), st.integers(1, 10_000)),
+    st.integers(1, 16),
+)
+@settings(max_examples=300)
+def test_packing_neither_loses_nor_doubles_a_record(
+    whole: list[Range], partitions_min: int | None, records_max: int | None, cores: int
+) -> None:
+    """Put together again, the partitions are the ranges; dense ones keep to the limit of records."""
+    partitions = pack("s", whole, partition_size(whole, partitions_min, records_max, cores))
+    pieces = [piece for partition in partitions for piece in partition.ranges]
+    for each in whole:
+        mine = [piece for piece in pieces if piece.queue == each.queue]
+        assert sum(piece.records for piece in mine) == each.records
+        assert sum(piece.bytes for piece in mine) == (each.bytes if each.records else 0)
+        if mine:
+            bounds = [each.lo, *(piece.hi for piece in mine)]
+            assert bounds == [*(piece.lo for piece in mine), each.hi]
+    for partition in partitions:
+        assert partition.records > 0
+        dense = all(piece.records == piece.hi - piece.lo for piece in partition.ranges)
+        assert not dense or records_max is None or partition.records <= records_max
+
+
+def test_small_batches_are_one_task() -> None:
+    """A task costs more than reading a few records."""
+    whole = [Range(f"q{n}", n, 0, 20, 20, 400) for n in range(100)]
+    assert len(pack("s", whole, partition_size(whole, None, None, 8))) == 1
+
+
+def test_large_batches_use_every_core() -> None:
+    """A queue is cut where it fits, and each task gets about as much."""
+    whole = [Range("q", 1, 0, 1_000_000, 1_000_000, 200_000_000)]
+    partitions = pack("s", whole, partition_size(whole, None, None, 4))
+    assert [partition.records for partition in partitions] == [250_000] * 4
+
+
+def test_pieces_that_follow_each_other_are_one_range() -> None:
+    """A request names a queue once, not once a piece."""
+    pieces = [Range("q", 1, at, at + 10, 10, 100) for at in range(0, 100, 10)]
+    size = partition_size(pieces, None, None, 1)
+    assert pack("s", pieces, size) == [Partition("s", (Range("q", 1, 0, 100, 100, 1_000),))]
+
+
+@given(st.integers(1, 10_000), st.dictionaries(st.text(max_size=3), st.integers(0, 10_000), max_size=6))
+def test_shares_are_in_proportion_and_never_nothing(limit: int, weights: dict[str, int]) -> None:
+    """Who has anything gets at least one; the sum passes the limit only by those."""
+    found = shares(limit, weights)
+    assert set(found) == {name for name, weight in weights.items() if weight}
+    assert all(share >= 1 for share in found.values())
+    assert sum(found.values()) <= limit + len(found)
+
+
+# Offsets.
+
+
+def test_offsets_are_equal_as_text() -> None:
+    """Spark compares offsets as text: the order of keys must not make a new batch."""
+    assert as_text({"b": {"z": [1, 2], "a": [3, 4]}, "a": {}}) == '{"a":{},"b":{"a":[3,4],"z":[1,2]}}'
+
+
+def test_start_itself_is_returned_when_nothing_is_new() -> None:
+    """Otherwise every trigger would make an empty batch."""
+    start: Offset = {"a": {"q": [1, 5]}}
+    assert assemble(start, {"a": {"q": [1, 5]}}, {}, {"a": {}}) is start
+
+
+def test_only_what_moved_in_the_same_queue_is_read() -> None:
+    """Pinned queues, and queues made anew, are read from the next batch on."""
+    start: Offset = {"a": {"q": [1, 5], "same": [2, 7], "anew": [3, 1]}}
+    end: Offset = {"a": {"q": [1, 9], "same": [2, 7], "anew": [8, 4], "pinned": [9, 100]}}
+    assert list(moving(start, end)) == [("a", "q", 1, 5, 9)]
+
+
+@pytest.mark.parametrize(
+    ("first", "following", "queue_id", "message"),
+    [(0, 50, 2, "created again"), (0, 4, 1, "went back"), (6, 9, 1, "positions 5 to 5 were truncated")],
+)
+def test_losses_are_seen_and_never_truncated(first: int, following: int, queue_id: int, message: str) -> None:
+    """A queue that is not what the checkpoint says is left alone."""
+    listings = {"a": {"q": summary("q", first, following, queue_id)}}
+    checked = check({"a": {"q": [1, 5]}}, listings, ["a"])
+    assert [message in loss for loss in checked.lost] == [True]
+    assert checked.positions == {"a": {"q": [queue_id, first]}}
+    assert truncations(checked.sound, listings) == {}
+
+
+def test_truncations_are_what_is_behind_and_still_there() -> None:
+    """Position included, so 5 read means 4 may go; nothing where nothing is left to go."""
+    listings = {"a": {"q": summary("q", 2, 9), "done": summary("done", 5, 9), "fresh": summary("fresh", 0, 3)}}
+    sound: Offset = {"a": {"q": [1, 5], "done": [1, 5], "fresh": [1, 0]}}
+    assert truncations(sound, listings) == {"a": {"q": [1, 4]}}
+
+
+def test_a_starting_position_is_for_a_server_seen_first() -> None:
+    """A queue that is made later is read from its first record, also with startingOffsets=latest."""
+    listings = {"known": {"new": summary("new", 3, 9)}, "fresh": {"new": summary("new", 3, 9)}}
+    pinned, lost = pin({"known": {}}, listings, "latest")
+    assert (pinned, lost) == ({"known": {"new": [1, 3]}, "fresh": {"new": [1, 9]}}, [])
+
+
+def test_positions_outside_the_log_are_moved_and_named() -> None:
+    """Both ends."""
+    assert place({"a": {"q": 7}}, "a", summary("q", 3, 9)) == (7, None)
+    assert place({"a": {"q": -2}}, "a", summary("q", 3, 9)) == (3, None)
+    assert place({"a": {"q": -1}}, "a", summary("q", 3, 9)) == (9, None)
+    assert place({}, "a", summary("q", 3, 9)) == (3, None)
+    for wanted, moved in ((1, 3), (10, 9)):
+        position, loss = place({"a": {"q": wanted}}, "a", summary("q", 3, 9))
+        assert position == moved and loss is not None
+
+
+class QueryAgainstLogs(RuleBasedStateMachine):
+    """Two model logs and a query that is driven, killed and replayed: what it committed is read once, and only then
+    truncated.
+
+    The model keeps every acknowledged record for ever, so that at any time the committed rows must be, queue by queue
+    and incarnation by incarnation, the records from where reading began.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logs: dict[str, dict[str, ModelQueue]] = {"a": {}, "b": {}}
+        self.next_id = 1
+        self.committed: Offset = {}
+        self.planned: Offset | None = None
+        self.rows: list[tuple[str, int, int]] = []  # (server, queue id, position)
+        self.every: dict[int, ModelQueue] = {}
+
+    @rule(server=st.sampled_from("ab"), queue=st.sampled_from("xyz"), count=st.integers(1, 9), gap=st.integers(0, 3))
+    def append(self, server: str, queue: str, count: int, gap: int) -> None:
+        found = self.logs[server].get(queue)
+        if found is None:
+            found = self.logs[server][queue] = self.every[self.next_id] = ModelQueue(self.next_id)
+            self.next_id += 1
+        found.append(found.next + gap, count)
+
+    @precondition(lambda self: self.planned is None and self.caught_up())
+    @rule(server=st.sampled_from("ab"), queue=st.sampled_from("xyz"))
+    def delete(self, server: str, queue: str) -> None:
+        self.logs[server].pop(queue, None)
+        # A poll sees that it is gone, so that making it anew is not a loss.
+        if self.latest(10**9) != self.committed:
+            self.commit()
+
+    @rule(limit=st.integers(1, 12))
+    def plan(self, limit: int) -> None:
+        if self.planned is None:
+            end = self.latest(limit)
+            if json.dumps(end) != json.dumps(self.committed):
+                self.planned = json.loads(json.dumps(end))
+
+    @precondition(lambda self: self.planned is not None)
+    @rule()
+    def commit(self) -> None:
+        self.planned = self.planned or json.loads(json.dumps(self.latest(10**9)))
+        self.rows += self.read(self.committed, self.planned)
+        self.committed, self.planned = self.planned, None
+
+    @precondition(lambda self: self.planned is not None)
+    @rule()
+    def die_while_reading(self) -> None:
+        """Read, and lose what was read: the replay must find the same."""
+        assert self.planned is not None
+        assert self.read(self.committed, self.planned) == self.read(self.committed, self.planned)
+
+    @invariant()
+    def every_record_at_most_once_and_in_order(self) -> None:
+        assert len(self.rows) == len(set(self.rows))
+        for queue_id, queue in self.every.items():
+            mine = [position for _, each, position in self.rows if each == queue_id]
+            assert mine == queue.positions[: len(mine)], "nothing is skipped"
+
+    @invariant()
+    def nothing_is_truncated_that_is_not_committed(self) -> None:
+        read = {(each, position) for _, each, position in self.rows}
+        for queue_id, queue in self.every.items():
+            assert all((queue_id, at) in read for at in queue.positions if at < queue.first)
+
+    def teardown(self) -> None:
+        """At the end everything is read, and nothing is left."""
+        for _ in range(200):
+            if self.planned is not None:
+                self.commit()
+            self.planned = None
+            end = self.latest(7)
+            if end == self.committed:
+                break
+            self.planned = end
+        for log in self.logs.values():
+            for queue in log.values():
+                assert [at for _, each, at in self.rows if each == queue.id] == queue.positions
+                assert queue.first == queue.next
+
+    def caught_up(self) -> bool:
+        return self.latest(10**9) == self.committed
+
+    def listings(self) -> dict[str, dict[str, QueueSummary]]:
+        return {
+            server: {name: summary(name, q.first, q.next, q.id, len(q.kept())) for name, q in log.items()}
+            for server, log in self.logs.items()
+        }
+
+    def latest(self, limit: int) -> Offset:
+        """Do what the stream reader's latestOffset does, with a model in place of the services."""
+        listings = self.listings()
+        checked = check(self.committed, listings, ["a", "b"])
+        assert not checked.lost
+        for server, due in truncations(checked.sound, listings).items():
+            for name, (_, position) in due.items():
+                self.logs[server][name].first = position + 1
+        listings = self.listings()
+        pinned, _ = pin(self.committed, listings, "earliest")
+        ends = {server: self.advance(server, queues, limit) for server, queues in checked.sound.items()}
+        return assemble(self.committed, checked.positions, ends, pinned)
+
+    def advance(self, server: str, queues: Mapping[str, list[int]], limit: int) -> dict[str, list[int]]:
+        found = {}
+        for name, (queue_id, position) in queues.items():
+            queue = self.logs[server][name]
+            due = [at for at in queue.positions if at >= position]
+            found[name] = [queue_id, due[limit - 1] + 1 if len(due) > limit else queue.next]
+        return found
+
+    def read(self, start: Offset, end: Offset) -> list[tuple[str, int, int]]:
+        rows = []
+        for server, name, queue_id, lo, hi in moving(start, end):
+            queue = self.logs[server][name]
+            assert queue.id == queue_id and queue.first <= lo, "what was planned is still there"
+            rows += [(server, queue_id, at) for at in queue.positions if lo <= at < hi]
+        return rows
+
+
+class ModelQueue:
+    """A queue that remembers every position it ever held."""
+
+    def __init__(self, queue_id: int) -> None:
+        self.id = queue_id
+        self.first = 0
+        self.next = 0
+        self.positions: list[int] = []
+
+    def append(self, position: int, count: int) -> None:
+        if self.first == self.next == 0:
+            self.first = position
+        self.positions += range(position, position + count)
+        self.next = position + count
+
+    def kept(self) -> list[int]:
+        return [at for at in self.positions if at >= self.first]
+
+
+QueryAgainstLogs.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestQueryAgainstLogs = QueryAgainstLogs.TestCase
