@@ -190,7 +190,7 @@ def _run(payloads: Any, first: int, behind: int, position: int) -> Run:
     offsets = pa.Array.from_buffers(pa.int32(), len(part) + 1, [None, offsets_buffer], offset=part.offset)
     base, end = offsets[0].as_py(), offsets[len(part)].as_py()
     if base:
-        offsets = pc.subtract(offsets, base)
+        offsets = pc.subtract(offsets, pa.scalar(base, pa.int32()))  # with a plain int it would become int64
     start = offsets.offset * 4
     packed = offsets.buffers()[1].slice(start, (len(part) + 1) * 4).to_pybytes()
     payload = data.slice(base, end - base).to_pybytes() if data is not None else b""

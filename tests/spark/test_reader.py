@@ -1,0 +1,195 @@
+"""Batch reads without a JVM: services and directories."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+
+from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.log import OpeningLog
+from mrecordlog_async.spark.directory import DirectoryReader
+from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.plan import DataLossError
+from mrecordlog_async.spark.reader import LogReader, PushingLogReader
+from tests.spark.conftest import NewService
+from tests.spark.services import ThreadedService, numbered
+
+
+def read(reader: DataSourceReader) -> list[tuple[Any, ...]]:
+    """Plan here, read on a copy that came through pickle."""
+    sent = cloudpickle.dumps((reader, list(reader.partitions())))  # type: ignore[no-untyped-call]  # Spark's copy
+    copy, partitions = cloudpickle.loads(sent)
+    return [tuple(row.values()) for part in partitions for batch in copy.read(part) for row in batch.to_pylist()]
+
+
+def reader_of(service: ThreadedService, **options: str) -> LogReader:
+    return LogReader(Options.parse({"servers": service.url, "retries": "0", **options}))
+
+
+def positions(rows: list[tuple[Any, ...]], queue: str = "q") -> list[int]:
+    return [row[2] for row in rows if row[1] == queue]
+
+
+# Services.
+
+
+def test_everything_retained_is_read(service: ThreadedService) -> None:
+    """From the first position that is there to the end, gaps included."""
+    service.append("q", numbered("q", 0, 5))
+    service.append("q", [b"far"], 10**12)
+    service.truncate("q", 1)
+    assert positions(read(reader_of(service))) == [2, 3, 4, 10**12]
+
+
+def test_a_table_is_fixed_when_it_is_planned(service: ThreadedService) -> None:
+    """What comes later is not in it; what is truncated meanwhile makes it fail instead of shrink."""
+    service.append("q", numbered("q", 0, 5))
+    reader = reader_of(service)
+    partitions = reader.partitions()
+    service.append("q", numbered("q", 5, 9))
+    rows = [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [row["position"] for row in rows] == [0, 1, 2, 3, 4]
+    service.truncate("q", 0)
+    with pytest.raises(Exception, match="410"):
+        list(reader.read(partitions[0]))
+
+
+def test_offsets_bound_a_table(service: ThreadedService) -> None:
+    """Start included, end excluded; a position that is not there is a loss, or moved."""
+    service.append("q", numbered("q", 0, 10))
+    bounds = {"startingOffsets": '{"default": {"q": 3}}', "endingOffsets": '{"default": {"q": 5}}'}
+    assert positions(read(reader_of(service, **bounds))) == [3, 4]
+    beyond = {"endingOffsets": '{"default": {"q": 11}}'}
+    with pytest.raises(DataLossError):
+        reader_of(service, **beyond).partitions()
+    assert len(read(reader_of(service, failOnDataLoss="false", **beyond))) == 10
+
+
+def test_partitions_are_as_small_as_asked(service: ThreadedService) -> None:
+    """minPartitions and maxRecordsPerPartition, and every record once."""
+    service.append("q", numbered("q", 0, 1_000))
+    for options, count in (({"minPartitions": "4"}, 4), ({"maxRecordsPerPartition": "100"}, 10)):
+        reader = reader_of(service, **options)
+        assert len(reader.partitions()) == count
+        assert positions(read(reader)) == list(range(1_000))
+
+
+def test_filters_narrow_what_is_fetched(service: ThreadedService) -> None:
+    """What is done here is not handed back to Spark; what is not, is."""
+    service.append("a", numbered("a", 0, 20))
+    service.append("b", numbered("b", 0, 20))
+    reader = PushingLogReader(Options.parse({"servers": service.url}))
+    left: list[Filter] = [IsNotNull(("queue",)), StringStartsWith(("queue",), "a")]
+    done: list[Filter] = [
+        In(("queue",), ("a", "b")),
+        EqualTo(("queue",), "a"),
+        EqualTo(("server",), "default"),
+        In(("server",), ("default", "other")),
+        GreaterThan(("position",), 3),
+        GreaterThanOrEqual(("position",), 5),
+        LessThan(("position",), 9),
+        LessThanOrEqual(("position",), 7),
+    ]
+    assert list(reader.pushFilters([*left, *done])) == left
+    assert [(row[1], row[2]) for row in read(reader)] == [("a", 5), ("a", 6), ("a", 7)]
+    one = PushingLogReader(Options.parse({"servers": service.url}))
+    assert list(one.pushFilters([EqualTo(("position",), 4), EqualTo(("server",), "other")])) == []
+    assert read(one) == []
+
+
+def test_a_server_that_is_down_may_be_left_out(new_service: NewService) -> None:
+    """Only where the user said so."""
+    first, second = new_service(), new_service()
+    first.append("q", numbered("q", 0, 3))
+    second.stop()
+    options = {"servers": f"a={first.url},b={second.url}", "retries": "0"}
+    with pytest.raises(Exception, match="cannot be reached"):
+        LogReader(Options.parse(options)).partitions()
+    assert len(read(LogReader(Options.parse({**options, "failOnServerDown": "false"})))) == 3
+    second.start()
+
+
+# Directories.
+
+
+def write_segments(directory: Path) -> dict[str, list[tuple[int, bytes]]]:
+    """Write a log of several small segments with two queues, one of them truncated, one deleted and made anew."""
+    return asyncio.run(_write_segments(directory))
+
+
+async def _write_segments(directory: Path) -> dict[str, list[tuple[int, bytes]]]:
+    async with MultiRecordLog.open(directory, segment_bytes=4 * 32_768) as log:
+        for queue in ("a", "b"):
+            await log.create_queue(queue)
+        for round in range(20):
+            await log.append_records("a", None, [bytes([round]) * 1_000] * 20)
+            await log.append_records("b", None, [b"b%d" % round])
+        await log.truncate("a", 50)
+        await log.delete_queue("b")
+        await log.create_queue("b")
+        await log.append_record("b", 7, b"anew")
+        return {queue: [(at, payload) for at, payload in log.range(queue)] for queue in log.list_queues()}
+
+
+def test_a_directory_is_read_segment_by_segment(tmp_path: Path) -> None:
+    """One partition for each segment that holds something live; together they are the log."""
+    expected = write_segments(tmp_path / "wal")
+    reader = DirectoryReader(Options.parse({"path": str(tmp_path / "wal")}))
+    assert len(reader.partitions()) > 2
+    found = read(reader)
+    for queue, records in expected.items():
+        assert [(row[2], row[3]) for row in found if row[1] == queue] == records
+    assert {row[0] for row in found} == {""}
+
+
+def test_a_directory_is_bounded_as_a_service_is(tmp_path: Path) -> None:
+    """Subscription and offsets; the server has no name."""
+    write_segments(tmp_path / "wal")
+    given = {"path": str(tmp_path / "wal"), "subscribe": "a"}
+    bounds = {"startingOffsets": '{"": {"a": 60}}', "endingOffsets": '{"": {"a": 62}}'}
+    assert positions(read(DirectoryReader(Options.parse({**given, **bounds}))), "a") == [60, 61]
+    with pytest.raises(DataLossError):
+        DirectoryReader(Options.parse({**given, "startingOffsets": '{"": {"a": 5}}'})).partitions()
+
+
+def test_an_empty_directory_has_no_rows(tmp_path: Path) -> None:
+    """A log without records is a table without rows."""
+    asyncio.run(_close(MultiRecordLog.open(tmp_path / "wal")))
+    assert read(DirectoryReader(Options.parse({"path": str(tmp_path / "wal")}))) == []
+
+
+async def _close(opening: OpeningLog) -> None:
+    await (await opening).close()
+
+
+def test_damage_after_the_plan_fails_the_task(tmp_path: Path) -> None:
+    """A segment that is no longer what was planned is not read up to the damage in silence."""
+    write_segments(tmp_path / "wal")
+    reader = DirectoryReader(Options.parse({"path": str(tmp_path / "wal")}))
+    partitions = reader.partitions()
+    segment = next((tmp_path / "wal").glob(f"wal-*{partitions[0].value.segment}"))
+    with segment.open("r+b") as file:
+        file.seek(50_000)
+        file.write(b"\xff\xff\xff")
+    with pytest.raises(CorruptionError, match="whole up to"):
+        list(reader.read(partitions[0]))
+    segment.unlink()
+    with pytest.raises(DataLossError, match="removed meanwhile"):
+        list(reader.read(partitions[0]))

@@ -1,0 +1,113 @@
+"""Writing without a JVM: what is repeated is stored once, what does not fit says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mrecordlog_async.spark import writer
+from mrecordlog_async.spark.blocks import MalformedRowsError
+from mrecordlog_async.spark.client import ServiceError
+from mrecordlog_async.spark.options import OptionError, Options
+from mrecordlog_async.spark.writer import PositionConflictError, Written, check_columns, write_rows
+from tests.spark.services import ThreadedService, numbered
+
+
+def rows(queue: str, start: int, stop: int, name: str | None = None) -> pa.RecordBatch:
+    payloads = numbered(name or queue, start, stop)
+    columns: dict[str, Any] = {"queue": [queue] * len(payloads), "position": range(start, stop), "payload": payloads}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def write(service: ThreadedService, *batches: pa.RecordBatch, **options: str) -> Written:
+    return write_rows(Options.parse({"servers": service.url, "retries": "0", **options}), batches)
+
+
+def expected(queue: str, start: int, stop: int) -> list[tuple[int, bytes]]:
+    return list(enumerate(numbered(queue, start, stop), start))
+
+
+def test_what_is_written_again_is_stored_once(service: ThreadedService) -> None:
+    """A task that runs twice, in blocks of any size, changes nothing and counts the repeats."""
+    assert write(service, rows("q", 5, 100)) == Written(95, 0)
+    assert write(service, rows("q", 5, 50), rows("q", 50, 100)) == Written(95, 95)
+    assert service.records() == {"q": expected("q", 5, 100)}
+
+
+def test_a_task_that_stopped_half_way_goes_on(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block that is there in part is cut where the log ends."""
+    write(service, rows("q", 0, 30))
+    monkeypatch.setattr(writer, "APPEND_RECORDS", 20)
+    assert write(service, rows("q", 0, 100)) == Written(100, 30)
+    assert service.records() == {"q": expected("q", 0, 100)}
+
+
+def test_what_was_truncated_meanwhile_is_not_stored_again(service: ThreadedService) -> None:
+    """A mirror whose reader is faster than its retry."""
+    write(service, rows("q", 0, 30))
+    service.truncate("q", 29)
+    assert write(service, rows("q", 0, 20), rows("q", 20, 40)) == Written(40, 30)
+    assert service.records() == {"q": expected("q", 30, 40)}
+
+
+def test_other_records_at_the_same_positions_are_a_conflict(service: ThreadedService) -> None:
+    """Positions alone do not make a repeat."""
+    write(service, rows("q", 0, 30))
+    with pytest.raises(PositionConflictError, match="positions 10 to 19 are taken"):
+        write(service, rows("q", 10, 20, name="other"))
+    with pytest.raises(PositionConflictError):
+        write(service, rows("q", 25, 40, name="other"))
+    assert service.records() == {"q": expected("q", 0, 30)}
+
+
+def test_rows_out_of_order_are_refused(service: ThreadedService) -> None:
+    """Before they can be stored as a gap that cannot be filled."""
+    with pytest.raises(MalformedRowsError, match="sortWithinPartitions"):
+        write(service, rows("q", 10, 20), rows("q", 0, 10))
+
+
+def test_gaps_and_several_queues(service: ThreadedService) -> None:
+    """Positions of the rows are the positions in the log."""
+    write(service, rows("a", 0, 3), rows("a", 10, 12), rows("b", 7, 8))
+    assert service.records() == {"a": expected("a", 0, 3) + expected("a", 10, 12), "b": expected("b", 7, 8)}
+
+
+def test_large_rows_are_sent_in_pieces(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request stays near its size, whatever Spark hands over."""
+    monkeypatch.setattr(writer, "APPEND_BYTES", 1_000)
+    batch = pa.RecordBatch.from_pydict({"payload": [bytes([n]) * 400 for n in range(10)] + [bytes(5_000)]})
+    assert write(service, batch, queue="q") == Written(11, 0)
+    assert [len(payload) for _, payload in service.records()["q"]] == [400] * 10 + [5_000]
+
+
+def test_without_positions_what_is_sent_again_is_stored_again(service: ThreadedService) -> None:
+    """At least once, as said."""
+    batch = pa.RecordBatch.from_pydict({"payload": [b"x", b"y"]})
+    write(service, batch, queue="q")
+    write(service, batch, queue="q")
+    assert service.records() == {"q": [(0, b"x"), (1, b"y"), (2, b"x"), (3, b"y")]}
+
+
+def test_queues_are_made_only_if_wanted(service: ThreadedService) -> None:
+    """createQueues=false takes a missing queue for a mistake."""
+    with pytest.raises(ServiceError, match="does not exist"):
+        write(service, rows("q", 0, 3), createQueues="false")
+
+
+@pytest.mark.parametrize(
+    ("columns", "queue", "message"),
+    [
+        ({"payload": "binary", "queue": "string", "color": "string"}, None, "unknown columns color"),
+        ({"queue": "string"}, None, "no column 'payload'"),
+        ({"payload": "binary"}, None, "no column 'queue'"),
+        ({"payload": "binary", "queue": "string"}, "q", "already"),
+        ({"payload": "int", "queue": "string"}, None, "binary or string"),
+        ({"payload": "binary", "queue": "string", "position": "string"}, None, "whole number"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(columns: dict[str, str], queue: str | None, message: str) -> None:
+    """Before a task starts."""
+    with pytest.raises(OptionError, match=message):
+        check_columns(columns, queue)
