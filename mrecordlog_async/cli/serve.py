@@ -1,13 +1,29 @@
-"""`mrecordlog serve DIR`: the log in a directory as an HTTP service."""
+"""`mrecordlog serve DIR`: the log in a directory as an HTTP service.
+
+Settings come from flags, then MRECORDLOG_* variables, then --config FILE, then defaults. It listens at once and answers
+503 until the log is recovered; SIGTERM or Ctrl-C finish what is under way.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
-from typing import Any
+import logging
+import os
+import stat
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exits import UsageError
+from mrecordlog_async.cli.logs import configure
+from mrecordlog_async.cli.settings import add_settings, gather
+from mrecordlog_async.options import Limits
+
+if TYPE_CHECKING:
+    from mrecordlog_async.http.options import ServiceOptions
+
+TOKEN_BYTES_MIN = 16
+
+logger = logging.getLogger("mrecordlog_async.serve")
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -15,10 +31,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "serve", help="serve a log directory over HTTP", description=__doc__
     )
-    parser.add_argument("directory", help="the log's directory; made if missing")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8080, help="port, 0 for a free one (default: %(default)s)")
-    parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead, for this user only")
+    parser.add_argument(
+        "directory", nargs="?", help="the log's directory, made if missing (default: MRECORDLOG_DIRECTORY)"
+    )
+    add_settings(parser)
     return parser
 
 
@@ -26,7 +42,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT."""
     from mrecordlog_async.http.server import ExposedError, ServeSettings, serve
 
-    settings = ServeSettings(arguments.directory, arguments.host, arguments.port, arguments.uds)
+    values = gather(arguments)
+    directory = arguments.directory or os.environ.get("MRECORDLOG_DIRECTORY")
+    if not directory:
+        raise UsageError("serve needs the log's directory")
+    configure(values["log_format"], values["log_level"])
+    settings = ServeSettings(
+        directory,
+        values["host"],
+        values["port"],
+        values["uds"],
+        values["access_log"],
+        _service_options(values),
+        _log_options(values),
+    )
     try:
         with asyncio.Runner(loop_factory=new_event_loop()) as runner:
             return runner.run(serve(settings, on_listening=_say_address))
@@ -43,5 +72,55 @@ def new_event_loop() -> Any:
     return uvloop.new_event_loop
 
 
+def _service_options(values: dict[str, Any]) -> ServiceOptions:
+    from mrecordlog_async.http.guard import LOOPBACK_HOSTS
+    from mrecordlog_async.http.options import ServiceOptions
+    from mrecordlog_async.http.server import is_loopback
+
+    allowed = frozenset(values["allow_host"] or ())
+    if values["uds"] is None and is_loopback(values["host"]):
+        allowed |= LOOPBACK_HOSTS | {values["host"]}
+    try:
+        return ServiceOptions(
+            body_bytes=values["body_bytes"],
+            bodies_bytes=values["bodies_bytes"],
+            connections=values["connections"],
+            tails=values["tails"],
+            drain_seconds=values["drain_seconds"],
+            tokens=read_tokens(values["token_file"]) if values["token_file"] else frozenset(),
+            hosts=allowed,
+            metrics_per_queue=values["metrics_per_queue"],
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def _log_options(values: dict[str, Any]) -> dict[str, Any]:
+    try:
+        limits = Limits(
+            memory_bytes=values["memory_bytes"],
+            disk_bytes=values["disk_bytes"],
+            pending_bytes=values["pending_bytes"],
+            record_bytes=values["record_bytes"],
+            queues=values["queues"],
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return {"limits": limits, "persist_policy": values["persist"], "segment_bytes": values["segment_bytes"]}
+
+
+def read_tokens(path: str) -> frozenset[bytes]:
+    """Return the tokens in a file: one a line; empty lines and those that begin with # are passed over."""
+    with open(path, "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        lines = [line.strip() for line in file]
+    if stat.S_ISREG(mode) and mode & 0o077:
+        raise UsageError(f"{path} can be read by others: chmod 600 {path}")
+    tokens = frozenset(line for line in lines if line and not line.startswith(b"#"))
+    if not tokens or min(map(len, tokens)) < TOKEN_BYTES_MIN:
+        raise UsageError(f"{path}: a token has at least {TOKEN_BYTES_MIN} characters; try `openssl rand -hex 32`")
+    return tokens
+
+
 def _say_address(address: str) -> None:
-    print(f"mrecordlog: listening on {address}", file=sys.stderr, flush=True)
+    logger.info("listening on %s", address, extra={"facts": {"address": address}})

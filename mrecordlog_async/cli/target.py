@@ -74,7 +74,8 @@ def _token(arguments: argparse.Namespace) -> str | None:
     path = arguments.token_file or os.environ.get("MRECORDLOG_TOKEN_FILE")
     if not path:
         return None
-    lines = [line for line in Path(path).read_text().split() if line and not line.startswith("#")]
+    stripped = map(str.strip, Path(path).read_text(encoding="utf-8").splitlines())
+    lines = [line for line in stripped if line and not line.startswith("#")]
     if not lines:
         raise UsageError(f"{path} holds no token")
     return lines[0]

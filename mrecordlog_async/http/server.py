@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import os
@@ -17,7 +18,6 @@ import resource
 import signal
 import socket
 import stat
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -100,11 +100,11 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
             listening.close()
             await _finish_requests(service, stop, settings.options.drain_seconds)
             sweeping.cancel()
+            _remove_socket(settings)
     finally:
         stop.release()
         await runner.cleanup()
         code = await _close(service)
-        _remove_socket(settings)
     return code
 
 
@@ -162,7 +162,7 @@ async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.
 
 
 def _remove_stale_socket(path: str) -> None:
-    """Remove what a killed service left; a living one's socket, or any other file, stays and makes binding fail."""
+    """Remove what a killed service left; OSError for a living one's socket, which event loops would just replace."""
     if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
         return
     with socket.socket(socket.AF_UNIX) as probe:
@@ -170,6 +170,8 @@ def _remove_stale_socket(path: str) -> None:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
+            return
+    raise OSError(errno.EADDRINUSE, "a service listens here already", path)
 
 
 def _remove_socket(settings: ServeSettings) -> None:
@@ -236,6 +238,6 @@ async def _close(service: Service) -> int:
         return 0
     await log.close()
     if log.failure is not None:
-        print(f"mrecordlog: the log failed: {log.failure}", file=sys.stderr)
+        logger.error("the log failed: %s", log.failure)
         return 1
     return 0

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -87,6 +88,14 @@ async def serving(
             await runner.cleanup()
             if service.attached is not None:
                 await service.attached.close()
+
+
+def free_port() -> int:
+    """Name a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
 
 
 class Process:

@@ -17,7 +17,7 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.http import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
 from mrecordlog_async.http.options import ServiceOptions
-from tests.http.serving import Process, Served, serving
+from tests.http.serving import Process, Served, free_port, serving
 
 
 async def test_the_client_speaks_like_the_log(served: Served) -> None:
@@ -133,8 +133,9 @@ async def test_tokens_and_unix_sockets_work(tmp_path: Path, directory: Path) -> 
         server.close()
 
 
-async def test_a_service_that_is_not_there_is_named(unused_port: int) -> None:
+async def test_a_service_that_is_not_there_is_named() -> None:
     """After the time that was given the error says where nobody answered."""
+    unused_port = free_port()
     async with RecordLogClient(f"http://127.0.0.1:{unused_port}", retry_seconds=0.1) as client:
         with pytest.raises(ServiceUnreachableError, match=str(unused_port)):
             await client.list_queues()

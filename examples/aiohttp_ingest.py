@@ -1,0 +1,36 @@
+"""An aiohttp application that stores what it is sent before it says 202, with the whole API below /wal.
+
+python examples/aiohttp_ingest.py ./wal 8081
+curl -d '{"event": 1}' http://127.0.0.1:8081/ingest/clicks
+curl http://127.0.0.1:8081/wal/v1/queues/clicks/records?as=text
+"""
+
+import sys
+
+from aiohttp import web
+
+from mrecordlog_async import LogFullError
+from mrecordlog_async.http import LOG, setup
+
+
+async def ingest(request: web.Request) -> web.Response:
+    log, queue = request.app[LOG], request.match_info["queue"]
+    payload = await request.read()
+    if not log.queue_exists(queue):
+        await log.create_queue(queue, exist_ok=True)
+    try:
+        position = await log.append_record(queue, None, payload)
+    except LogFullError as full:
+        raise web.HTTPTooManyRequests(text=str(full), headers={"Retry-After": "1"}) from full
+    return web.json_response({"position": position}, status=202)
+
+
+def make_app(directory: str) -> web.Application:
+    app = web.Application()
+    setup(app, directory, prefix="/wal")
+    app.router.add_post("/ingest/{queue}", ingest)
+    return app
+
+
+if __name__ == "__main__":
+    web.run_app(make_app(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))

@@ -1,0 +1,51 @@
+"""A FastAPI application that stores what it is sent before it says 202, and streams it back.
+
+    WAL=./wal uvicorn --app-dir examples fastapi_ingest:app --port 8082 --timeout-graceful-shutdown 5
+    curl -d '{"event": 1}' http://127.0.0.1:8082/ingest/clicks
+    curl http://127.0.0.1:8082/recent/clicks
+    curl -N http://127.0.0.1:8082/follow/clicks
+
+One worker: a directory has one process. With `--workers 2` the second one fails to start and says what to do instead.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+
+from mrecordlog_async.http.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
+
+
+@asynccontextmanager
+async def own(app: FastAPI) -> AsyncIterator[None]:
+    """What the application itself needs runs inside the log's lifespan and may use the log."""
+    await log_of(app).create_queue("clicks", exist_ok=True)
+    yield
+
+
+app = FastAPI(lifespan=lifespan(os.environ.get("WAL", "./wal"), own))
+add_exception_handlers(app)
+
+
+@app.post("/ingest/{queue}", status_code=202)
+async def ingest(queue: str, request: Request, log: Log) -> dict[str, int | None]:
+    return {"position": await log.append_record(queue, None, await request.body())}
+
+
+@app.get("/recent/{queue}")
+async def recent(queue: str, log: Log) -> list[str]:
+    start = max(log.next_position(queue) - 10, log.first_position(queue))
+    return [record.payload.decode(errors="replace") for record in log.range(queue, start)]
+
+
+@app.get("/follow/{queue}")
+async def follow(queue: str, request: Request, log: Log) -> StreamingResponse:
+    log.queue_summary(queue)  # 404 before the answer begins
+
+    async def lines() -> AsyncIterator[bytes]:
+        async for record in tail_until_disconnect(request, log, queue):
+            yield record.payload + b"\n"
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")

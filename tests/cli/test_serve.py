@@ -1,0 +1,237 @@
+"""`mrecordlog serve` as a person, systemd and an orchestrator meet it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.cli.exits import UsageError
+from mrecordlog_async.cli.settings import persist, seconds, size
+from tests.http.serving import Process
+
+
+def run(
+    *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "mrecordlog_async", *arguments]
+    return subprocess.run(
+        command, input=stdin, capture_output=True, timeout=60, env={**os.environ, **(environment or {})}
+    )
+
+
+def ask(process: Process, path: str, **headers: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
+    connection.request("GET", path, headers=headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def wait_ready(process: Process) -> None:
+    while ask(process, "/readyz") != 200:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly(tmp_path: Path, number: int) -> None:
+    """SIGTERM and Ctrl-C close the log; the next start finds a clean end and recovers nothing."""
+    with Process(tmp_path / "wal") as process:
+        wait_ready(process)
+        code, told = process.stop(number)
+        assert (code, told) == (0, "mrecordlog: new log\n")
+    assert (tmp_path / "wal" / "CLOSED").exists()
+
+
+def test_a_tail_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """Open streams end with an event when the service goes down."""
+    with Process(tmp_path / "wal") as process:
+        wait_ready(process)
+        assert run("append", "q", "--create", "--url", process.address, stdin=b"a").returncode == 0
+        connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
+        connection.request("GET", "/v1/queues/q/tail")
+        stream = connection.getresponse()
+        assert stream.readline() == b"id: 0\n"
+        assert process.stop()[0] == 0
+        assert b"event: end\ndata: closing\n" in stream.read()
+
+
+def test_a_second_service_on_the_directory_is_refused(tmp_path: Path) -> None:
+    """Exit code 4, the owner's pid and the ways out; the first one goes on."""
+    with Process(tmp_path / "wal") as process:
+        wait_ready(process)
+        assert process.process is not None
+        done = run("serve", str(tmp_path / "wal"), "--port", "0")
+        assert done.returncode == 4
+        assert f"process {process.process.pid}".encode() in done.stderr
+        assert ask(process, "/readyz") == 200
+
+
+def test_a_port_in_use_is_said(tmp_path: Path) -> None:
+    """No traceback, exit code 1."""
+    with Process(tmp_path / "wal") as process:
+        done = run("serve", str(tmp_path / "other"), "--port", str(process.port))
+        assert (done.returncode, b"in use" in done.stderr, b"Traceback" in done.stderr) == (1, True, False)
+
+
+def test_damage_ends_it_with_exit_code_3(tmp_path: Path) -> None:
+    """No half service over damaged data."""
+    directory = tmp_path / "wal"
+    assert run("append", "q", "--create", "--dir", str(directory), stdin=b"hello").returncode == 0
+    (segment,) = directory.glob("wal-*[0-9]")
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"hello")] ^= 1
+    segment.write_bytes(content)
+    done = run("serve", str(directory), "--port", "0")
+    assert (done.returncode, b"Traceback" in done.stderr) == (3, False)
+    assert segment.name.encode() in done.stderr
+
+
+def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    """The path and the reason, exit code 1."""
+    (tmp_path / "file").write_bytes(b"")
+    done = run("serve", str(tmp_path / "file"), "--port", "0")
+    assert (done.returncode, b"Traceback" in done.stderr) == (1, False)
+    assert str(tmp_path / "file").encode() in done.stderr
+
+
+def test_another_address_needs_a_token(tmp_path: Path) -> None:
+    """What other machines can reach is not open to everybody."""
+    done = run("serve", str(tmp_path / "wal"), "--host", "0.0.0.0", "--port", "0")
+    assert (done.returncode, b"--token-file" in done.stderr) == (2, True)
+    assert not (tmp_path / "wal").exists()
+
+
+def test_a_token_file_is_needed_by_clients_too(tmp_path: Path) -> None:
+    """The same file serves both sides; others may not read it, and short tokens are refused."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# ours\n0123456789abcdef0123\n")
+    assert run("serve", str(tmp_path / "wal"), "--token-file", str(tokens)).returncode == 2
+    tokens.chmod(0o600)
+    with Process(tmp_path / "wal", ["--token-file", str(tokens)]) as process:
+        wait_ready(process)
+        assert run("ls", "--url", process.address).returncode == 1
+        assert run("ls", "--url", process.address, "--token-file", str(tokens)).returncode == 0
+        assert run("ls", "--url", process.address, environment={"MRECORDLOG_TOKEN_FILE": str(tokens)}).returncode == 0
+    tokens.write_text("short\n")
+    assert run("serve", str(tmp_path / "wal"), "--token-file", str(tokens)).returncode == 2
+
+
+def test_other_names_of_this_machine_are_allowed_when_named(tmp_path: Path) -> None:
+    """On loopback only known Host names are answered."""
+    with Process(tmp_path / "wal", ["--allow-host", "wal.local, other"]) as process:
+        assert ask(process, "/healthz", Host="wal.local:80") == 200
+        assert ask(process, "/healthz", Host="evil.example") == 421
+
+
+def test_a_unix_socket_is_for_its_user_only(tmp_path: Path) -> None:
+    """Mode 0600; one that a killed service left is taken over, a living one is not; it goes with the service."""
+    path = tmp_path / "socket"
+    with Process(tmp_path / "wal", ["--uds", str(path)]) as process:
+        assert path.stat().st_mode & 0o777 == 0o600
+        process.kill()
+        assert path.exists()
+        process.start()
+        assert run("append", "q", "--create", "--url", f"unix:{path}", stdin=b"a").returncode == 0
+        assert run("serve", str(tmp_path / "other"), "--uds", str(path)).returncode == 1
+        assert process.stop()[0] == 0
+        assert not path.exists()
+
+
+def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -> None:
+    """The nearer place wins."""
+    config = tmp_path / "mrecordlog.toml"
+    config.write_text('persist = "never"\nmemory_bytes = "1MiB"\nrecord_bytes = 1000\nlog_format = "json"\n')
+    arguments = ["--config", str(config), "--memory-bytes", "3MiB", "--pending-bytes", "100KiB"]
+    process = Process(tmp_path / "wal", arguments)
+    process.start({"MRECORDLOG_MEMORY_BYTES": "2MiB", "MRECORDLOG_RECORD_BYTES": "2000"})
+    try:
+        wait_ready(process)
+        connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
+        connection.request("GET", "/v1/stats", headers={"Connection": "close"})
+        assert json.loads(connection.getresponse().read())["usage"]["memory_limit_bytes"] == 3 * 1024 * 1024
+        assert run("append", "q", "--create", "--url", process.address, stdin=bytes(2_000)).returncode == 0
+        assert run("append", "q", "--url", process.address, stdin=bytes(2_001)).returncode == 1
+        code, told = process.stop()
+        assert code == 0
+        assert json.loads(told.splitlines()[-1])["message"] == "new log"
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "told"),
+    [
+        ((), {}, b"directory"),
+        (("--memory-bytes", "5XB"), {}, b"--memory-bytes: '5XB'"),
+        (("--port", "-1"), {}, b"--port"),
+        (("--persist", "sometimes"), {}, b"--persist"),
+        (("--record-bytes", "3GiB"), {}, b"record_bytes"),
+        (("--body-bytes", "1GiB"), {}, b"bodies_bytes"),
+        (("--config", "/nonexistent.toml"), {}, b"/nonexistent.toml"),
+        ((), {"MRECORDLOG_PRT": "1"}, b"MRECORDLOG_PRT"),
+    ],
+)
+def test_settings_that_make_no_sense_are_usage_errors(
+    tmp_path: Path, arguments: tuple[str, ...], environment: dict[str, str], told: bytes
+) -> None:
+    """The message names the setting; nothing is served and nothing is made."""
+    directory = [] if told == b"directory" else [str(tmp_path / "wal")]
+    done = run("serve", *directory, *arguments, environment=environment)
+    assert done.returncode == (1 if b"nonexistent" in told else 2)
+    assert told in done.stderr
+    assert not (tmp_path / "wal").exists()
+
+
+def test_unknown_keys_of_the_file_are_usage_errors(tmp_path: Path) -> None:
+    """A misspelt limit is not ignored."""
+    config = tmp_path / "mrecordlog.toml"
+    for content in ("memry_bytes = 1\n", "port = [\n", "[serve]\nport = 1\n"):
+        config.write_text(content)
+        assert run("serve", str(tmp_path / "wal"), "--config", str(config)).returncode == 2
+
+
+@pytest.mark.parametrize(("text", "value"), [("4096", 4096), ("1KiB", 1024), ("1.5MiB", 1572864), ("2 gb", 2 * 10**9)])
+def test_sizes(text: str, value: int) -> None:
+    """Sizes have the units that people write."""
+    assert size(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("5", 5), ("500ms", 0.5), ("2m", 120), ("1.5s", 1.5)])
+def test_times(text: str, value: float) -> None:
+    """So have times."""
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["interval", "interval:0", "always:1", "", "fsync"])
+def test_policies_that_are_none(text: str) -> None:
+    """A policy is one of three."""
+    with pytest.raises((ValueError, UsageError)):
+        persist(text)
+
+
+def test_systemd_is_told_when_it_is_ready(tmp_path: Path) -> None:
+    """Type=notify: READY=1 comes after recovery, STOPPING=1 before the end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(30)
+        process = Process(tmp_path / "wal")
+        process.start({"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        try:
+            told = listener.recv(1000)
+            while b"READY=1" not in told:
+                assert b"STATUS=" in told
+                told = listener.recv(1000)
+            assert ask(process, "/readyz") == 200
+            assert process.stop()[0] == 0
+            assert b"STOPPING=1" in listener.recv(1000)
+        finally:
+            process.kill()

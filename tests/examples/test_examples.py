@@ -1,0 +1,131 @@
+"""Every example runs as a person would run it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+
+
+@contextmanager
+def running(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Send one request, waiting until the server listens."""
+    for _ in range(400):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+        finally:
+            connection.close()
+    raise AssertionError("the server does not listen")
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    """It runs, and runs again on the log that it left."""
+    for first in (0, 100):
+        done = run(sys.executable, str(EXAMPLES / "quickstart.py"), str(tmp_path / "wal"))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"{first} order 0\n")
+
+
+def test_replay_of_a_file_through_kill_9(tmp_path: Path) -> None:
+    """Every acknowledged line is there after kill -9, in order, once, and at the end the file is the same."""
+    file = tmp_path / "lines.log"
+    file.write_bytes(b"".join(b"%d %s\n" % (number, b"x" * (number % 90)) for number in range(3_000)))
+    done = run(sys.executable, str(EXAMPLES / "replay_file.py"), str(file), "--dir", str(tmp_path / "wal"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 acknowledged ones are lost" in done.stdout
+    assert "3000 lines, the same file" in done.stdout
+    killed_at = re.search(r"after (\d+) acknowledged", done.stdout)
+    assert killed_at is not None
+    assert 1_500 <= int(killed_at[1]) < 3_000
+
+
+def test_aiohttp_ingest(tmp_path: Path) -> None:
+    """Records are stored, also read through the API below the prefix, and are there after a restart."""
+    port = free_port()
+    command = (sys.executable, str(EXAMPLES / "aiohttp_ingest.py"), str(tmp_path / "wal"), str(port))
+    with running(*command) as process:
+        status, body = ask(port, "POST", "/ingest/clicks", b"one")
+        assert (status, json.loads(body)) == (202, {"position": 0})
+        assert ask(port, "POST", "/wal/v1/queues/clicks/records", b"two")[0] == 200
+        lines = ask(port, "GET", "/wal/v1/queues/clicks/records?as=text")[1].splitlines()
+        assert [json.loads(line)["payload"] for line in lines] == ["one", "two"]
+        assert ask(port, "GET", "/wal/readyz")[0] == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    with running(*command):
+        assert ask(port, "GET", "/wal/v1/queues/clicks/records?as=text")[1].splitlines() == lines
+
+
+def test_fastapi_ingest_under_uvicorn(tmp_path: Path) -> None:
+    """The same with FastAPI and uvicorn; errors of the log are problem documents; a stream follows."""
+    port = free_port()
+    arguments = ("--app-dir", str(EXAMPLES), "fastapi_ingest:app", "--port", str(port))
+    command = (sys.executable, "-m", "uvicorn", *arguments, "--timeout-graceful-shutdown", "5")
+    with running(*command, WAL=str(tmp_path / "wal")) as process:
+        status, body = ask(port, "POST", "/ingest/clicks", b"one")
+        assert (status, json.loads(body)) == (202, {"position": 0})
+        assert json.loads(ask(port, "GET", "/recent/clicks")[1]) == ["one"]
+        status, body = ask(port, "GET", "/recent/nothing")
+        assert (status, json.loads(body)["code"]) == (404, "queue_not_found")
+        following = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        following.request("GET", "/follow/clicks")
+        stream = following.getresponse()
+        assert stream.readline() == b"one\n"
+        ask(port, "POST", "/ingest/clicks", b"two")
+        assert stream.readline() == b"two\n"
+        following.close()
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=30)
+        assert "Application shutdown complete" in told
+    with running(*command, WAL=str(tmp_path / "wal")):
+        assert json.loads(ask(port, "GET", "/recent/clicks")[1]) == ["one", "two"]
+
+
+def test_a_second_worker_is_told_the_ways_out(tmp_path: Path) -> None:
+    """Two processes on one directory: the second does not start, and says what to do instead."""
+    first, second = free_port(), free_port()
+    wal = str(tmp_path / "wal")
+    arguments = (sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "fastapi_ingest:app", "--port")
+    with running(*arguments, str(first), WAL=wal) as owner:
+        assert ask(first, "GET", "/recent/clicks")[0] == 200
+        done = run(*arguments, str(second), WAL=wal)
+        assert done.returncode != 0
+        assert f"process {owner.pid}" in done.stderr
+        for way_out in ("Use one worker", "a directory of its own", "mrecordlog serve"):
+            assert way_out in done.stderr
