@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
@@ -12,11 +11,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from aiofiles.os import wrap
-
 from mrecordlog_async.engine.admission import SINGLE_OVERHEAD_BYTES, Admission
+from mrecordlog_async.engine.changes import Changes
+from mrecordlog_async.engine.checks import Payload, check_payloads, check_position, copy_payload
 from mrecordlog_async.engine.commands import Append, Command, CreateQueue, DeleteQueue, Sync, TruncateQueue
-from mrecordlog_async.engine.opening import OpenedLog, open_log
+from mrecordlog_async.engine.opening import OpenedLog
+from mrecordlog_async.engine.starting import start
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import (
@@ -26,7 +26,6 @@ from mrecordlog_async.errors import (
 from mrecordlog_async.memory.reads import ReadsQueues, check_name
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import (
-    POSITION_MAX,
     LogState,
     Record,
     RecoveryProgress,
@@ -37,9 +36,6 @@ from mrecordlog_async.options import GIB, Limits, PersistPolicy
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 T = TypeVar("T")
-
-Payload = bytes | bytearray | memoryview
-"""Any bytes-like object; what is not `bytes` is copied when the method is called."""
 
 SEGMENT_BYTES_MIN = 32_768
 
@@ -75,7 +71,7 @@ class MultiRecordLog(ReadsQueues):
         self._counters = Counters()
         self._admission = Admission(limits, opened.queues)
         self._record_bytes_max = limits.record_bytes
-        self._changes: dict[int, list[asyncio.Future[None]]] = {}  # by queue id: who waits for more
+        self._changes = Changes(self._loop)
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._foreign = False  # a copy in a forked child
@@ -87,7 +83,7 @@ class MultiRecordLog(ReadsQueues):
             limits,
             self._counters,
             thread,
-            self._wake_tails,
+            self._changes.wake,
         )
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
@@ -116,16 +112,19 @@ class MultiRecordLog(ReadsQueues):
         """
         if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
             raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
-        opening = partial(
-            _open,
-            os.fspath(directory),
-            persist_policy or PersistPolicy.always(),
-            limits or Limits(),
-            segment_bytes,
-            create,
-            on_progress,
-            filesystem or OsFileSystem(),
-        )
+        policy, bounds = persist_policy or PersistPolicy.always(), limits or Limits()
+
+        async def opening() -> MultiRecordLog:
+            opened, thread = await start(
+                filesystem or OsFileSystem(),
+                os.fspath(directory),
+                create=create,
+                segment_bytes=segment_bytes,
+                disk_bytes_limit=bounds.disk_bytes,
+                on_progress=on_progress,
+            )
+            return cls(opened, thread, policy, bounds)
+
         return OpeningLog(opening)
 
     # Changes.
@@ -152,10 +151,10 @@ class MultiRecordLog(ReadsQueues):
         Raises QueueNotFoundError, PositionInPastError, RecordTooLargeError, LogFullError.
         """
         if type(payload) is not bytes:
-            payload = _copy(payload)
+            payload = copy_payload(payload)
         if position is None:
             return self._append_next(queue, payload)
-        return self._append(queue, _check_position(position), [payload])
+        return self._append(queue, check_position(position), [payload])
 
     def append_records(
         self, queue: str, position: int | None, payloads: Iterable[Payload]
@@ -164,8 +163,8 @@ class MultiRecordLog(ReadsQueues):
 
         None if there was nothing to append, or all were already there at these positions. Otherwise as `append_record`.
         """
-        copied = [payload if type(payload) is bytes else _copy(payload) for payload in _check_payloads(payloads)]
-        return self._append(queue, None if position is None else _check_position(position), copied)
+        copied = [payload if type(payload) is bytes else copy_payload(payload) for payload in check_payloads(payloads)]
+        return self._append(queue, None if position is None else check_position(position), copied)
 
     async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
         """Drop the records of *queue* up to and including *position*; answer how many went.
@@ -173,7 +172,7 @@ class MultiRecordLog(ReadsQueues):
         A position beyond the end drops all and moves the next position to position + 1. One below the first writes
         nothing. queue_id: only if the queue is still this incarnation (see `summary`), else QueueNotFoundError.
         """
-        _check_position(position)
+        check_position(position)
         self._check_name(queue)
         dropped = await self._control(TruncateQueue(self._new_future(), queue, position, queue_id))
         assert isinstance(dropped, int)
@@ -275,19 +274,30 @@ class MultiRecordLog(ReadsQueues):
             self._admission.update()
         self._writer.closing = True
         self._admission.wake()
-        self._wake_tails(None)
-        with suppress(BaseException):
-            await asyncio.shield(self._writer_task)
-        if self._closed:  # the writer was cancelled with its loop, and has given the directory back
+        self._changes.wake_all()
+        # Also when this task is cancelled, as every task is when the loop ends: nothing here may overtake the writer.
+        while not self._writer_task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._writer_task])
+        if self._writer_task.cancelled():  # with its loop: `_on_writer_done` gives the directory back
             return
         for command in self._admission.drain():
             command.refuse(LogClosedError("the log was closed before this call found space"))
-        if self._writer.failure is None:
-            await wrap(self._opened.journal.write_closed)(executor=self._thread)
-        await wrap(self._opened.release)(executor=self._thread)
-        self._closed = True
-        _open_logs.discard(self)
+        ending = self._thread.call(self._give_back, self._writer.failure is None)
         self._thread.shutdown(wait=False)
+        try:
+            await ending  # one piece of work on the thread: cancelling the wait does not leave the lock behind
+        finally:
+            self._closed = True
+            _open_logs.discard(self)
+
+    def _give_back(self, healthy: bool) -> None:
+        """On the log's thread: note where a healthy log ends, and let go of its files and its lock."""
+        try:
+            if healthy:
+                self._opened.journal.write_closed()
+        finally:
+            self._opened.release()
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         """Wake whoever waits; if the loop ended, give the directory back behind the thread's last work."""
@@ -296,7 +306,9 @@ class MultiRecordLog(ReadsQueues):
             self._thread.shutdown(wait=False)
             self._closed = True
             _open_logs.discard(self)
-        self._wake_tails(None)
+        else:
+            task.exception()  # looked at: `failure` tells it
+        self._changes.wake_all()
 
     # Appending.
 
@@ -354,26 +366,7 @@ class MultiRecordLog(ReadsQueues):
         failure = self._writer.failure
         if failure is not None:
             raise LogFailedError(str(failure)) from failure
-        future = self._loop.create_future()
-        waiters = self._changes.setdefault(queue_id, [])
-        waiters.append(future)
-        try:
-            await future
-        finally:
-            if future in waiters:
-                waiters.remove(future)
-            if not waiters and self._changes.get(queue_id) is waiters:
-                del self._changes[queue_id]
-
-    def _wake_tails(self, queue_ids: set[int] | None) -> None:
-        """Wake those who wait for one of these queues, None for all."""
-        changes = self._changes
-        if not changes:
-            return
-        for queue_id in list(changes) if queue_ids is None else queue_ids & changes.keys():
-            for future in changes.pop(queue_id):
-                if not future.done():
-                    future.set_result(None)
+        await self._changes.wait(queue_id)
 
     def _disown(self) -> None:
         """In a forked child: drop the copies of the descriptors; the lock and the files are the parent's."""
@@ -405,54 +398,6 @@ class OpeningLog:
         await self._log.close()
 
 
-async def _open(
-    directory: str,
-    policy: PersistPolicy,
-    limits: Limits,
-    segment_bytes: int,
-    create: bool,
-    on_progress: Callable[[RecoveryProgress], None] | None,
-    files: FileSystem,
-) -> MultiRecordLog:
-    """Recover on the log's own thread. A cancelled open gives the directory back as soon as the thread notices."""
-    loop = asyncio.get_running_loop()
-    thread = LogThread(loop)
-    abandoned = threading.Event()
-    result: list[OpenedLog] = []
-
-    def report(progress: RecoveryProgress) -> None:
-        if abandoned.is_set():
-            raise LogClosedError("opening was cancelled")
-        if on_progress is not None:
-            with suppress(RuntimeError):  # the loop has ended; `abandoned` follows
-                loop.call_soon_threadsafe(on_progress, progress)
-
-    def work() -> None:
-        result.append(
-            open_log(
-                files,
-                directory,
-                create=create,
-                segment_bytes=segment_bytes,
-                disk_bytes_limit=limits.disk_bytes,
-                on_progress=report,
-            )
-        )
-
-    def give_back() -> None:
-        for opened in result:
-            opened.release()
-
-    try:
-        await wrap(work)(executor=thread)
-        return MultiRecordLog(result[0], thread, policy, limits)
-    except BaseException:
-        abandoned.set()
-        thread.submit(give_back)  # one thread: it runs behind the work
-        thread.shutdown(wait=False)
-        raise
-
-
 _FORKED = "the log belongs to the process that opened it, not to its forked child"
 
 _open_logs: weakref.WeakSet[MultiRecordLog] = weakref.WeakSet()
@@ -465,28 +410,3 @@ def _disown_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_after_fork)
-
-
-def _copy(payload: object) -> bytes:
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    if isinstance(payload, str):
-        raise TypeError("a payload is bytes, not text: encode it")
-    try:
-        return memoryview(payload).tobytes()  # type: ignore[arg-type]  # any object with a buffer; TypeError otherwise
-    except TypeError:
-        raise TypeError(f"a payload is a bytes-like object, not {type(payload).__name__}") from None
-
-
-def _check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
-    if isinstance(payloads, str | bytes | bytearray | memoryview):
-        raise TypeError("append_records takes several payloads; for one there is append_record")
-    return payloads
-
-
-def _check_position(position: int) -> int:
-    if isinstance(position, bool) or not isinstance(position, int):
-        raise TypeError(f"a position is an int, not {type(position).__name__}")
-    if not 0 <= position <= POSITION_MAX:
-        raise ValueError(f"a position lies in 0 … {POSITION_MAX}, not {position}")
-    return position
