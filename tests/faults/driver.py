@@ -221,6 +221,11 @@ class Run:
             await asyncio.wait([old._writer_task])
         self._watch(self.disk)
 
+    def use(self, disk: Disk) -> None:
+        """Go on with another disk; call `open` for it."""
+        self.disk = disk
+        self._watch(disk)
+
     def begin(self, kind: str, queue: str = "", **details: Any) -> asyncio.Task[object]:
         """Make a call without waiting for it."""
         return asyncio.get_running_loop().create_task(self._make(Call(0, kind, queue, **details)))

@@ -12,8 +12,8 @@ import random
 from dataclasses import dataclass, field
 
 from mrecordlog_async.engine.batch import PlannedRun
-from mrecordlog_async.engine.journal import Order
 from mrecordlog_async.engine.opening import OpenedLog, open_log
+from mrecordlog_async.engine.orders import Order
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.lock import LOCK_NAME

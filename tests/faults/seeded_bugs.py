@@ -11,15 +11,15 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from mrecordlog_async.engine import cleanup, opening, recovery
 from mrecordlog_async.engine import journal as journal_module
-from mrecordlog_async.engine import opening, recovery
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format import parse
-from mrecordlog_async.format.frame import encode_frames
+from mrecordlog_async.format.frame import encode_frames, read_frame
 from mrecordlog_async.format.parse import Batch, SegmentParser
-from mrecordlog_async.format.record import Commit, Table
+from mrecordlog_async.format.record import Commit, Table, decode_record
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
@@ -160,7 +160,7 @@ def damage_cut_like_a_torn_tail() -> AbstractContextManager[Any]:
 
 
 def bad_frames_skipped() -> AbstractContextManager[Any]:
-    original_read, original_add = parse.read_frame, SegmentParser._add
+    original_read, original_add = read_frame, SegmentParser._add
 
     def read(piece: memoryview, base: int, at: int, seed: int) -> Any:
         frame = original_read(piece, base, at, seed)
@@ -171,7 +171,7 @@ def bad_frames_skipped() -> AbstractContextManager[Any]:
         return frame
 
     def add(self: SegmentParser, body: Any) -> Batch | None:
-        record = parse.decode_record(body)
+        record = decode_record(body)
         if type(record) is Commit:
             self.due_batch, self.end = record.batch, record.batch_offset
         return original_add(self, body)
@@ -247,7 +247,7 @@ def closed_removed_without_fsync() -> AbstractContextManager[Any]:
     def take_over(files: Any, directory: str, directory_handle: int, contents: Any) -> SegmentFile:
         path = f"{directory}/{segment_name(contents.segment)}"
         handle = files.open(path)
-        recovery.repair_tail(files, handle, contents)
+        cleanup.repair_tail(files, handle, contents)
         if contents.closed:
             files.unlink(f"{directory}/CLOSED")
         return SegmentFile(files, path, handle, contents.end)
@@ -283,7 +283,7 @@ def space_not_reserved() -> AbstractContextManager[Any]:
 def damage_refused_after_touching() -> AbstractContextManager[Any]:
     @contextmanager
     def bug() -> Iterator[None]:
-        original = opening.read_log
+        original = recovery.read_log
 
         def read_log(files: Any, directory: str, names: Any, **options: Any) -> Any:
             try:

@@ -51,7 +51,7 @@ LOGS = {
 
 @pytest.mark.parametrize("name", LOGS)
 def test_damage_at_every_frame_is_refused_or_cut_never_misread(name: str, tally: Tally) -> None:
-    """Acknowledged damage: CorruptionError naming the segment, nothing touched. Torn tail: exactly the batches before."""
+    """Acknowledged damage is refused and nothing touched; a torn tail is cut, exactly back to the batch before."""
     case, closed = LOGS[name]
     with without_chance():
         intact = Intact.of(case.run(moments=False), closed=closed)
