@@ -1,0 +1,50 @@
+"""The demo keeps its promise, and would say so if the log did not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.cli.demo_ledger import Ledger, Verdict
+from mrecordlog_async.cli.demo_service import ServiceProcess
+from mrecordlog_async.http.client import RecordLogClient
+from tests.cli.running import mrecordlog
+from tests.http.serving import serving
+
+
+def test_nothing_is_lost_or_doubled_under_kills() -> None:
+    """A real service, killed again and again under load; the verdict is the exit code."""
+    ran = mrecordlog("demo", "--seconds", 3, "--kill-every", 1, "--producers", 32, "--queues", 4, "--json")
+    facts = json.loads(ran.out)
+    assert (ran.code, facts["good"], facts["lost"], facts["doubled"]) == (0, True, 0, 0)
+    assert facts["kills"] >= 2
+    assert facts["found"] == facts["acknowledged"] > 0
+    assert "watch it: http://127.0.0.1:" in ran.err
+
+
+async def test_a_lost_and_a_doubled_record_break_the_promise(directory: Path) -> None:
+    """The count sees what a log must never do, here done on purpose."""
+    async with serving(directory) as served, RecordLogClient(served.url) as client:
+        ledger = Ledger(record_bytes=64)
+        await served.log.create_queue("q")
+        for number in range(3):
+            payload = ledger.payload(0, number)
+            position = await served.log.append_record("q", None, payload)
+            assert position is not None
+            ledger.note("q", position, payload)
+        await served.log.append_record("q", None, ledger.payload(0, 1))
+        ledger.note("q", 9, ledger.payload(0, 9))
+        verdict = await ledger.check(client, ServiceProcess("", 0))
+    assert (verdict.acknowledged, verdict.found, verdict.lost, verdict.doubled) == (4, 3, 1, 1)
+    assert not verdict.good
+    assert verdict.sentence().startswith("PROMISE BROKEN: ")
+
+
+@pytest.mark.parametrize("failures", [["queue q: it failed"], []])
+def test_a_run_that_did_nothing_or_failed_is_not_good(failures: list[str]) -> None:
+    """No record acknowledged proves nothing."""
+    acknowledged = 5 if failures else 0
+    verdict = Verdict(acknowledged, acknowledged, 0, 0, 0, 1, [0.1], failures)
+    assert not verdict.good
