@@ -1,8 +1,9 @@
 """The workload this log is made for: 60 MB/s for a minute, with a minute retained, truncated behind.
 
 1. Fill the queue with what a minute brings, as fast as it goes; that part is not measured.
-2. Then records arrive by the clock, whatever the log does: each is a task of its own, as a request would be, and its
-   latency counts from the moment it was due. A log that cannot hold the rate shows it in the latencies and at the end.
+2. Then records are due by the clock, whatever the log does. Each is a task of its own, as a request would be, at most
+   1,000 at a time, as a server has so many connections; its latency counts from the moment it was due. A log that
+   cannot hold the rate shows it in the latencies and in the time until the last record is stored.
 3. Ten times a second what is older than a minute is truncated. Memory, CPU and the longest stall of the event loop are
    those of the whole process, so they contain the load generator.
 """
@@ -31,6 +32,7 @@ FILL_RECORDS = 1_000
 FILL_CALLERS = 4
 TRUNCATE_SECONDS = 0.1
 TICK_SECONDS = 0.001
+CONNECTIONS = 1_000
 DIFFERENT = 256
 """So many different payloads take turns; each record gets bytes of its own."""
 
@@ -53,7 +55,7 @@ class Arrivals:
         total = int(seconds * self.rate)
         while self.sent < total:
             due = min(int((clock() - begun) * self.rate), total)
-            while self.sent < due:
+            while self.sent < due and len(self.waiting) < CONNECTIONS:
                 task = asyncio.create_task(self._send(begun + self.sent / self.rate, self.sent))
                 self.waiting.add(task)
                 task.add_done_callback(self.waiting.discard)
