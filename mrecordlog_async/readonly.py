@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from mrecordlog_async.engine.recovery import Contents, read_log
+from mrecordlog_async.engine.contents import Contents
+from mrecordlog_async.engine.recovery import read_log
 from mrecordlog_async.errors import CorruptionError, LogClosedError
 from mrecordlog_async.memory.reads import ReadsQueues
 from mrecordlog_async.model import RecoveryProgress, RecoveryReport

@@ -16,9 +16,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from mrecordlog_async.engine.batch import PlannedRun, build
+from mrecordlog_async.engine.batch import build
+from mrecordlog_async.engine.heads import RESERVE_BYTES, create_anew, write_head
+from mrecordlog_async.engine.orders import FatalError, Order, Position, Receipt
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import (
     Buffer,
@@ -27,7 +28,7 @@ from mrecordlog_async.format.frame import (
     frames_bytes_max,
     segment_seed,
 )
-from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, encode_closed, encode_header
+from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, encode_closed
 from mrecordlog_async.format.record import (
     Commit,
     Create,
@@ -42,56 +43,9 @@ from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.filesystem import FileSystem, write_all
 from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, SegmentFile, segment_name
 
-RESERVE_BYTES = 64 * KIB
-"""Space behind every batch that only truncate and delete may use, so that they get through on a full disk."""
-
 JOIN_BYTES_MAX = 256 * KIB
 JOIN_BUFFER_BYTES = 1 * KIB
 """Batches below the first, or of buffers below the second on average, are joined: cheaper than many small ones."""
-
-
-class FatalError(Exception):
-    """A write to the segment or a sync failed; the OSError is `__cause__`. Asking again proves nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A batch for the journal.
-
-    oldest_segment: the oldest one with anything live, None for none. sync: wait for the medium. needs_space: it holds
-    appends or creates, which must leave the reserve alone. may_roll: False once that was refused.
-    """
-
-    records: Sequence[LogRecord | PlannedRun]
-    oldest_segment: int | None
-    sync: bool
-    needs_space: bool
-    may_roll: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What became of an order: the log records as stored, the segment they are in, sizes and times in seconds."""
-
-    records: list[LogRecord]
-    segment: int
-    written_bytes: int
-    synced: bool
-    rolled: bool
-    seconds: float
-    sync_seconds: float
-
-
-@dataclass(slots=True)
-class Position:
-    """Where the log ends: the current segment, the end of its table, the offset for the next batch, batch numbers."""
-
-    segment: int
-    table_end: int
-    end: int
-    first_batch: int
-    last_batch: int
-    durable_batch: int
 
 
 class Journal:
@@ -393,39 +347,3 @@ class Journal:
     def _check_disk_limit(self, more: int) -> None:
         if more > 0 and more > self._disk_room():
             raise LogFullError("disk", self.disk_bytes, self._disk_bytes_limit)
-
-
-def create_anew(files: FileSystem, path: str) -> int:
-    """Make an empty temporary file, in place of one that a crash or an error left."""
-    try:
-        return files.create(path)
-    except FileExistsError:
-        files.unlink(path)
-        return files.create(path)
-
-
-def write_head(file: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:
-    """Write a segment's header and table; return the offset where its first batch begins."""
-    buffers: list[Buffer] = [encode_header(header)]
-    end = encode_frames(table, HEADER_BYTES, segment_seed(header.log_id, header.segment), buffers)
-    file.reserve(end + RESERVE_BYTES, end + RESERVE_BYTES)
-    file.write([b"".join(buffers)], 0)
-    return end
-
-
-def make_first_segment(
-    files: FileSystem, directory: str, directory_handle: int, log_id: bytes, table: Sequence[Buffer]
-) -> tuple[SegmentFile, int]:
-    """Make segment 0 of a new log, durable with its name; return it and the offset where its first batch begins."""
-    path = f"{directory}/{segment_name(0)}"
-    file = SegmentFile(files, path + TEMPORARY_SUFFIX, create_anew(files, path + TEMPORARY_SUFFIX), 0)
-    try:
-        end = write_head(file, SegmentHeader(log_id, 0, 1, 0, 0), table)
-        file.sync()
-        files.rename(file.path, path)
-        file.path = path
-        files.sync_directory(directory_handle)
-    except BaseException:
-        file.close()
-        raise
-    return file, end

@@ -13,8 +13,12 @@ import secrets
 import time
 from dataclasses import dataclass
 
-from mrecordlog_async.engine.journal import RESERVE_BYTES, FatalError, Journal, Position, make_first_segment
-from mrecordlog_async.engine.recovery import Contents, Progress, read_log, remove_leftovers, repair_tail
+from mrecordlog_async.engine.cleanup import remove_leftovers, repair_tail
+from mrecordlog_async.engine.contents import Contents
+from mrecordlog_async.engine.heads import RESERVE_BYTES, make_first_segment
+from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.orders import FatalError, Position
+from mrecordlog_async.engine.recovery import Progress, read_log
 from mrecordlog_async.format.record import LOG_ID_BYTES, encode_table
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import RecoveryReport

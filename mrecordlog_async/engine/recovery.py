@@ -21,12 +21,12 @@ A reader without the lock does 1 to 3 beside a living writer: damage is read aga
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from mrecordlog_async.engine.contents import Contents, Counts
+from mrecordlog_async.engine.fold import Fold
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import (
     CLOSED_BYTES,
@@ -39,20 +39,16 @@ from mrecordlog_async.format.header import (
 )
 from mrecordlog_async.format.parse import (
     COMMIT_FRAME_BYTES,
-    Batch,
     MalformedError,
     SegmentParser,
     find_commits,
 )
-from mrecordlog_async.format.record import Append, Table
-from mrecordlog_async.memory.queue import FoldError
-from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.model import RecoveryProgress, RecoveryReport
+from mrecordlog_async.format.record import Table
+from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import MIB
-from mrecordlog_async.storage.filesystem import FileSystem, read_exact, write_all
+from mrecordlog_async.storage.filesystem import FileSystem, read_exact
 from mrecordlog_async.storage.segment import (
     CLOSED_NAME,
-    TEMPORARY_SUFFIX,
     list_segments,
     read_pieces,
     segment_name,
@@ -63,54 +59,6 @@ logger = logging.getLogger("mrecordlog_async")
 ZEROS = bytes(MIB)
 
 Progress = Callable[[RecoveryProgress], None]
-
-
-@dataclass(slots=True)
-class Counts:
-    """What was read, for the report."""
-
-    batches: int = 0
-    records: int = 0
-    bytes: int = 0
-
-
-@dataclass(slots=True)
-class Contents:
-    """A log as it was read: everything the writer or a reader goes on from.
-
-    older: (number, bytes) of the live segments before the last; leftovers: numbers of those below the oldest live one.
-    junk: (first, behind last) byte behind `end` that is not zero, None for a clean end.
-    """
-
-    log_id: bytes
-    segment: int
-    table_end: int
-    end: int
-    first_batch: int
-    last_batch: int
-    oldest_segment: int
-    size: int
-    queues: Queues
-    junk: tuple[int, int] | None
-    closed: bool
-    older: list[tuple[int, int]] = field(default_factory=list)
-    leftovers: list[int] = field(default_factory=list)
-    counts: Counts = field(default_factory=Counts)
-
-    def report(self, seconds: float, created: bool = False) -> RecoveryReport:
-        """Sum up for people."""
-        return RecoveryReport(
-            created=created,
-            clean=self.junk is None,
-            segments=len(self.older) + 1,
-            batches=self.counts.batches,
-            records=self.counts.records,
-            bytes=self.counts.bytes,
-            dropped_bytes=self.junk[1] - self.end if self.junk else 0,
-            segment=segment_name(self.segment),
-            offset=self.end,
-            seconds=seconds,
-        )
 
 
 def read_log(
@@ -127,74 +75,6 @@ def read_log(
             raise CorruptionError(CLOSED_NAME, None, "a log was closed here, but there is no segment")
         return None
     return _LogReader(files, directory, numbers, CLOSED_NAME in names, owner, on_progress).read()
-
-
-def repair_tail(files: FileSystem, handle: int, contents: Contents) -> None:
-    """Zero, in place and durably, what lies behind the last whole batch."""
-    if contents.junk is None:
-        return
-    at, stop = contents.junk
-    while at < stop:
-        piece = ZEROS[: min(len(ZEROS), stop - at)]
-        write_all(files, handle, [piece], at)
-        at += len(piece)
-    files.sync(handle)
-    logger.warning(
-        "cut %d bytes of a batch that was never acknowledged from %s at offset %d",
-        contents.junk[1] - contents.end,
-        segment_name(contents.segment),
-        contents.end,
-    )
-
-
-def remove_leftovers(files: FileSystem, directory: str, names: list[str], contents: Contents) -> list[tuple[int, int]]:
-    """Remove temporary files and segments that nothing needs; return the segments that would not go."""
-    for name in names:
-        if name.endswith(TEMPORARY_SUFFIX) and name.startswith(("wal-", CLOSED_NAME)):
-            with contextlib.suppress(OSError):
-                files.unlink(f"{directory}/{name}")
-    kept = []
-    for number in contents.leftovers:
-        try:
-            files.unlink(f"{directory}/{segment_name(number)}")
-        except FileNotFoundError:
-            pass
-        except OSError:
-            kept.append((number, 0))
-    return kept
-
-
-class _Fold:
-    """Folds the batches of one segment after another into queues, and turns what does not fit into CorruptionError."""
-
-    def __init__(self, counts: Counts) -> None:
-        self.queues: Queues | None = None
-        self.first_table: Table | None = None
-        self.oldest_segment = 0
-        self._counts = counts
-
-    def begin(self, name: str, table: Table) -> None:
-        """Start a segment: its table is the state, or must equal what the segment before it left."""
-        if self.queues is None:
-            self.queues = Queues.from_table(table)
-            self.first_table = table
-        elif self.queues.table() != table:
-            raise CorruptionError(name, HEADER_BYTES, "its table of queues is not what the segment before it left")
-
-    def add(self, name: str, segment: int, batch: Batch) -> None:
-        """Apply a batch."""
-        assert self.queues is not None
-        counts = self._counts
-        counts.batches += 1
-        self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
-        for record in batch.records:
-            try:
-                self.queues.apply(segment, record)
-            except FoldError as error:
-                raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
-            if type(record) is Append:
-                counts.records += record.run.records
-                counts.bytes += len(record.run.payload)
 
 
 class _LogReader:
@@ -252,7 +132,7 @@ class _LogReader:
             )
         self._measure(header.oldest_segment, size)
         parser = SegmentParser(header.log_id, number, header.first_batch)
-        fold = _Fold(self._counts)
+        fold = Fold(self._counts)
         junk = self._read_to_the_end(handle, name, number, parser, fold, closed, size)
         if not self._owner:
             _sync_for_readers(self._files, handle)
@@ -281,7 +161,7 @@ class _LogReader:
         name: str,
         number: int,
         parser: SegmentParser,
-        fold: _Fold,
+        fold: Fold,
         closed: Closed | None,
         size: int,
     ) -> tuple[int, int] | None:
@@ -303,7 +183,7 @@ class _LogReader:
                 doubted = parser.end
                 parser.resume()
 
-    def _feed(self, handle: int, name: str, number: int, parser: SegmentParser, fold: _Fold, stop: int) -> None:
+    def _feed(self, handle: int, name: str, number: int, parser: SegmentParser, fold: Fold, stop: int) -> None:
         """Read a segment from where *parser* stands up to *stop*, folding each batch as it comes."""
         begun = parser.table is not None
         try:
@@ -320,7 +200,7 @@ class _LogReader:
         if not begun:
             self._begin(name, parser, fold)
 
-    def _begin(self, name: str, parser: SegmentParser, fold: _Fold) -> bool:
+    def _begin(self, name: str, parser: SegmentParser, fold: Fold) -> bool:
         if parser.table is None:
             raise CorruptionError(name, HEADER_BYTES, "its table of queues is damaged")
         fold.begin(name, parser.table)
@@ -380,7 +260,7 @@ class _LogReader:
 
     def _fold_older(self, contents: Contents, last_table: Table, handles: dict[int, int]) -> Table | None:
         headers = {number: self._read_header(handle, number) for number, handle in handles.items()}
-        fold = _Fold(self._counts)
+        fold = Fold(self._counts)
         for number, successor in zip(headers, list(headers.values())[1:], strict=False):
             name, header = segment_name(number), headers[number]
             if header.log_id != contents.log_id:

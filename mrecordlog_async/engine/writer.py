@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from aiofiles.os import wrap
@@ -19,8 +19,10 @@ from aiofiles.os import wrap
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.batch import Answer, Plan, plan
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command
-from mrecordlog_async.engine.journal import FatalError, Journal, Order, Receipt
+from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.orders import FatalError, Order, Receipt
 from mrecordlog_async.engine.thread import LogThread
+from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.errors import LogFailedError, LogFullError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
@@ -31,12 +33,6 @@ from mrecordlog_async.options import MIB, Limits, PersistPolicy
 T = TypeVar("T")
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-MARK_SECONDS = 1.0
-"""An idle log says after this time that its last batch is durable, so that rot in it is seen at the next open."""
-
-RETRY_SECONDS = 1.0
-"""Appends that wait for disk space are tried again this often, and after every truncate and delete."""
 
 EARLY_ROLL_BYTES = 1 * MIB
 """A segment in which nothing is live is left behind when it holds more than this, or four tables."""
@@ -54,7 +50,7 @@ class Writer:
         limits: Limits,
         counters: Counters,
         thread: LogThread,
-        on_applied: Callable[[set[int]], None],
+        on_applied: Callable[[Iterable[int]], None],
     ) -> None:
         self.closing = False
         self.failure: BaseException | None = None
@@ -68,13 +64,8 @@ class Writer:
         self._on_applied = on_applied
         self._loop = asyncio.get_running_loop()
         self._in_flight: list[Command] = []
-        self._mark_timer: asyncio.TimerHandle | None = None
-        self._mark_due = False
+        self._timers = Timers(self._loop, admission.wake)
         self._marked = False
-        self._last_batch_time = self._loop.time()
-        self._sync_timer: asyncio.TimerHandle | None = None
-        self._sync_due = False
-        self._retry_timer: asyncio.TimerHandle | None = None
         self._spare_failed = False
         self._unlink_failed = False
         self._early_roll = False
@@ -98,9 +89,7 @@ class Writer:
             if not isinstance(error, Exception):
                 raise
         finally:
-            for timer in (self._mark_timer, self._sync_timer, self._retry_timer):
-                if timer is not None:
-                    timer.cancel()
+            self._timers.cancel()
 
     # One batch.
 
@@ -149,7 +138,7 @@ class Writer:
         self._refuse([command for command in others if not self._may_wait(command, refusal)], refusal)
         if waiting:
             self._admission.hold(waiting)
-            self._starve()
+            self._timers.arm_retry(self._feed)
         return sum(command.bytes for command in waiting)
 
     async def _commit(self, batch: Plan, may_roll: bool = True) -> Receipt | None:
@@ -164,7 +153,7 @@ class Writer:
         receipt = await self._thread.call(
             journal.commit, Order(batch.records, oldest, sync, batch.needs_space, may_roll)
         )
-        self._last_batch_time = self._loop.time()
+        self._timers.last_batch = self._loop.time()
         self._marked = False
         self._count(receipt)
         return receipt
@@ -225,8 +214,8 @@ class Writer:
         journal = self._journal
         if journal.wants_spare() and not self._spare_failed:
             await self._prepare_spare()
-        if self._sync_due:
-            self._sync_due = False
+        if self._timers.sync_due:
+            self._timers.sync_due = False
             if not journal.all_synced:
                 await self._sync()
         if journal.older or self._early_roll or self._queues.pins.oldest() is None:
@@ -234,8 +223,8 @@ class Writer:
         if worth_releasing(self._freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
             self._freed_bytes = 0
             await self._hop(release_memory)
-        if self._mark_due:
-            self._mark_due = False
+        if self._timers.mark_due:
+            self._timers.mark_due = False
             if self._wants_mark():
                 self._marked = True
                 await self._hop(journal.commit_mark, self._queues.pins.oldest())
@@ -313,48 +302,27 @@ class Writer:
     async def _has_work(self) -> bool:
         """Sleep until there is something to do; False when closing and nothing waits."""
         self._arm_timers()
-        while not (self._admission.has_pending() or self._mark_due or self._sync_due):
+        while not (self._admission.has_pending() or self._timers.mark_due or self._timers.sync_due):
             if self.closing:
                 return False
             await self._admission.wait()
         return True
 
     def _arm_timers(self) -> None:
-        journal, loop = self._journal, self._loop
-        if self._mark_timer is None and self._wants_mark():
-            self._mark_timer = loop.call_later(MARK_SECONDS, self._on_mark_timer)
+        if self._wants_mark():
+            self._timers.arm_mark()
         seconds = self._policy.sync_interval_seconds
-        if seconds is not None and self._sync_timer is None and not journal.all_synced:
-            self._sync_timer = loop.call_later(seconds, self._on_sync_timer)
+        if seconds is not None and not self._journal.all_synced:
+            self._timers.arm_sync(seconds)
 
     def _wants_mark(self) -> bool:
         """Whether the last batch is durable and nothing behind it says so yet."""
         journal = self._journal
         return not self._marked and journal.all_synced and journal.at.last_batch >= journal.at.first_batch
 
-    def _on_mark_timer(self) -> None:
-        quiet = self._loop.time() - self._last_batch_time
-        if quiet < MARK_SECONDS:
-            self._mark_timer = self._loop.call_later(MARK_SECONDS - quiet, self._on_mark_timer)
-        else:
-            self._mark_timer = None
-            self._mark_due = True
-            self._admission.wake()
-
-    def _on_sync_timer(self) -> None:
-        self._sync_timer = None
-        self._sync_due = True
-        self._admission.wake()
-
-    def _starve(self) -> None:
-        """Hold appends back until there may be space again."""
-        if self._retry_timer is None:
-            self._retry_timer = self._loop.call_later(RETRY_SECONDS, self._feed)
-
     def _feed(self) -> None:
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
-            self._retry_timer = None
+        """Let appends that wait for disk space try again."""
+        self._timers.cancel_retry()
         self._admission.feed()
 
     # Failing.

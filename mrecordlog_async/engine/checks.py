@@ -1,0 +1,38 @@
+"""The door for arguments: what comes from a caller is checked here, once, when the method is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mrecordlog_async.model import POSITION_MAX
+
+Payload = bytes | bytearray | memoryview
+"""Any bytes-like object; what is not `bytes` is copied when the method is called."""
+
+
+def copy_payload(payload: object) -> bytes:
+    """Return the bytes of any bytes-like object; TypeError for anything else, text by name."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    if isinstance(payload, str):
+        raise TypeError("a payload is bytes, not text: encode it")
+    try:
+        return memoryview(payload).tobytes()  # type: ignore[arg-type]  # any object with a buffer; TypeError otherwise
+    except TypeError:
+        raise TypeError(f"a payload is a bytes-like object, not {type(payload).__name__}") from None
+
+
+def check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
+    """Refuse one payload where several are meant: its bytes would each become a record."""
+    if isinstance(payloads, str | bytes | bytearray | memoryview):
+        raise TypeError("append_records takes several payloads; for one there is append_record")
+    return payloads
+
+
+def check_position(position: int) -> int:
+    """Return *position* if a queue can give it away; TypeError or ValueError otherwise."""
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise TypeError(f"a position is an int, not {type(position).__name__}")
+    if not 0 <= position <= POSITION_MAX:
+        raise ValueError(f"a position lies in 0 … {POSITION_MAX}, not {position}")
+    return position

@@ -1,0 +1,53 @@
+"""What the writer hands to the log's thread and gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mrecordlog_async.engine.batch import PlannedRun
+from mrecordlog_async.format.record import LogRecord
+
+
+class FatalError(Exception):
+    """A write to the segment or a sync failed; the OSError is `__cause__`. Asking again proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A batch for the journal.
+
+    oldest_segment: the oldest one with anything live, None for none. sync: wait for the medium. needs_space: it holds
+    appends or creates, which must leave the reserve alone. may_roll: False once that was refused.
+    """
+
+    records: Sequence[LogRecord | PlannedRun]
+    oldest_segment: int | None
+    sync: bool
+    needs_space: bool
+    may_roll: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of an order: the log records as stored, the segment they are in, sizes and times in seconds."""
+
+    records: list[LogRecord]
+    segment: int
+    written_bytes: int
+    synced: bool
+    rolled: bool
+    seconds: float
+    sync_seconds: float
+
+
+@dataclass(slots=True)
+class Position:
+    """Where the log ends: the current segment, the end of its table, the offset for the next batch, batch numbers."""
+
+    segment: int
+    table_end: int
+    end: int
+    first_batch: int
+    last_batch: int
+    durable_batch: int
