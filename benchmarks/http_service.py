@@ -1,0 +1,265 @@
+"""The service next to an aiohttp handler that does nothing, in one run: `python benchmarks/http_service.py`.
+
+Both are processes of their own on uvloop; a client that costs little (prepared bytes, no HTTP library) drives them in
+turn, so that a busy machine slows both. Each row names the median of the rounds; the ratio is that of the medians.
+
+* single: durable POSTs of one record of 100 bytes over 64 connections. The bare handler reads the body and answers.
+* ndjson: durable POSTs of 1,000 lines of 200 bytes over 8 connections.
+* runs: reading 200 MB as runs over 2 connections, 32 MB a request. The bare handler sends as many prepared bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import uvloop
+from aiohttp import web
+
+CONNECTIONS = 64
+NDJSON_CONNECTIONS = 8
+READ_CONNECTIONS = 2
+READ_BYTES = 32 * 1024 * 1024
+STORED_BYTES = 200 * 1024 * 1024
+
+
+class Connection(asyncio.Protocol):
+    """Sends one prepared request after the other and counts the answers."""
+
+    def __init__(self, request: bytes, until: float) -> None:
+        self.request, self.until = request, until
+        self.seconds: list[float] = []
+        self.bytes = 0
+        self.done = asyncio.get_running_loop().create_future()
+        self._head = b""
+        self._missing = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._send()
+
+    def _send(self) -> None:
+        self._sent = time.perf_counter()
+        self._transport.write(self.request)  # type: ignore[attr-defined]  # uvloop's transports have no common base
+
+    def data_received(self, data: bytes) -> None:
+        if not self._missing:
+            self._head += data
+            end = self._head.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            if not self._head.startswith(b"HTTP/1.1 200"):
+                self.done.set_exception(RuntimeError(self._head[:500].decode()))
+                self._transport.close()
+                return
+            length = re.search(rb"(?i)content-length: (\d+)", self._head)
+            assert length is not None
+            self._missing = int(length[1]) + end + 4
+            data, self._head = self._head, b""
+        self._missing -= len(data)
+        self.bytes += len(data)
+        if self._missing:
+            return
+        now = time.perf_counter()
+        self.seconds.append(now - self._sent)
+        if now < self.until:
+            self._send()
+        else:
+            self._transport.close()
+            self.done.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionResetError("closed"))
+
+
+@dataclass
+class Result:
+    requests: float
+    bytes: float
+    p50: float
+    p99: float
+
+
+async def drive(port: int, request: bytes, connections: int, seconds: float) -> Result:
+    """Send *request* over and over for *seconds*; return rates and latencies."""
+    loop, begun = asyncio.get_running_loop(), time.perf_counter()
+    made: list[Connection] = []
+    for _ in range(connections):
+        connection = Connection(request, begun + seconds)
+        await loop.create_connection(lambda: connection, "127.0.0.1", port)  # noqa: B023 # awaited in this turn
+        made.append(connection)
+    await asyncio.gather(*(connection.done for connection in made))
+    took = time.perf_counter() - begun
+    latencies = sorted(second for connection in made for second in connection.seconds)
+    total = sum(connection.bytes for connection in made)
+    count = len(latencies)
+    return Result(count / took, total / took, latencies[count // 2], latencies[int(count * 0.99)])
+
+
+def post(path: str, body: bytes, content_type: str) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: application/vnd.mrecordlog.runs\r\n\r\n".encode()
+
+
+async def bare() -> None:
+    """Serve the handlers that do nothing."""
+    prepared = bytes(READ_BYTES)
+
+    async def take(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=b'{"position":123456,"records":1,"duplicate":false}', content_type="application/json")
+
+    async def give(request: web.Request) -> web.Response:
+        return web.Response(body=prepared, content_type="application/octet-stream")
+
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_post("/v1/queues/{queue}/records", take)
+    app.router.add_get("/v1/queues/{queue}/records", give)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    print(f"listening on http://127.0.0.1:{site.port}", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+
+
+def start(command: list[str]) -> tuple[subprocess.Popen[str], int]:
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"listening on http://127.0.0.1:(\d+)", line):
+            return process, int(found[1])
+    raise SystemExit("the server did not start")
+
+
+async def simple(port: int, method: str, path: str, body: bytes = b"") -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def compare(
+    bare_port: int, port: int, request: Callable[[], bytes], connections: int, seconds: float, rounds: int, after: str
+) -> tuple[Result, Result]:
+    """Drive both in turn; return the medians of bare and service."""
+    found: tuple[list[Result], list[Result]] = ([], [])
+    for _ in range(rounds):
+        for results, target in zip(found, (bare_port, port), strict=True):
+            results.append(await drive(target, request(), connections, seconds))
+        if after:
+            await empty(port, after)
+    one, two = (
+        Result(*(median(getattr(r, name) for r in results) for name in ("requests", "bytes", "p50", "p99")))
+        for results in found
+    )
+    return one, two
+
+
+async def empty(port: int, queue: str) -> None:
+    """Truncate all that a round stored."""
+    answer = await simple(port, "GET", f"/v1/queues/{queue}")
+    following = re.search(rb'"next_position":(\d+)', answer)
+    assert following is not None
+    body = b'{"position":%d}' % (int(following[1]) - 1)
+    await simple(port, "POST", f"/v1/queues/{queue}/truncate", body)
+
+
+async def measure(seconds: float, rounds: int, directory: str, rows: list[str]) -> None:
+    bare_process, bare_port = start([sys.executable, __file__, "--bare"])
+    serve = [sys.executable, "-m", "mrecordlog_async", "serve", directory, "--port", "0"]
+    process, port = start(serve)
+    try:
+        while b'"open"' not in await simple(port, "GET", "/readyz"):
+            await asyncio.sleep(0.05)
+        for queue in ("single", "ndjson", "runs"):
+            await simple(port, "PUT", f"/v1/queues/{queue}")
+        print("| row | bare aiohttp handler | mrecordlog serve | ratio |")
+        print("|---|---|---|---|")
+        for name in rows:
+            await ROWS[name](bare_port, port, seconds, rounds)
+        print(
+            f"\nsyncs: {(await simple(port, 'GET', '/v1/stats')).decode().partition('sync_seconds')[2]}",
+            file=sys.stderr,
+        )
+    finally:
+        for server in (process, bare_process):
+            server.terminate()
+            server.communicate()
+
+
+async def row_single(bare_port: int, port: int, seconds: float, rounds: int) -> None:
+    request = post("/v1/queues/single/records", b"x" * 100, "application/octet-stream")
+    one, two = await compare(bare_port, port, lambda: request, CONNECTIONS, seconds, rounds, "single")
+    print(
+        f"| durable POSTs of one 100 B record, {CONNECTIONS} connections "
+        f"| {one.requests:,.0f}/s, p99 {one.p99 * 1e3:.1f} ms | {two.requests:,.0f}/s, p99 {two.p99 * 1e3:.1f} ms "
+        f"| {two.requests / one.requests:.0%} |",
+        flush=True,
+    )
+
+
+async def row_ndjson(bare_port: int, port: int, seconds: float, rounds: int) -> None:
+    request = post("/v1/queues/ndjson/records", (b"x" * 200 + b"\n") * 1_000, "application/x-ndjson")
+    one, two = await compare(bare_port, port, lambda: request, NDJSON_CONNECTIONS, seconds, rounds, "ndjson")
+    print(
+        f"| durable NDJSON, 1,000 lines of 200 B a request, {NDJSON_CONNECTIONS} connections "
+        f"| {one.requests * 1e3:,.0f} lines/s, p99 {one.p99 * 1e3:.1f} ms "
+        f"| {two.requests * 1e3:,.0f} records/s, p99 {two.p99 * 1e3:.1f} ms | {two.requests / one.requests:.0%} |",
+        flush=True,
+    )
+
+
+async def row_runs(bare_port: int, port: int, seconds: float, rounds: int) -> None:
+    body = (b"x" * 200 + b"\n") * 5_000
+    for _ in range(STORED_BYTES // len(body)):
+        head = post("/v1/queues/runs/records", body, "application/x-ndjson")
+        await drive(port, head, 1, 0.0)
+    request = get(f"/v1/queues/runs/records?max_bytes={READ_BYTES}")
+    one, two = await compare(bare_port, port, lambda: request, READ_CONNECTIONS, seconds, rounds, "")
+    print(
+        f"| reading runs of 200 B records, {READ_BYTES >> 20} MiB a request, {READ_CONNECTIONS} connections "
+        f"| {one.bytes / 1e6:,.0f} MB/s | {two.bytes / 1e6:,.0f} MB/s | {two.bytes / one.bytes:.0%} |",
+        flush=True,
+    )
+
+
+ROWS = {"single": row_single, "ndjson": row_ndjson, "runs": row_runs}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dir", type=Path, help="where the log is to be (default: temporary)")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    arguments = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        if arguments.bare:
+            runner.run(bare())
+        elif arguments.dir is not None:
+            runner.run(measure(arguments.seconds, arguments.rounds, str(arguments.dir), arguments.rows))
+        else:
+            with tempfile.TemporaryDirectory() as directory:
+                runner.run(measure(arguments.seconds, arguments.rounds, directory, arguments.rows))
+
+
+if __name__ == "__main__":
+    main()
