@@ -1,0 +1,45 @@
+"""The yardstick does what the log did, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mrecordlog_async.bench.raw import SYNC, RawDisk, RecordingFiles
+
+
+def test_recorder_notes_writes_and_syncs_in_order(tmp_path: Path) -> None:
+    """What is replayed is what the log asked of the disk."""
+    files = RecordingFiles()
+    handle = files.create(str(tmp_path / "file"))
+    files.write(handle, [b"abc", b"de"], 0)
+    files.sync(handle)
+    files.write(handle, [b"f"], 5)
+    files.close(handle)
+    assert files.calls == [5, SYNC, 1]
+    assert (tmp_path / "file").read_bytes() == b"abcdef"
+
+
+def test_replay_times_each_batch_with_its_sync(tmp_path: Path) -> None:
+    """A batch of several writes and one sync is one latency."""
+    raw = RawDisk(str(tmp_path), 64 * 1024)
+    stretch = raw.replay([100, 50, SYNC, 4_096, SYNC])
+    raw.close()
+    assert len(stretch.latencies) == 2
+    assert sum(stretch.latencies) <= stretch.seconds
+
+
+def test_replay_without_syncs_times_each_write(tmp_path: Path) -> None:
+    """Under a policy that never syncs the yardstick does not either."""
+    raw = RawDisk(str(tmp_path), 64 * 1024)
+    assert len(raw.replay([100, 200, 300]).latencies) == 3
+    raw.close()
+
+
+def test_file_never_grows_behind_its_blocks(tmp_path: Path) -> None:
+    """Writes wrap around, also those larger than the file: allocating is not the disk's work."""
+    raw = RawDisk(str(tmp_path), 64 * 1024)
+    raw.replay([40_000, 40_000, 200_000, SYNC])
+    assert os.path.getsize(tmp_path / "raw") == 64 * 1024
+    raw.close()
+    assert not (tmp_path / "raw").exists()
