@@ -6,8 +6,9 @@ A line for each queue, then one for each of its records:
   {"queue": "orders", "position": 0, "payload": "aGVsbG8="}
   {"queue": "orders", "position": 1, "text": "héllo"}
 
-A payload is base64; with --text it is text where it is UTF-8. Both load back to the same bytes. The log is only read,
-also beside a running service; what is dumped is the state it had then.
+A payload is base64; with --text it is text where it is UTF-8. Both load back to the same bytes. A directory is only
+read, also beside a running service, and dumped as it was at one moment; through a service each queue is dumped as it is
+when its turn comes.
 
   mrecordlog dump ./wal > wal.ndjson
   mrecordlog dump ./wal --queue orders --text | jq -r .text
@@ -24,6 +25,7 @@ from typing import Any
 
 from mrecordlog_async.cli.exits import FINE
 from mrecordlog_async.cli.show import Progress
+from mrecordlog_async.cli.target import add_target, connect, run_async
 from mrecordlog_async.model import QueueSummary, Record
 from mrecordlog_async.readonly import ReadOnlyLog
 
@@ -36,7 +38,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", help="the log's directory; it is only read, also beside a running service")
+    parser.add_argument("directory", nargs="?", help="the same as --dir")
+    add_target(parser)
     parser.add_argument("--queue", action="append", metavar="NAME", help="only this queue; may be given several times")
     parser.add_argument("--text", action="store_true", help='payloads that are UTF-8 as "text" instead of base64')
     return parser
@@ -44,13 +47,23 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Dump."""
-    with (
-        Progress("reading") as progress,
-        ReadOnlyLog.open(arguments.directory, on_progress=progress) as log,
-    ):
+    directory = arguments.dir or arguments.directory
+    if not directory:
+        return run_async(_run(arguments))
+    with Progress("reading") as progress, ReadOnlyLog.open(directory, on_progress=progress) as log:
         for queue in arguments.queue or log.list_queues():
             sys.stdout.write(queue_line(log.queue_summary(queue)))
             sys.stdout.writelines(record_lines(queue, log.range(queue), text=arguments.text))
+    return FINE
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    async with connect(arguments) as client:
+        for queue in arguments.queue or await client.list_queues():
+            summary = await client.queue_summary(queue)
+            sys.stdout.write(queue_line(summary))
+            async for run in client.runs(queue, summary.first_position, summary.next_position):
+                sys.stdout.writelines(record_lines(queue, run.each(), text=arguments.text))
     return FINE
 
 

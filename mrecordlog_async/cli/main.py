@@ -18,6 +18,7 @@ from mrecordlog_async.cli import (
     append,
     bench,
     cat,
+    completion,
     delete,
     demo,
     drain,
@@ -37,6 +38,18 @@ from mrecordlog_async.cli import (
 )
 from mrecordlog_async.cli.exits import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
 from mrecordlog_async.errors import RecordLogError
+
+EPILOG = """\
+a first round:
+  mrecordlog demo                              see it keep its promise under kill -9
+  mrecordlog serve ./wal                       and, beside it:
+  printf 'one\\ntwo\\n' | mrecordlog append orders --lines --create
+  mrecordlog cat orders
+  mrecordlog inspect ./wal --pins              what keeps the disk from being freed
+
+Commands that only read work on a directory beside a running service and never write to it.
+exit codes: 0 fine, 1 failed, 2 wrong usage, 3 damage found, 4 in use by another process, 5 service not ready
+"""
 
 
 class CommandModule(Protocol):
@@ -69,6 +82,7 @@ COMMANDS: tuple[CommandModule, ...] = (
     import_quickwit,
     export_quickwit,
     bench,
+    completion,
 )
 """Every command, in the order that `--help` shows."""
 
@@ -99,7 +113,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Put the parsers of all commands under one."""
-    parser = argparse.ArgumentParser(prog="mrecordlog", description="A durable log of many queues in one directory.")
+    parser = argparse.ArgumentParser(
+        prog="mrecordlog",
+        description="A durable log of many queues in one directory.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"mrecordlog {version('mrecordlog_async')}")
     subparsers = parser.add_subparsers(title="commands", metavar="command", required=True)
     for command in COMMANDS:

@@ -5,7 +5,7 @@ else, and with --json, it prints a sample every interval. A service tells everyt
 queues and positions, read anew each time without disturbing who writes there.
 
   mrecordlog top
-  mrecordlog top --dir ./wal --interval 5
+  mrecordlog top ./wal --interval 5
   mrecordlog top --once --json | jq .queues
 """
 
@@ -25,6 +25,9 @@ from mrecordlog_async.cli.target import add_target, connect, run_async
 from mrecordlog_async.cli.top_view import History, Sample, Service, plain, render
 from mrecordlog_async.readonly import ReadOnlyLog
 
+RETRY_SECONDS = 10.0
+"""Long enough to outlast a restart of the service."""
+
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
@@ -34,6 +37,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("directory", nargs="?", help="the same as --dir")
     add_target(parser)
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between samples (default: %(default)g)")
     parser.add_argument("--once", action="store_true", help="one sample (after one interval, for the rates) and end")
@@ -43,6 +47,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Watch until Ctrl-C."""
+    arguments.dir = arguments.dir or arguments.directory
     return run_async(_run(arguments))
 
 
@@ -85,7 +90,7 @@ async def _source(arguments: argparse.Namespace, stack: AsyncExitStack) -> Calla
             return await asyncio.to_thread(_read, arguments.dir)
 
         return read
-    client = await stack.enter_async_context(connect(arguments))
+    client = await stack.enter_async_context(connect(arguments, RETRY_SECONDS))
 
     async def ask() -> Sample:
         stats = await client.stats()

@@ -12,6 +12,7 @@ from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from tests import damage
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.conftest import contents
+from tests.http.serving import Process
 
 
 async def odd_payloads(log: MultiRecordLog) -> None:
@@ -98,3 +99,12 @@ def test_reading_commands_write_nothing(tmp_path: Path) -> None:
     for command in ("verify", "inspect", "dump"):
         assert mrecordlog(command, directory).code == 0
     assert damage.snapshot(directory) == before
+
+
+def test_a_service_is_dumped_like_its_directory(directory: Path) -> None:
+    """The same lines, whichever way."""
+    build(directory, odd_payloads)
+    with Process(directory) as service:
+        through = mrecordlog("dump", "--url", service.address)
+        assert through == mrecordlog("dump", directory)
+    assert through.code == 0
