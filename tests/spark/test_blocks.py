@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrecordlog_async.http.wire import Block
@@ -26,6 +26,7 @@ def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2**62), PAYLOADS), max_size=12))
 def test_every_record_is_a_row(parts: list[tuple[str, int, list[bytes]]]) -> None:
     """Queues, positions and payloads come out as they went in, in order, whatever is joined on the way."""
@@ -68,6 +69,7 @@ def test_offsets_that_go_down_are_refused() -> None:
 ROWS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 6), st.binary(max_size=9)), max_size=30)
 
 
+@settings(deadline=None)
 @given(ROWS, st.integers(0, 5), st.sampled_from([pa.binary(), pa.large_binary()]))
 def test_rows_are_cut_where_queue_or_position_jumps(
     rows: list[tuple[str, int, bytes]], skip: int, kind: pa.DataType

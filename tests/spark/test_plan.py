@@ -54,7 +54,7 @@ def ranges(draw: st.DrawFn) -> list[Range]:
     st.one_of(st.none(), st.integers(1, 10_000)),
     st.integers(1, 16),
 )
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_packing_neither_loses_nor_doubles_a_record(
     whole: list[Range], partitions_min: int | None, records_max: int | None, cores: int
 ) -> None:
@@ -94,6 +94,7 @@ def test_pieces_that_follow_each_other_are_one_range() -> None:
     assert pack("s", pieces, size) == [Partition("s", (Range("q", 1, 0, 100, 100, 1_000),))]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10_000), st.dictionaries(st.text(max_size=3), st.integers(0, 10_000), max_size=6))
 def test_shares_are_in_proportion_and_never_nothing(limit: int, weights: dict[str, int]) -> None:
     """Who has anything gets at least one; the sum passes the limit only by those."""

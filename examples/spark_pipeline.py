@@ -1,0 +1,107 @@
+"""From a web request to a SQL answer: FastAPI takes orders, the log keeps them, Spark drains them into Parquet.
+
+    pip install 'mrecordlog_async[server,fastapi,spark,java]' uvicorn
+    python examples/spark_pipeline.py
+
+A web application answers 202 when an order is on the disk, and lets Spark read its log through the service on a second
+port. The drain moves every order into Parquet exactly once and truncates what is stored there; a query adds them up.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from urllib.request import Request as Post
+from urllib.request import urlopen
+
+import uvicorn
+from aiohttp import web
+from fastapi import FastAPI, Request
+from pyspark.sql import Row, SparkSession
+
+from mrecordlog_async.http.app import build_app
+from mrecordlog_async.http.fastapi import Log, add_exception_handlers, lifespan, log_of
+from mrecordlog_async.http.service import Service
+from mrecordlog_async.spark.drain import run_drain
+from mrecordlog_async.spark.guards import DrainJob
+from mrecordlog_async.spark.session import spark_session
+
+CUSTOMERS = ("ada", "grace", "edsger")
+
+
+@asynccontextmanager
+async def for_spark(app: FastAPI) -> AsyncIterator[None]:
+    """Serve the application's log to Spark, on a port of its own."""
+    service = Service()
+    service.attach(log_of(app))
+    await log_of(app).create_queue("orders", exist_ok=True)
+    runner = web.AppRunner(build_app(service), handle_signals=False)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    app.state.spark_url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield
+    service.drain()
+    await runner.cleanup()
+
+
+def build(directory: Path) -> FastAPI:
+    """Make the application."""
+    app = FastAPI(lifespan=lifespan(directory, for_spark))
+    add_exception_handlers(app)
+
+    @app.post("/orders", status_code=202)
+    async def order(request: Request, log: Log) -> dict[str, int | None]:
+        return {"position": await log.append_record("orders", None, await request.body())}
+
+    return app
+
+
+@contextmanager
+def running(app: FastAPI) -> Iterator[str]:
+    """Run the application in a thread; yield its address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    listening = threading.Event()
+    started = server.startup
+
+    async def startup(sockets: object = None) -> None:
+        await started()
+        listening.set()
+
+    server.startup = startup  # type: ignore[method-assign]  # uvicorn has no other sign that it listens
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    thread.start()
+    listening.wait(60)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def run(session: SparkSession, place: Path, orders: int = 300) -> list[Row]:
+    """Post orders, drain them, and ask who ordered how much."""
+    app = build(place / "wal")
+    with running(app) as url:
+        for number in range(orders):
+            body = json.dumps({"customer": CUSTOMERS[number % 3], "amount": number}).encode()
+            urlopen(Post(f"{url}/orders", body)).close()
+        job = DrainJob(app.state.spark_url, str(place / "lake"), str(place / "checkpoint"))
+        print(run_drain(session, job).line(), file=sys.stderr)
+    return session.sql(
+        f"""select o.customer, count(*) as orders, sum(o.amount) as amount
+            from (select from_json(cast(payload as string), 'customer string, amount bigint') as o
+                  from parquet.`{place}/lake`)
+            group by o.customer order by o.customer"""
+    ).collect()
+
+
+if __name__ == "__main__":
+    spark = spark_session("orders", settings={"spark.ui.enabled": "false"})
+    with tempfile.TemporaryDirectory() as directory:
+        for row in run(spark, Path(directory)):
+            print(f"{row.customer}: {row.orders} orders, {row.amount} in all")
+    spark.stop()

@@ -1,0 +1,76 @@
+"""A log is lost, and comes back from the lake: every record at its old position, so that readers go on where they were.
+
+    pip install 'mrecordlog_async[server,spark,java]'
+    python examples/spark_restore.py
+
+The copy into Parquet leaves the log as it is. Loading it is exactly once: the second run, as after a failure half way,
+stores nothing twice.
+"""
+
+import asyncio
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.spark.load import run_load
+from mrecordlog_async.spark.session import spark_session
+
+Contents = dict[str, list[tuple[int, bytes]]]
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """Serve a log in a process of its own; yield its address."""
+    command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = re.search(r"http://\S+", process.stderr.readline())
+        assert found is not None, "the service did not start"
+        try:
+            yield found[0]
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+async def write(directory: Path) -> None:
+    """Make a log whose queue does not begin at 0: its first records are gone already."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("events")
+        await log.append_records("events", None, [f"event {n}".encode() for n in range(1_000)])
+        await log.truncate("events", 249)
+
+
+def contents(directory: Path) -> Contents:
+    """Read a log's directory."""
+    with ReadOnlyLog.open(directory) as log:
+        return {queue: [(position, payload) for position, payload in log.range(queue)] for queue in log.list_queues()}
+
+
+def run(session: SparkSession, place: Path) -> tuple[Contents, Contents]:
+    """Copy a log into Parquet, lose it, restore it; return what was there before and after."""
+    asyncio.run(write(place / "wal"))
+    before = contents(place / "wal")
+    session.read.format("mrecordlog").load(str(place / "wal")).write.parquet(str(place / "copy"))
+    shutil.rmtree(place / "wal")
+    with served(place / "wal") as url:
+        for _ in range(2):
+            print(f"loaded {run_load(session, str(place / 'copy'), url)} records", file=sys.stderr)
+    return before, contents(place / "wal")
+
+
+if __name__ == "__main__":
+    spark = spark_session("restore", settings={"spark.ui.enabled": "false"})
+    with tempfile.TemporaryDirectory() as directory:
+        before, after = run(spark, Path(directory))
+    records = after["events"]
+    print(f"{len(records)} records from position {records[0][0]} on; the same as before: {before == after}")
+    spark.stop()

@@ -1,0 +1,83 @@
+"""One streaming query over two logs: how many readings each sensor sent, and their mean, whichever log took them.
+
+    pip install 'mrecordlog_async[server,spark,java]'
+    python examples/spark_two_logs.py
+
+Both logs have a queue of the same name; the column `server` keeps their rows apart, and grouping by queue joins them.
+The query only reads. It keeps its sums in the checkpoint, so that after a restart it goes on where it was.
+"""
+
+import asyncio
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from mrecordlog_async.http import RecordLogClient
+from mrecordlog_async.spark.session import spark_session
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """Serve a log in a process of its own; yield its address."""
+    command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = re.search(r"http://\S+", process.stderr.readline())
+        assert found is not None, "the service did not start"
+        try:
+            yield found[0]
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+async def send(url: str, sensor: str, readings: list[float]) -> None:
+    """Append readings as text."""
+    async with RecordLogClient(url) as log:
+        await log.create_queue(sensor, exist_ok=True)
+        await log.append_records(sensor, None, [str(reading).encode() for reading in readings])
+
+
+def averages(session: SparkSession, servers: str) -> DataFrame:
+    """Describe the query."""
+    readings = session.readStream.format("mrecordlog").option("servers", servers).load()
+    return readings.groupBy("queue").agg({"*": "count", "payload": "avg"}).toDF("sensor", "readings", "mean")
+
+
+def run(session: SparkSession, place: Path) -> list[Row]:
+    """Send readings to both logs, twice, and let the query catch up each time."""
+    with served(place / "wal-a") as a, served(place / "wal-b") as b:
+        found: list[Row] = []
+
+        def show(frame: DataFrame, batch: int) -> None:
+            found[:] = frame.orderBy("sensor").collect()
+
+        for start in (0.0, 10.0):
+            asyncio.run(send(a, "kitchen", [start + n for n in range(5)]))
+            asyncio.run(send(b, "kitchen", [start + n for n in range(5, 10)]))
+            asyncio.run(send(b, "cellar", [start]))
+            query = (
+                averages(session, f"a={a},b={b}")
+                .writeStream.outputMode("complete")
+                .foreachBatch(show)
+                .option("checkpointLocation", str(place / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+        return found
+
+
+if __name__ == "__main__":
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    spark = spark_session("sensors", settings=settings)
+    with tempfile.TemporaryDirectory() as directory:
+        for row in run(spark, Path(directory)):
+            print(f"{row.sensor}: {row.readings} readings, mean {row.mean}")
+    spark.stop()

@@ -1,0 +1,40 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_orders_become_an_answer(spark: SparkSession, tmp_path: Path) -> None:
+    """FastAPI to log to Parquet to SQL."""
+    rows = example("spark_pipeline").run(spark, tmp_path, orders=30)
+    assert [tuple(row) for row in rows] == [("ada", 10, 135), ("edsger", 10, 155), ("grace", 10, 145)]
+
+
+def test_two_logs_are_one_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Sums go on across runs and across logs."""
+    rows = example("spark_two_logs").run(spark, tmp_path)
+    assert [tuple(row) for row in rows] == [("cellar", 2, 5.0), ("kitchen", 20, 9.5)]
+
+
+def test_a_lost_log_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    """The same records at the same positions."""
+    before, after = example("spark_restore").run(spark, tmp_path)
+    assert len(after["events"]) == 750
+    assert before == after

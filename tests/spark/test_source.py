@@ -1,0 +1,59 @@
+"""What Spark meets first: the module that it finds, and a schema that is what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql.types import StructType
+
+from mrecordlog_async.spark.blocks import POSITIONS_SCHEMA as POSITIONS_ARROW
+from mrecordlog_async.spark.blocks import READ_SCHEMA
+from mrecordlog_async.spark.options import OptionError
+from mrecordlog_async.spark.reader import PushingLogReader
+from mrecordlog_async.spark.source import POSITIONS_SCHEMA, SCHEMA, RecordLogDataSource
+
+OPTIONS = {"servers": "http://127.0.0.1:1"}
+TYPES = {"string": "string", "int64": "bigint", "binary": "binary"}
+
+
+def test_the_module_that_spark_imports_is_light() -> None:
+    """It is imported by every user of the environment: no Arrow, no web server, no Java."""
+    program = (
+        "import sys; sys.modules.update(pyarrow=None, aiohttp=None, msgspec=None)\n"
+        "import pyspark_mrecordlog; print(pyspark_mrecordlog.DefaultSource.name())"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout == "mrecordlog\n"
+
+
+def test_executors_need_no_web_server() -> None:
+    """Readers and writers run where only pyspark, pyarrow and this package's core are installed."""
+    program = (
+        "import sys; sys.modules.update(aiohttp=None, msgspec=None, fastapi=None)\n"
+        "import mrecordlog_async.spark.stream, mrecordlog_async.spark.directory, mrecordlog_async.spark.writer"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(("ddl", "arrow"), [(SCHEMA, READ_SCHEMA), (POSITIONS_SCHEMA, POSITIONS_ARROW)])
+def test_rows_have_the_schema_that_is_declared(ddl: str, arrow: object) -> None:
+    """Spark compares the two, column by column."""
+    assert isinstance(arrow, type(READ_SCHEMA))
+    assert ddl == ", ".join(f"{field.name} {TYPES[str(field.type)]}" for field in arrow)
+
+
+def test_a_schema_that_is_not_read_is_refused() -> None:
+    """Casting is for afterwards; a column that is not there would be guessed."""
+    source = RecordLogDataSource(OPTIONS)
+    with pytest.raises(OptionError, match="this source reads"):
+        source.reader(StructType().add("payload", "string"))
+
+
+def test_pushdown_is_a_reader_of_its_own() -> None:
+    """Spark refuses a reader that can push while its configuration says no."""
+    schema = StructType().add("server", "string").add("queue", "string")
+    schema = schema.add("position", "bigint").add("payload", "binary")
+    assert not isinstance(RecordLogDataSource(OPTIONS).reader(schema), PushingLogReader)
+    assert isinstance(RecordLogDataSource({**OPTIONS, "pushdown": "true"}).reader(schema), PushingLogReader)
