@@ -6,7 +6,8 @@ The rules that all workloads keep:
    writes and syncs (`raw`), then whatever it is compared with; a ratio is the median of the rounds' ratios. Absolute
    numbers stand beside it and belong to the machine and the hour.
 2. The raw disk is one thread that calls pwrite and fdatasync with the same number of bytes in the same order, on a
-   file whose blocks exist. No log can be faster; the ratio says what this one costs above the disk.
+   file whose blocks exist. No log can be faster; the ratio says what this one costs above the disk. Large writes are
+   also held against blocks that are reserved but were never written, as those of a growing log are.
 3. What was acknowledged is read back from the files by another reader and compared: a row whose records are not all
    there is an error, not a number.
 4. Callers are coroutines that wait for each answer before they send the next record. The clock starts after a short

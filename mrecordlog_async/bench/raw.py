@@ -2,13 +2,16 @@
 
 `RecordingFiles` stands between a log and the disk and notes what it wrote and when it synced. `RawDisk` does the same
 again with pwrite and fdatasync on a file whose blocks were written before, so no allocation and no journal is in it.
+`FreshDisk` does it on blocks that are reserved but were never written, which is what a log that only grows has before
+it: the difference between the two is the file system's, and no log's.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from mrecordlog_async.options import MIB
@@ -18,6 +21,8 @@ SYNC = -1
 """Stands in a list of calls for a sync; everything else there is a write of so many bytes."""
 
 FILE_BYTES = 64 * MIB
+STEP_BYTES_MIN = 1 * MIB
+STEP_BYTES_MAX = 64 * MIB
 CONTENT_BYTES = 16 * MIB
 """Memory that the yardstick holds; larger writes take several calls."""
 
@@ -63,28 +68,12 @@ class RawDisk:
 
     def replay(self, calls: Sequence[int]) -> RawStretch:
         """Do *calls* again, one behind the other."""
-        clock = time.perf_counter
-        latencies: list[float] = []
-        begun = since = clock()
-        syncs = SYNC in calls
-        for call in calls:
-            if call == SYNC:
-                self._sync()
-            else:
-                self._write(call)
-            if call == SYNC or not syncs:
-                now = clock()
-                latencies.append(now - since)
-                since = now
-        return RawStretch(max(clock() - begun, 1e-9), latencies)
+        return _replay(calls, self._write, partial(OsFileSystem().sync, self._handle))
 
     def close(self) -> None:
         """Remove the file."""
         os.close(self._handle)
         os.unlink(self._path)
-
-    def _sync(self) -> None:
-        OsFileSystem().sync(self._handle)
 
     def _write(self, size: int) -> None:
         while size:
@@ -92,3 +81,53 @@ class RawDisk:
             taken = os.pwrite(self._handle, self._content[: min(size, self._file_bytes - offset)], offset)
             self._offset = offset + taken
             size -= taken
+
+
+class FreshDisk:
+    """The same on a file of its own for each replay, reserved in the log's steps ahead of the writes."""
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, "raw-fresh")
+        self._content = memoryview(os.urandom(CONTENT_BYTES))
+
+    def replay(self, calls: Sequence[int]) -> RawStretch:
+        """Do *calls* again; reserving is part of the time."""
+        files = OsFileSystem()
+        handle = files.create(self._path)
+        end = reserved = 0
+        step = STEP_BYTES_MIN
+
+        def write(size: int) -> None:
+            nonlocal end, reserved, step
+            if end + size > reserved:
+                more = max(step, end + size - reserved)
+                files.reserve(handle, reserved, more)
+                reserved += more
+                step = min(step * 2, STEP_BYTES_MAX)
+            while size:
+                taken = os.pwrite(handle, self._content[:size], end)
+                end += taken
+                size -= taken
+
+        try:
+            return _replay(calls, write, partial(files.sync, handle))
+        finally:
+            files.close(handle)
+            files.unlink(self._path)
+
+
+def _replay(calls: Sequence[int], write: Callable[[int], None], sync: Callable[[], None]) -> RawStretch:
+    clock = time.perf_counter
+    latencies: list[float] = []
+    begun = since = clock()
+    syncs = SYNC in calls
+    for call in calls:
+        if call == SYNC:
+            sync()
+        else:
+            write(call)
+        if call == SYNC or not syncs:
+            now = clock()
+            latencies.append(now - since)
+            since = now
+    return RawStretch(max(clock() - begun, 1e-9), latencies)

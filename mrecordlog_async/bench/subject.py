@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.bench.drive import Append, Stretch, drive
 from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.raw import RawDisk, RawStretch, RecordingFiles
+from mrecordlog_async.bench.raw import FreshDisk, RawDisk, RawStretch, RecordingFiles
 from mrecordlog_async.bench.results import NotReadBackError
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.log import MultiRecordLog
@@ -33,10 +33,11 @@ class Caller(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A stretch of the log, and the raw disk with the same writes and syncs."""
+    """A stretch of the log, and the raw disk with the same writes and syncs; also on fresh blocks where asked for."""
 
     stretch: Stretch
     raw: RawStretch
+    fresh: RawStretch | None
     records: int
     bytes: int
 
@@ -64,8 +65,8 @@ class Subject:
         """Make a caller for each of *payloads* that sends it again and again."""
         return [Caller(partial(self.log.append_record, queue, None, payload), (payload,)) for payload in payloads]
 
-    async def round(self, callers: Sequence[Caller], seconds: float) -> Round:
-        """Let *callers* run, then the raw disk with the same writes and syncs."""
+    async def round(self, callers: Sequence[Caller], seconds: float, fresh: FreshDisk | None = None) -> Round:
+        """Let *callers* run, then the raw disk with the same writes and syncs, then the same on *fresh* blocks."""
         files = self.files
         files.calls.clear()
         marks: list[int] = []
@@ -80,8 +81,10 @@ class Subject:
                 self.stored[payload] += calls
         first = callers[0].payloads
         records, size = stretch.calls * len(first), stretch.calls * sum(map(len, first))
-        raw = await asyncio.to_thread(self.raw.replay, files.calls[marks[0] : marks[1]])
-        return Round(stretch, raw, records, size)
+        asked = files.calls[marks[0] : marks[1]]
+        raw = await asyncio.to_thread(self.raw.replay, asked)
+        unwritten = None if fresh is None else await asyncio.to_thread(fresh.replay, asked)
+        return Round(stretch, raw, unwritten, records, size)
 
 
 @asynccontextmanager
@@ -128,6 +131,16 @@ def raw_rate_of(rounds: Sequence[Round]) -> float:
 def ratio_of(rounds: Sequence[Round]) -> float:
     """Return the median of the rounds' ratios to the raw disk."""
     return median(one.rate / one.raw_rate for one in rounds)
+
+
+def fresh_note(rounds: Sequence[Round]) -> str:
+    """Say how the log stands to a disk whose blocks were not written before; empty where that was not measured."""
+    fresh = [(one, one.fresh) for one in rounds if one.fresh is not None]
+    if not fresh:
+        return ""
+    rate = median(one.bytes / disk.seconds for one, disk in fresh) / 1e6
+    share = median(disk.seconds / one.stretch.seconds for one, disk in fresh)
+    return f"on blocks that were only reserved the raw disk does {rate:,.0f} MB/s, and this is {share:.0%} of that"
 
 
 def cpu_microseconds_of(rounds: Sequence[Round]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mrecordlog_async.bench.raw import SYNC, RawDisk, RecordingFiles
+from mrecordlog_async.bench.raw import SYNC, FreshDisk, RawDisk, RecordingFiles
 
 
 def test_recorder_notes_writes_and_syncs_in_order(tmp_path: Path) -> None:
@@ -43,3 +43,11 @@ def test_file_never_grows_behind_its_blocks(tmp_path: Path) -> None:
     assert os.path.getsize(tmp_path / "raw") == 64 * 1024
     raw.close()
     assert not (tmp_path / "raw").exists()
+
+
+def test_fresh_disk_replays_every_batch_and_leaves_nothing(tmp_path: Path) -> None:
+    """Each replay has blocks of its own, which nobody wrote before."""
+    fresh = FreshDisk(str(tmp_path))
+    for _ in range(2):
+        assert len(fresh.replay([100, SYNC, 3 << 20, SYNC, 50, 50, SYNC]).latencies) == 3
+        assert os.listdir(tmp_path) == []

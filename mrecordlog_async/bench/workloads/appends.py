@@ -8,6 +8,7 @@ from statistics import median
 
 from mrecordlog_async.bench.drive import payloads
 from mrecordlog_async.bench.latency import duration
+from mrecordlog_async.bench.raw import FreshDisk
 from mrecordlog_async.bench.results import Check, Point, Row, at_least, at_most, median_ratio
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import (
@@ -16,6 +17,7 @@ from mrecordlog_async.bench.subject import (
     Round,
     Subject,
     cpu_microseconds_of,
+    fresh_note,
     latencies_of,
     rate_of,
     ratio_of,
@@ -82,13 +84,14 @@ async def many_callers(bench: Bench) -> list[Row]:
 async def sizes(bench: Bench) -> list[Row]:
     """16 coroutines with payloads from 100 B to 1 MiB."""
     scale, rows = bench.scale, []
+    fresh = FreshDisk(bench.directory)
     async with raw_disk(bench) as raw:
         for size, name in ((100, "100 B"), (KIB, "1 KiB"), (16 * KIB, "16 KiB"), (MIB, "1 MiB")):
             bench.say(f"{SIZE_CALLERS} callers, {name}")
             seconds = scale.seconds if size < MIB else scale.seconds / 3  # or it would fill gigabytes
             async with subject(bench, raw, f"log-{size}") as log:
                 callers = log.one_by_one(payloads(SIZE_CALLERS, size))
-                rounds = [await log.round(callers, seconds) for _ in range(scale.rounds)]
+                rounds = [await log.round(callers, seconds, fresh) for _ in range(scale.rounds)]
             ratio = ratio_of(rounds)
             target = f"1 MiB payloads, {SIZE_CALLERS} callers: ≥ 60 % of raw"
             checks = (at_least(target, ratio, 0.6, f"{ratio:.0%}"),) if size == MIB else ()
@@ -99,12 +102,13 @@ async def sizes(bench: Bench) -> list[Row]:
 async def batches(bench: Bench) -> list[Row]:
     """`append_records` with 1,000 records a call."""
     scale, rows = bench.scale, []
+    fresh = FreshDisk(bench.directory)
     async with raw_disk(bench) as raw:
         for size, name in ((100, "100 B"), (KIB, "1 KiB")):
             bench.say(f"{BATCH_CALLERS} callers, batches of {BATCH_RECORDS:,} × {name}")
             async with subject(bench, raw, f"log-{size}") as log:
                 callers = batch_callers(log, size)
-                rounds = [await log.round(callers, scale.seconds / 2) for _ in range(scale.rounds)]
+                rounds = [await log.round(callers, scale.seconds / 2, fresh) for _ in range(scale.rounds)]
             ratio = ratio_of(rounds)
             target = f"`append_records` of {BATCH_RECORDS:,} × 1 KiB, {BATCH_CALLERS} callers: ≥ 70 % of raw MB/s"
             checks = (at_least(target, ratio, 0.7, f"{ratio:.0%}"),) if size == KIB else ()
@@ -170,6 +174,7 @@ def _row_of_bytes(workload: str, what: str, rounds: Sequence[Round], checks: tup
         raw_latency=raw_latencies_of(rounds),
         cpu_microseconds=cpu_microseconds_of(rounds),
         checks=checks,
+        note=fresh_note(rounds),
     )
 
 
