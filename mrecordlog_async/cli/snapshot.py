@@ -4,10 +4,14 @@ Every call that was acknowledged before the snapshot began is in it whole; a cal
 at all. Finished segments never change, so they are hard links, which cost neither time nor space (copies on another
 file system); only the last one is copied, up to its last whole batch. The service is not asked and does not wait.
 
+A hard link outlasts the writer's removing the segment, not damage to its bytes: the two names share them. --copy makes
+copies of everything instead, as does a target on another file system.
+
 The snapshot is a log: open it, verify it, dump it. It has the original's identity, so keep it as a backup instead of
 writing to both.
 
   mrecordlog snapshot ./wal ./backups/2026-01-31
+  mrecordlog snapshot ./wal /mnt/backup/2026-01-31 --copy
 """
 
 from __future__ import annotations
@@ -60,13 +64,14 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("directory", help="the log's directory; it is only read")
     parser.add_argument("target", help="directory to make")
+    parser.add_argument("--copy", action="store_true", help="copy finished segments too instead of linking them")
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Take the snapshot."""
-    copied = snapshot(arguments.directory.rstrip("/"), arguments.target)
+    copied = snapshot(arguments.directory.rstrip("/"), arguments.target, link=not arguments.copy)
     if arguments.json:
         print(json.dumps({"target": arguments.target, **copied._asdict()}))
     else:
@@ -77,13 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def snapshot(directory: str, target: str) -> Copied:
+def snapshot(directory: str, target: str, *, link: bool = True) -> Copied:
     """Copy the log in *directory* to *target*, which gets its name when it is complete and durable."""
     target, partial = free_names(target)
     for attempt in range(1, ATTEMPTS_MAX + 1):
         os.makedirs(partial, mode=0o700)
         try:
-            copied = _copy(directory, _prefix(directory), partial)
+            copied = _copy(directory, _prefix(directory), partial, link)
             break
         except FileNotFoundError:
             shutil.rmtree(partial)
@@ -130,12 +135,12 @@ def _check_finished(layout: Layout, last: int) -> None:
             raise FileNotFoundError(errno.ENOENT, "the segment is missing", segment_name(number))
 
 
-def _copy(directory: str, prefix: Prefix, target: str) -> Copied:
+def _copy(directory: str, prefix: Prefix, target: str, link: bool) -> Copied:
     linked = copied = 0
     for number in prefix.finished:
         source, copy = f"{directory}/{segment_name(number)}", f"{target}/{segment_name(number)}"
         length = os.stat(source).st_size
-        if _link(source, copy):
+        if link and _link(source, copy):
             linked += length
         else:
             copied += _copy_head(source, copy, length)

@@ -78,6 +78,16 @@ async def test_a_snapshot_can_be_opened_and_written(tmp_path: Path, log: MultiRe
     assert (await asyncio.to_thread(mrecordlog, "verify", directory)).code == 0
 
 
+def test_a_copy_shares_no_bytes(tmp_path: Path) -> None:
+    """With --copy, damage to the original leaves the snapshot whole."""
+    directory = build(tmp_path / "wal", three_queues)
+    ran = mrecordlog("snapshot", directory, tmp_path / "copy", "--copy", "--json")
+    assert json.loads(ran.out)["linked_bytes"] == 0
+    damage.flip_byte(damage.segments(directory)[1], 20_000)
+    assert mrecordlog("verify", directory).code == 3
+    assert mrecordlog("verify", tmp_path / "copy").code == 0
+
+
 def test_a_damaged_log_is_not_copied(tmp_path: Path) -> None:
     """A backup of damage would pass for one of data; nothing is left behind."""
     directory = build(tmp_path / "wal", three_queues)
