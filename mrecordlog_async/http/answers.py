@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
 
 import msgspec
-from aiohttp import web
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
 
 from mrecordlog_async.http import arrow, wire
 from mrecordlog_async.http.bodies import NDJSON, OCTET_STREAM
@@ -44,6 +46,41 @@ def encoder_of(accept: str | None, as_text: bool) -> tuple[str, Encode]:
     raise ProblemError(406, "not_acceptable", detail)
 
 
+class SmallAnswer(web.Response):
+    """A small JSON answer with status 200, written as one buffer where nothing speaks against it.
+
+    Making and sending headers one by one is a sixth of what a request costs; an append's answer has always the same.
+    What needs other headers (HTTP/1.0, a connection that is to be closed, the signals of a host application) goes the
+    usual way.
+    """
+
+    _head: bytes | None = None
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Decide how to send."""
+        if self._keep_alive is None and request.version == HttpVersion11 and request.keep_alive:
+            self._keep_alive = True
+            self._transport = request.transport
+            self._head = _SMALL_HEAD
+            return None
+        return await super().prepare(request)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Send."""
+        if self._head is None:
+            await super().write_eof(data)
+        elif not self._eof_sent:
+            self._eof_sent = True
+            body = self._body
+            assert isinstance(body, bytes), "made with bytes"
+            if self._transport is None:
+                raise ConnectionResetError("the client is gone")
+            self._transport.write(b"%s%d\r\n\r\n%s" % (self._head, len(body), body))
+
+
+_SMALL_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: "
+
+
 async def send(
     request: web.BaseRequest, response: web.StreamResponse, buffers: Iterable[bytes], write_seconds: float
 ) -> web.StreamResponse:
@@ -63,9 +100,22 @@ async def write(request: web.BaseRequest, response: web.StreamResponse, piece: b
             async with asyncio.timeout(write_seconds):
                 await response.write(part)
     except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionResetError("the client does not read") from None
+        _drop(request)
+
+
+async def drained(request: web.BaseRequest, seconds: float) -> None:
+    """Wait until the client has read enough of what was sent, or drop it."""
+    try:
+        async with asyncio.timeout(seconds):
+            await request.writer.drain()
+    except TimeoutError:
+        _drop(request)
+
+
+def _drop(request: web.BaseRequest) -> NoReturn:
+    if request.transport is not None:
+        request.transport.abort()
+    raise ConnectionResetError("the client does not read") from None
 
 
 _WRITE_BYTES = 1024 * 1024

@@ -12,10 +12,14 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from mrecordlog_async.http import openapi as openapi  # here, so that the first request for it need not import it
+from mrecordlog_async.http.answers import drained
 from mrecordlog_async.http.problems import ProblemError, problem_of
 from mrecordlog_async.http.routes import TABLE
 from mrecordlog_async.http.routes.route import Handler, Route
 from mrecordlog_async.http.service import Service
+
+UNREAD_BYTES = 256 * 1024
+"""Who sends request after request and leaves this much of the answers unread has to read first."""
 
 SERVICE = web.AppKey("mrecordlog.service", Service)
 
@@ -47,6 +51,9 @@ def _guarded(
         service.active += 1
         try:
             guard(request, open_to_all=open_to_all)
+            transport = request.transport
+            if transport is not None and transport.get_write_buffer_size() > UNREAD_BYTES:
+                await drained(request, service.options.write_seconds)
             response = await handler(service, request)
             if service.draining and not response.prepared:
                 response.force_close()

@@ -35,13 +35,22 @@ class Bodies:
         """Return the whole body of *request*."""
         limit = self._options.body_bytes if bytes_max is None else bytes_max
         length = self.check(request, limit)
-        content = request.content
-        if content.is_eof():
-            body = content.read_nowait()
+        if request.content.is_eof():
+            body = request.content.read_nowait()
             if len(body) > limit:
                 raise too_large(len(body), limit, "body bytes")
             return body
         return await self._receive_slowly(request, length, limit)
+
+    def at_hand(self, request: web.BaseRequest) -> bytes | None:
+        """Return the body if it has come whole, as small ones have; None if it must be received, or refused."""
+        content = request.content
+        if not content.is_eof() or "Content-Encoding" in request.headers:
+            return None
+        body = content.read_nowait()
+        if len(body) > self._options.body_bytes:
+            raise too_large(len(body), self._options.body_bytes, "body bytes")
+        return body
 
     def check(self, request: web.BaseRequest, limit: int | None = None) -> int | None:
         """Refuse what the headers alone give away; return the length that they announce."""

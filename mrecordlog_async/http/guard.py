@@ -20,6 +20,8 @@ from mrecordlog_async.http.problems import ProblemError
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
+ACCEPTED_MAX = 100
+
 
 class Guard:
     """The checks of one service."""
@@ -27,20 +29,24 @@ class Guard:
     def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str]) -> None:
         self._digests = [hashlib.sha256(token).digest() for token in tokens]
         self._hosts = frozenset(host.lower() for host in hosts)
+        self._accepted: set[str] = set()  # Host headers as they came that were found right
 
     def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
         """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health)."""
         headers = request.headers
-        if self._hosts:
-            self._check_host(headers.getall("Host", []))
+        # A request with two Hosts or none does not get through the parser.
+        if self._hosts and headers.get("Host") not in self._accepted:
+            self._check_host(headers.get("Host", ""))
         if "Origin" in headers:
             self._check_origin(headers.getall("Origin"), headers.get("Host", ""))
         if self._digests and not open_to_all:
             self._check_token(headers.getall("Authorization", []))
 
-    def _check_host(self, hosts: list[str]) -> None:
-        if len(hosts) != 1 or host_name(hosts[0]) not in self._hosts:
+    def _check_host(self, host: str) -> None:
+        if host_name(host) not in self._hosts:
             raise ProblemError(421, "host", "this service does not answer under that Host")
+        if len(self._accepted) < ACCEPTED_MAX:
+            self._accepted.add(host)
 
     def _check_origin(self, origins: list[str], host: str) -> None:
         if len(origins) != 1 or origins[0].lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):

@@ -79,6 +79,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     check_exposure(settings)
     raise_file_limit()
     service = Service(settings.options)
+    service.alone = True
     runner = _runner(service, settings)
     await runner.setup()
     assert runner.server is not None

@@ -42,6 +42,7 @@ class Service:
         self.guard = Guard(self.options.tokens, self.options.hosts)
         self.bodies = Bodies(self.options)
         self.fraction = 0.0
+        self.alone = False  # nobody else's signals or middlewares see its answers
         self.tails = 0
         self.requests = 0
         self.active = 0  # requests being served

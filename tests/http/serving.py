@@ -70,6 +70,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """Serve *directory* on a free port of the loopback; not *recovered*: as it is before the log is open."""
     service = Service(options)
+    service.alone = True  # as under `mrecordlog serve`
     runner = web.AppRunner(build_app(service), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     assert runner.server is not None

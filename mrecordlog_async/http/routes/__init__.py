@@ -5,5 +5,5 @@ from __future__ import annotations
 from mrecordlog_async.http.routes import bulk, page, queues, records, system, tails
 from mrecordlog_async.http.routes.route import Route
 
-TABLE: tuple[Route, ...] = (*queues.ROUTES, *records.ROUTES, *tails.ROUTES, *bulk.ROUTES, *system.ROUTES, *page.ROUTES)
-"""Every route of the service."""
+TABLE: tuple[Route, ...] = (*records.ROUTES, *queues.ROUTES, *tails.ROUTES, *bulk.ROUTES, *system.ROUTES, *page.ROUTES)
+"""Every route of the service; the first are found first."""

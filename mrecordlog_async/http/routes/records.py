@@ -6,7 +6,7 @@ from aiohttp import web
 
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.http import arrow, wire
-from mrecordlog_async.http.answers import TEXT, encoder_of, send
+from mrecordlog_async.http.answers import TEXT, SmallAnswer, encoder_of, send
 from mrecordlog_async.http.bodies import NDJSON, OCTET_STREAM, records_of
 from mrecordlog_async.http.messages import AppendAnswer, AppendRequest, RecordAnswer
 from mrecordlog_async.http.planning import check_start, take
@@ -14,7 +14,6 @@ from mrecordlog_async.http.problems import bad_request
 from mrecordlog_async.http.requests import POSITION_LIMIT, check_query, flag, number, queue_of
 from mrecordlog_async.http.routes.route import JSON, Route
 from mrecordlog_async.http.service import Service, Woken
-from mrecordlog_async.log import MultiRecordLog
 
 READ_PARAMETERS = (
     ("start", "first position wanted; the first retained one where it is not given"),
@@ -32,9 +31,6 @@ APPEND_PARAMETERS = (
 )
 _APPEND_NAMES = frozenset(name for name, _ in APPEND_PARAMETERS)
 
-ASK_ROOM_BYTES = 64 * 1024
-"""Smaller bodies are read before the log is asked for room: they are here already."""
-
 READ_AT_ONCE_BYTES = 64 * 1024
 """A smaller answer needs no deadline: it fits into the connection's buffer."""
 
@@ -44,31 +40,29 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
     log = service.log
     queue = queue_of(request)
     position, create = None, False
-    if request.query_string:
+    if "?" in request.raw_path:
         check_query(request, _APPEND_NAMES)
         position = number(request, "position", limit=POSITION_LIMIT - 1)
         create = flag(request, "create")
     if not create and not log.queue_exists(queue):
         raise QueueNotFoundError(queue)
-    length = request.content_length
-    if length is None or length > ASK_ROOM_BYTES:
+    body = service.bodies.at_hand(request)
+    if body is None:
         service.check_room(service.bodies.check(request) or 0)
-    body = await service.bodies.receive(request)
+        body = await service.bodies.receive(request)
     records = records_of(body, request.headers.get("Content-Type"), service.options.body_records)
     if position is not None and position + len(records) >= POSITION_LIMIT:
         raise bad_request(f"position is a whole number that leaves room for {len(records)} records", "parameter")
     if create and not log.queue_exists(queue):
         await log.create_queue(queue, exist_ok=True)
-    return _appended(await _store(log, queue, position, records), position, len(records))
-
-
-async def _store(log: MultiRecordLog, queue: str, position: int | None, records: list[bytes]) -> int | None:
     if len(records) == 1:
-        return await log.append_record(queue, position, records[0])
-    return await log.append_records(queue, position, records)
+        last = await log.append_record(queue, position, records[0])
+    else:
+        last = await log.append_records(queue, position, records)
+    return _appended(service, last, position, len(records))
 
 
-def _appended(last: int | None, position: int | None, records: int) -> web.Response:
+def _appended(service: Service, last: int | None, position: int | None, records: int) -> web.Response:
     duplicate = last is None and records > 0
     if last is None and position is not None and records:
         last = position + records - 1
@@ -77,6 +71,8 @@ def _appended(last: int | None, position: int | None, records: int) -> web.Respo
         records,
         b"true" if duplicate else b"false",
     )
+    if service.alone:
+        return SmallAnswer(body=answer)
     return web.Response(body=answer, content_type=JSON)
 
 
