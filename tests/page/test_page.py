@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.error
 import urllib.request
@@ -12,7 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.http.serving import Process
+from mrecordlog_async.model import RecoveryProgress
+from tests.http.serving import Process, serving
 from tests.page.browser import Browser, browser, missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -132,14 +134,22 @@ def test_it_works_with_a_token(window: Browser, directory: Path, tmp_path: Path)
         assert window.text("state") == "open"
 
 
-def test_a_long_recovery_shows_its_progress(window: Browser, service: Process) -> None:
-    """Before the log is open the bar shows how much of it is read."""
-    window.open(service.address)
-    window.wait_for("the state", lambda: window.text("state") == "open")
-    stats = {"state": "recovering", "fraction": 0.42}
-    window.run("return onStats(arguments[0])", stats)
-    assert window.text("recovery-text") == "42 %"
-    assert window.run("return document.getElementById('recovery').hidden") is False
+async def test_a_long_recovery_shows_its_progress(window: Browser, directory: Path) -> None:
+    """Before the log is open the bar shows how much of it is read; then the numbers come."""
+
+    def watch(text: str) -> None:
+        window.wait_for("the progress", lambda: window.text("recovery-text") == text)
+        assert window.run("return document.getElementById('recovery').hidden") is False
+        assert window.text("state") == "recovering"
+
+    async with serving(directory, recovered=False) as served:
+        await asyncio.to_thread(window.open, served.url)
+        await asyncio.to_thread(watch, "0 %")
+        served.service._on_progress(RecoveryProgress(42, 100))
+        await asyncio.to_thread(watch, "42 %")
+        await served.service.open(directory)
+        await asyncio.to_thread(window.wait_for, "the log", lambda: window.text("state") == "open")
+        assert await asyncio.to_thread(window.run, "return document.getElementById('recovery').hidden")
 
 
 def test_others_pages_get_nothing_from_it(service: Process) -> None:
