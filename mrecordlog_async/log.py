@@ -11,10 +11,18 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from mrecordlog_async.engine.admission import SINGLE_OVERHEAD_BYTES, Admission
+from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.changes import Changes
 from mrecordlog_async.engine.checks import Payload, check_payloads, check_position, copy_payload
-from mrecordlog_async.engine.commands import Append, Command, CreateQueue, DeleteQueue, Sync, TruncateQueue
+from mrecordlog_async.engine.commands import (
+    SINGLE_OVERHEAD_BYTES,
+    Append,
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    Sync,
+    TruncateQueue,
+)
 from mrecordlog_async.engine.opening import OpenedLog
 from mrecordlog_async.engine.starting import start
 from mrecordlog_async.engine.thread import LogThread
@@ -320,11 +328,14 @@ class MultiRecordLog(ReadsQueues):
             return await self._append(queue, None, [payload])
         if asyncio.get_running_loop() is not self._loop:
             raise LogClosedError("the log belongs to another event loop")
-        if queue not in admission.groups:
+        group = admission.groups.get(queue)
+        if group is None:
             self._check_name(queue)
+            group = admission.open_group(queue)
         admission.room -= size
         future: asyncio.Future[Any] = self._loop.create_future()
-        admission.add_single(queue, payload, future)
+        group.payloads.append(payload)
+        group.futures.append(future)
         position: int | None = await future
         return position
 

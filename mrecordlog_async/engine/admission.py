@@ -6,8 +6,9 @@
 3. Above `pending_bytes`, appends wait in line and move up in order. Above `memory_bytes` they are refused, or wait.
    Truncate and delete never stand in that line.
 
-`room` is what the next append may be charged without asking: one comparison in the common case. It is negative
-whenever somebody stands in line or the log does not take appends, which sends every caller the slow way.
+`room` is what appends may be charged without asking: the common call compares and subtracts, and nothing else is
+counted until `update`. It is never more than a batch, so that groups stay that small, and negative whenever somebody
+stands in line or the log does not take appends, which sends every caller the slow way.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 
 from mrecordlog_async.engine.commands import (
-    CALL_OVERHEAD_BYTES,
-    RECORD_OVERHEAD_BYTES,
+    SINGLE_OVERHEAD_BYTES,
     Append,
     AppendGroup,
     Command,
@@ -30,8 +30,6 @@ from mrecordlog_async.options import MIB, Limits
 BATCH_BYTES = 4 * MIB
 """A batch takes commands up to about this, or one larger call."""
 
-SINGLE_OVERHEAD_BYTES = CALL_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES
-
 
 class Admission:
     """Calls that wait for the writer. Owned by the log; the writer takes from it."""
@@ -39,7 +37,8 @@ class Admission:
     def __init__(self, limits: Limits, queues: Queues) -> None:
         self.limits = limits
         self.room = 0
-        self.pending_bytes = 0
+        self._granted = 0  # what `room` was at the last update; the rest was spent since
+        self._charged_bytes = 0
         self.waiting_since = 0.0
         self._clock = asyncio.get_running_loop().time
         self.closed: Callable[[], Exception] | None = None
@@ -52,39 +51,37 @@ class Admission:
         self._sleeper: asyncio.Future[None] | None = None
         self.update()
 
-    def add_single(self, queue: str, payload: bytes, future: asyncio.Future[object]) -> None:
-        """Take a single record for *queue* whose charge was already taken from `room`."""
-        group = self.groups.get(queue)
-        if group is None:
-            group = self.groups[queue] = AppendGroup(queue)
-            self._put(group)
-        group.payloads.append(payload)
-        group.futures.append(future)
-        size = len(payload) + SINGLE_OVERHEAD_BYTES
-        group.bytes += size
-        self.pending_bytes += size
-        if group.bytes > BATCH_BYTES:
-            del self.groups[queue]
+    @property
+    def pending_bytes(self) -> int:
+        """What the calls that wait for the writer are charged."""
+        return self._charged_bytes + self._granted - self.room
+
+    def open_group(self, queue: str) -> AppendGroup:
+        """Begin a group for single records of *queue*; the caller adds the first one at once."""
+        group = self.groups[queue] = AppendGroup(queue)
+        self._put(group)
+        return group
 
     def add_append(self, call: Append) -> None:
         """Take *call*, now or when it has moved up in line; an exception says why it is refused."""
         if self.closed is not None:
             raise self.closed()
         self._check_ever_fits(call)
+        if self.room < call.bytes:
+            self.groups.clear()
         if self._line or self._room() < call.bytes:
             self._check_memory(call)
             self._line[call] = None
-            self.room = -1
         else:
             self._admit(call)
-            self.update()
+        self.update()
 
     def add_control(self, command: Command) -> None:
         """Take a command that passes every limit."""
         if self.closed is not None:
             raise self.closed()
         self.groups.clear()  # appends that come later must not overtake it
-        self.pending_bytes += command.bytes
+        self._charged_bytes += command.bytes
         self._put(command)
         self.update()
 
@@ -97,11 +94,16 @@ class Admission:
         """Hand the next batch's commands to the writer, in order; withdrawn ones are dropped."""
         taken: list[Command] = []
         size = 0
-        while self._pending and (not taken or size + self._pending[0].bytes <= BATCH_BYTES):
-            command = self._pending.popleft()
+        while self._pending:
+            command = self._pending[0]
+            charged = command.charged_bytes()
+            size += charged
+            if size > BATCH_BYTES and taken:
+                break
+            self._pending.popleft()
+            command.bytes = charged  # as it was charged, whatever is withdrawn from it
             if type(command) is AppendGroup and self.groups.get(command.queue) is command:
                 del self.groups[command.queue]
-            size += command.bytes
             if command.withdrawn():
                 self.release(command.bytes)
             else:
@@ -125,11 +127,13 @@ class Admission:
 
     def release(self, size: int) -> None:
         """Give back the charge of commands that were answered, and let callers move up."""
-        self.pending_bytes -= size
+        self._charged_bytes -= size
         self.update()
 
     def update(self) -> None:
         """Work out `room` anew after memory, waiting calls or the log's state changed."""
+        self._charged_bytes += self._granted - self.room
+        self._granted = self.room
         line = self._line
         while line:
             call = next(iter(line))
@@ -138,7 +142,8 @@ class Admission:
             del line[call]
             if not call.withdrawn():
                 self._admit(call)
-        self.room = -1 if line or self.closed is not None else self._room()
+        blocked = line or self.closed is not None
+        self.room = self._granted = -1 if blocked else min(self._room(), BATCH_BYTES)
 
     def has_pending(self) -> bool:
         """Whether there is something for the writer to take."""
@@ -153,7 +158,8 @@ class Admission:
         self.groups.clear()
         while self._line:
             yield self._line.popitem(last=False)[0]
-        self.pending_bytes = 0
+        self._charged_bytes = 0
+        self._granted = self.room
 
     async def wait(self) -> None:
         """Sleep until `wake`."""
@@ -175,11 +181,13 @@ class Admission:
         self.wake()
 
     def _admit(self, call: Append) -> None:
+        self._charged_bytes += call.bytes
         if call.position is None and len(call.payloads) == 1:
-            self.add_single(call.queue, call.payloads[0], call.future)
+            group = self.groups.get(call.queue) or self.open_group(call.queue)
+            group.payloads.append(call.payloads[0])
+            group.futures.append(call.future)
         else:
             self.groups.pop(call.queue, None)
-            self.pending_bytes += call.bytes
             self._put(call)
 
     def _room(self) -> int:

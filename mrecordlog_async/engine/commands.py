@@ -12,6 +12,9 @@ CALL_OVERHEAD_BYTES = 200
 RECORD_OVERHEAD_BYTES = 60
 """What a waiting call and each of its records cost besides payloads: so a flood of empty records has a bound too."""
 
+SINGLE_OVERHEAD_BYTES = CALL_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES
+"""The same for a call with one record."""
+
 
 class Command:
     """One call: its future, and what it is charged while it waits."""
@@ -22,6 +25,10 @@ class Command:
     def __init__(self, future: asyncio.Future[object], charge_bytes: int = CALL_OVERHEAD_BYTES) -> None:
         self.future = future
         self.bytes = charge_bytes
+
+    def charged_bytes(self) -> int:
+        """Return what the call is charged."""
+        return self.bytes
 
     def withdrawn(self) -> bool:
         """Whether nobody waits any more, so that it need not be done."""
@@ -49,6 +56,10 @@ class AppendGroup(Command):
         self.futures: list[asyncio.Future[object]] = []
         self.bytes = 0
 
+    def charged_bytes(self) -> int:
+        """Return what the records were charged: worked out once for all, when the writer takes them."""
+        return self.bytes or sum(map(len, self.payloads)) + SINGLE_OVERHEAD_BYTES * len(self.payloads)
+
     def withdrawn(self) -> bool:
         """Let go of the records whose callers gave up; whether none is left."""
         if any(map(asyncio.Future.done, self.futures)):
@@ -62,8 +73,10 @@ class AppendGroup(Command):
         """Answer each caller with a position, counted from *value*."""
         assert isinstance(value, int)
         for future, position in zip(self.futures, count(value)):  # count has no end
-            if not future.done():
+            try:  # noqa: SIM105  # a with statement for each record would cost more than the answer
                 future.set_result(position)
+            except asyncio.InvalidStateError:  # the caller gave up
+                pass
 
     def refuse(self, error: Exception) -> None:
         """Fail all the calls."""

@@ -1,0 +1,95 @@
+"""The door: what is charged is given back, whoever came and went, and the order holds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from mrecordlog_async.engine.admission import BATCH_BYTES, Admission
+from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup, Command, Sync
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.options import Limits
+
+
+def single(admission: Admission, queue: str, payload: bytes) -> asyncio.Future[object]:
+    """Append as the facade's short way does, or as a call where there is no room."""
+    future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    size = len(payload) + SINGLE_OVERHEAD_BYTES
+    if size > admission.room:
+        admission.add_append(Append(future, queue, None, [payload], len(payload)))
+        return future
+    group = admission.groups.get(queue) or admission.open_group(queue)
+    admission.room -= size
+    group.payloads.append(payload)
+    group.futures.append(future)
+    return future
+
+
+def taken_payloads(commands: list[Command]) -> list[bytes]:
+    """Return the payloads of the appends among *commands*."""
+    return [p for command in commands if isinstance(command, AppendGroup | Append) for p in command.payloads]
+
+
+async def test_everything_charged_is_given_back() -> None:
+    """After any mix of appends, cancellations, holding and taking, nothing is charged any more."""
+    rng = random.Random(3)
+    admission = Admission(Limits(record_bytes=20_000, pending_bytes=50_000), Queues(0))
+    futures = []
+    in_flight = 0
+    for turn in range(3000):
+        futures.append(single(admission, rng.choice("abc"), bytes(rng.randint(0, 8000))))
+        if rng.random() < 0.1:
+            futures[rng.randrange(len(futures))].cancel()
+        if rng.random() < 0.05:
+            admission.add_control(Sync(asyncio.get_running_loop().create_future()))
+        if rng.random() < 0.2:
+            taken = admission.take()
+            if turn % 5 == 0:
+                admission.hold(
+                    [command for command in taken if isinstance(command, AppendGroup) and not command.withdrawn()]
+                )
+                admission.release(sum(c.bytes for c in taken if not isinstance(c, AppendGroup) or not c.futures))
+                admission.feed()
+            else:
+                admission.release(sum(command.bytes for command in taken))
+        in_flight = max(in_flight, admission.pending_bytes)
+    while admission.has_pending():
+        admission.release(sum(command.bytes for command in admission.take()))
+    assert admission.pending_bytes == 0
+    assert 0 < in_flight <= 50_000 + 3 * SINGLE_OVERHEAD_BYTES + 1000
+
+
+async def test_records_are_taken_in_the_order_they_came() -> None:
+    """Through groups, the line and back, callers of one queue keep their order."""
+    admission = Admission(Limits(record_bytes=2000, pending_bytes=10_000), Queues(0))
+    payloads = [b"%d" % n * 300 for n in range(100)]
+    for payload in payloads:
+        single(admission, "q", payload)
+    seen: list[bytes] = []
+    while admission.has_pending():
+        commands = admission.take()
+        seen += taken_payloads(commands)
+        admission.release(sum(command.bytes for command in commands))
+    assert seen == payloads
+
+
+async def test_groups_stay_about_as_large_as_a_batch() -> None:
+    """However many records come for one queue, a batch takes a few MiB of them."""
+    admission = Admission(Limits(), Queues(0))
+    for _ in range(200):
+        single(admission, "q", bytes(200_000))
+    sizes = []
+    while admission.has_pending():
+        sizes.append(sum(map(len, taken_payloads(admission.take()))))
+    assert sum(sizes) == 200 * 200_000
+    assert max(sizes) <= 2 * BATCH_BYTES
+
+
+async def test_appends_behind_a_control_call_do_not_overtake_it() -> None:
+    """A truncate or sync stands between the records that came before and after it."""
+    admission = Admission(Limits(), Queues(0))
+    single(admission, "q", b"before")
+    admission.add_control(Sync(asyncio.get_running_loop().create_future()))
+    single(admission, "q", b"after")
+    kinds = [type(command) for command in admission.take()]
+    assert kinds == [AppendGroup, Sync, AppendGroup]
