@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.functions import avg, count
 
 from mrecordlog_async.http import RecordLogClient
 from mrecordlog_async.spark.session import spark_session
@@ -46,8 +47,9 @@ async def send(url: str, sensor: str, readings: list[float]) -> None:
 
 def averages(session: SparkSession, servers: str) -> DataFrame:
     """Describe the query."""
-    readings = session.readStream.format("mrecordlog").option("servers", servers).load()
-    return readings.groupBy("queue").agg({"*": "count", "payload": "avg"}).toDF("sensor", "readings", "mean")
+    rows = session.readStream.format("mrecordlog").option("servers", servers).load()
+    readings = rows.selectExpr("queue as sensor", "double(string(payload)) as reading")
+    return readings.groupBy("sensor").agg(count("*").alias("readings"), avg("reading").alias("mean"))
 
 
 def run(session: SparkSession, place: Path) -> list[Row]:
