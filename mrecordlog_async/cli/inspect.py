@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from string import ascii_letters
 from typing import Any
 
 from mrecordlog_async.cli.exits import FINE
-from mrecordlog_async.cli.show import columns, plural, printable, size
+from mrecordlog_async.cli.show import columns, plural, printable, size, wants_colour
 from mrecordlog_async.engine.survey import Pin, SegmentSurvey, Survey, survey
 from mrecordlog_async.storage.filesystem import OsFileSystem
 
@@ -55,12 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps({**asdict(found), "pins": [asdict(pin) for pin in found.pins()]}))
         return FINE
     sys.stdout.writelines(_overview(found))
-    sys.stdout.writelines(_pins(found, colour=_wants_colour()) if arguments.pins else _table(found))
+    sys.stdout.writelines(_pins(found, colour=wants_colour()) if arguments.pins else _table(found))
     return FINE
-
-
-def _wants_colour() -> bool:
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def _overview(found: Survey) -> Iterator[str]:

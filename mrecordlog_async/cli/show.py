@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +12,11 @@ from mrecordlog_async.model import RecoveryProgress
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 REDRAW_SECONDS = 0.1
+
+
+def wants_colour() -> bool:
+    """Tell whether somebody looks who wants colours: a terminal, and NO_COLOR not set."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def printable(name: str) -> str:

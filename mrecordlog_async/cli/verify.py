@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,12 +19,16 @@ from typing import Any
 
 from mrecordlog_async.cli.exits import DAMAGE, FINE
 from mrecordlog_async.cli.repair import describe
-from mrecordlog_async.cli.show import Progress, plural, size
+from mrecordlog_async.cli.show import Progress, plural, size, wants_colour
 from mrecordlog_async.engine.salvage import Damage, salvage
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.filesystem import OsFileSystem
+
+STRIP_WIDTH = 60
+RED = "\x1b[31m"
+PLAIN = "\x1b[0m"
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -76,6 +81,24 @@ def _tell_damage(arguments: argparse.Namespace, error: CorruptionError) -> int:
     print(f"damaged: {error}")
     for damage in found:
         print(describe(damage))
+    sys.stdout.writelines(_pictures(arguments.directory, found, colour=wants_colour()))
     print("open refuses this log and changes nothing. What can still be read, and what is lost:")
     print(f"  mrecordlog repair {arguments.directory}")
     return DAMAGE
+
+
+def _pictures(directory: str, found: list[Damage], *, colour: bool) -> Iterator[str]:
+    """Draw each segment that has damage: X where it lies, a dot for what is well."""
+    for name in sorted({damage.segment for damage in found if damage.bytes}):
+        try:
+            total = os.stat(f"{directory}/{name}").st_size
+        except FileNotFoundError:
+            continue
+        cells = ["."] * STRIP_WIDTH
+        for damage in found:
+            if damage.segment == name:
+                first = damage.offset * STRIP_WIDTH // max(total, 1)
+                last = (damage.offset + damage.bytes - 1) * STRIP_WIDTH // max(total, 1)
+                for cell in range(min(first, STRIP_WIDTH - 1), min(last, STRIP_WIDTH - 1) + 1):
+                    cells[cell] = f"{RED}X{PLAIN}" if colour else "X"
+        yield f"{name} |{''.join(cells)}|\n"
