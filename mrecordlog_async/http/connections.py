@@ -22,6 +22,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from mrecordlog_async.http.options import ServiceOptions
 from mrecordlog_async.http.problems import CONTENT_TYPE, too_many
+from mrecordlog_async.http.service import ConnectionCounts
 
 SWEEP_SECONDS = 1.0
 
@@ -37,12 +38,11 @@ class Watch:
 class Connections:
     """Makes a protocol for each connection and watches them."""
 
-    def __init__(self, server: web.Server, options: ServiceOptions) -> None:
+    def __init__(self, server: web.Server, options: ServiceOptions, counts: ConnectionCounts) -> None:
+        self.counts = counts
         self._server = server
         self._options = options
         self._watched: dict[RequestHandler, Watch] = {}
-        self.cut = 0
-        self.refused = 0
 
     @property
     def count(self) -> int:
@@ -52,7 +52,7 @@ class Connections:
     def accept(self) -> asyncio.Protocol:
         """Return the protocol of a new connection: the factory that servers want."""
         if self.count >= self._options.connections:
-            self.refused += 1
+            self.counts.refused += 1
             return Refusal(self.count, self._options.connections)
         return self._server()
 
@@ -67,6 +67,7 @@ class Connections:
     def sweep(self, now: float) -> None:
         """Look at every connection once."""
         watched, self._watched = self._watched, {}
+        self.counts.open = self.count
         for connection in self._server.connections:
             requests = connection._request_count
             watch = watched.get(connection)
@@ -74,7 +75,7 @@ class Connections:
                 watch = Watch(requests, now)
             seconds = self._options.idle_seconds if requests else self._options.header_seconds
             if now - watch.since >= seconds and connection.transport is not None:
-                self.cut += 1
+                self.counts.cut += 1
                 connection.transport.abort()
             else:
                 self._watched[connection] = watch

@@ -96,6 +96,9 @@ def _service(service: Service) -> Iterator[Metric]:
     yield _gauge("recovery_fraction", "How much of the log is read", service.fraction)
     yield _gauge("tails", "Clients that wait for records", service.tails)
     yield _gauge("receiving_bytes", "Request bodies being received", service.bodies.receiving_bytes)
+    yield _gauge("http_connections", "Connections, as of the last second", service.connections.open)
+    yield _counter("http_connections_refused", "Connections above the limit", service.connections.refused)
+    yield _counter("http_connections_cut", "Connections without a request for too long", service.connections.cut)
     state = GaugeMetricFamily(f"{PREFIX}state", "1 for the state the log is in", labels=("state",))
     for name in LogState:
         state.add_metric((name.value,), float(service.state is name))

@@ -77,3 +77,11 @@ def flag(request: web.Request, name: str) -> bool:
     if text in ("0", "false"):
         return False
     raise bad_request(f"{name} is 1 or 0", "parameter")
+
+
+def as_text(request: web.Request) -> bool:
+    """Return whether payloads are wanted as text instead of base64."""
+    wanted = request.query.get("as", "base64")
+    if wanted not in ("base64", "text"):
+        raise bad_request("as is base64 or text", "parameter")
+    return wanted == "text"

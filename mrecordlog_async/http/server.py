@@ -83,7 +83,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     runner = _runner(service, settings)
     await runner.setup()
     assert runner.server is not None
-    connections = Connections(runner.server, settings.options)
+    connections = Connections(runner.server, settings.options, service.connections)
     stop = _Stop()
     try:
         listening = await _listen(settings, connections)

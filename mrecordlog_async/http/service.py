@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum, auto
 from importlib.metadata import version
 from typing import Any
@@ -34,6 +35,15 @@ class Woken(Enum):
     """The queue is deleted or the log is closing."""
 
 
+@dataclass(slots=True)
+class ConnectionCounts:
+    """What happened to connections. refused: there were too many. cut: they sat too long without a request."""
+
+    open: int = 0
+    refused: int = 0
+    cut: int = 0
+
+
 class Service:
     """What the routes of one log share. Belongs to one event loop."""
 
@@ -43,6 +53,7 @@ class Service:
         self.bodies = Bodies(self.options)
         self.fraction = 0.0
         self.alone = False  # nobody else's signals or middlewares see its answers
+        self.connections = ConnectionCounts()  # kept by whoever accepts them; zeros inside another application
         self.tails = 0
         self.requests = 0
         self.active = 0  # requests being served

@@ -74,7 +74,7 @@ async def serving(
     runner = web.AppRunner(build_app(service), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
     await runner.setup()
     assert runner.server is not None
-    connections = Connections(runner.server, service.options)
+    connections = Connections(runner.server, service.options, service.connections)
     server = await asyncio.get_running_loop().create_server(connections.accept, "127.0.0.1", 0, backlog=2_048)
     port = server.sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:

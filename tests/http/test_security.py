@@ -78,7 +78,7 @@ async def test_a_connection_without_a_request_is_cut(served: Served, sent: bytes
             await asyncio.sleep(0.001)
         served.connections.sweep(now)
         served.connections.sweep(now + 9)
-        assert served.connections.cut == 0
+        assert served.connections.counts.cut == 0
         served.connections.sweep(now + 10)
         assert await connection.is_cut()
     assert await still_answers(served)
@@ -106,7 +106,7 @@ async def test_an_idle_connection_is_cut_later(served: Served) -> None:
         await connection.reader.readexactly(len(b'{"status":"alive"}'))
         served.connections.sweep(now)
         served.connections.sweep(now + 74)
-        assert served.connections.cut == 0
+        assert served.connections.counts.cut == 0
         served.connections.sweep(now + 75)
         assert await connection.is_cut()
 
@@ -187,7 +187,7 @@ async def test_connections_are_limited(directory: Path) -> None:
         assert await first.status() == 200
         async with raw(served) as second:
             assert await second.status() == 503
-        assert served.connections.refused == 1
+        assert served.connections.counts.refused == 1
         await first.reader.readexactly(len(b'{"status":"alive"}'))
         await first.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert await first.status() == 200

@@ -11,7 +11,7 @@ from mrecordlog_async.http.bodies import NDJSON, OCTET_STREAM, records_of
 from mrecordlog_async.http.messages import AppendAnswer, AppendRequest, RecordAnswer
 from mrecordlog_async.http.planning import check_start, take
 from mrecordlog_async.http.problems import bad_request
-from mrecordlog_async.http.requests import POSITION_LIMIT, check_query, flag, number, queue_of
+from mrecordlog_async.http.requests import POSITION_LIMIT, as_text, check_query, flag, number, queue_of
 from mrecordlog_async.http.routes.route import JSON, Route
 from mrecordlog_async.http.service import Service, Woken
 
@@ -84,7 +84,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     start, stop = number(request, "start"), number(request, "stop")
     limit = number(request, "limit", minimum=1)
     bytes_max = min(number(request, "max_bytes", minimum=1) or options.read_bytes, options.read_bytes)
-    content_type, encode = encoder_of(request.headers.get("Accept"), _as_text(request))
+    content_type, encode = encoder_of(request.headers.get("Accept"), as_text(request))
     if start is None:
         start = summary.first_position
     check_start(summary, start)
@@ -115,13 +115,6 @@ async def _wait(service: Service, request: web.Request, queue: str, start: int) 
             return
     finally:
         service.leave_tail()
-
-
-def _as_text(request: web.Request) -> bool:
-    wanted = request.query.get("as", "base64")
-    if wanted not in ("base64", "text"):
-        raise bad_request("as is base64 or text", "parameter")
-    return wanted == "text"
 
 
 _FORMATS = (NDJSON, TEXT, OCTET_STREAM, wire.CONTENT_TYPE, arrow.CONTENT_TYPE)

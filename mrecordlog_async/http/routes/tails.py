@@ -15,7 +15,7 @@ from mrecordlog_async.http.answers import PIECE_BYTES, write
 from mrecordlog_async.http.messages import RecordAnswer, StatsAnswer, TextRecordAnswer
 from mrecordlog_async.http.planning import take
 from mrecordlog_async.http.problems import bad_request
-from mrecordlog_async.http.requests import check_query, number, queue_of
+from mrecordlog_async.http.requests import as_text, check_query, number, queue_of
 from mrecordlog_async.http.routes.route import Route, encode_json
 from mrecordlog_async.http.service import Service, Woken
 from mrecordlog_async.http.stats import stats_of
@@ -36,11 +36,11 @@ async def tail(service: Service, request: web.Request) -> web.StreamResponse:
     queue = queue_of(request)
     queue_id = service.log.queue_summary(queue).id
     position = _start(service, request, queue)
-    as_text = request.query.get("as") == "text"
+    text = as_text(request)
     service.enter_tail()
     try:
         response = await _begin(request)
-        end = await _follow(service, request, response, queue, queue_id, position, as_text)
+        end = await _follow(service, request, response, queue, queue_id, position, text)
         await write(request, response, b"event: end\ndata: %s\n\n" % end.encode(), service.options.write_seconds)
         await response.write_eof()
         return response
@@ -81,7 +81,7 @@ async def _follow(
     queue: str,
     queue_id: int,
     position: int,
-    as_text: bool,
+    text: bool,
 ) -> str:
     """Write events until there is a reason to end, and return it."""
     log, options = service.log, service.options
@@ -95,16 +95,16 @@ async def _follow(
             await write(request, response, b": still here\n\n", options.write_seconds)
             continue
         for run in take(log.runs(queue, position), 10_000, PIECE_BYTES):
-            await write(request, response, _events(run, as_text), options.write_seconds)
+            await write(request, response, _events(run, text), options.write_seconds)
             position = run.next_position
         await asyncio.sleep(0)  # one tail that has much to send lets the others in
 
 
-def _events(run: Run, as_text: bool) -> bytes:
+def _events(run: Run, text: bool) -> bytes:
     parts = []
     for position, payload in run.each():
         record: RecordAnswer | TextRecordAnswer
-        if as_text:
+        if text:
             record = TextRecordAnswer(position, payload.decode(errors="replace"))
         else:
             record = RecordAnswer(position, payload)
