@@ -1,0 +1,56 @@
+"""The command lines: what is typed is the job that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.cli.main import build_parser, main
+from mrecordlog_async.spark.drain import job_of
+from mrecordlog_async.spark.guards import DrainJob
+
+WHERE = ["--output", "/lake/out/", "--checkpoint", "/lake/checkpoint"]
+
+
+def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
+    """Flags become the options of the data source; a token comes from a file, never from the command line."""
+    (tmp_path / "token").write_text("secret\n")
+    line = ["drain", "--server", "a=http://h1:8080", "--server", "b=http://h2:8080", *WHERE, "--every", "10s"]
+    line += ["--subscribe", "q", "--max-records-per-trigger", "7", "--skip-down", "--allow-data-loss"]
+    line += ["--partition-by", "server,queue", "--token-file", str(tmp_path / "token"), "--format", "delta"]
+    assert job_of(build_parser().parse_args(line)) == DrainJob(
+        servers="a=http://h1:8080,b=http://h2:8080",
+        output="/lake/out",
+        checkpoint="/lake/checkpoint",
+        every_seconds=10.0,
+        format="delta",
+        truncate=True,
+        partition_by=("server", "queue"),
+        options={
+            "maxRecordsPerTrigger": "7",
+            "subscribe": "q",
+            "failOnServerDown": "false",
+            "failOnDataLoss": "false",
+            "token": "secret",
+        },
+    )
+
+
+def test_a_drain_stops_when_it_has_caught_up_and_truncates() -> None:
+    """Unless it is told otherwise."""
+    job = job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE]))
+    assert (job.every_seconds, job.truncate, job.format) == (None, True, "parquet")
+    assert (
+        job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE, "--no-truncate"])).truncate
+        is False
+    )
+
+
+@pytest.mark.parametrize("extra", [["--once", "--every", "1s"], ["--format", "csv"], ["--every", "soon"]])
+def test_what_makes_no_sense_is_refused(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With argparse's exit code, before Spark is started."""
+    with pytest.raises(SystemExit) as ended:
+        main(["drain", "--server", "http://h:1", *WHERE, *extra])
+    assert ended.value.code == 2
+    assert "drain" in capsys.readouterr().err
