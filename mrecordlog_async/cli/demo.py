@@ -1,9 +1,9 @@
 """Watch the log keep its promise: load it, kill its process again and again, and count what is lost.
 
 It starts a service on a free port, prints the page's address (open it), loads it with producers and kills the service
-with SIGKILL every few seconds. Every record that was acknowledged is remembered; at the end, after one more kill, all
-of them are looked for. Nothing may be lost and nothing stored twice. The exit code says so: 0, or 1 with what was
-wrong.
+with SIGKILL every few seconds. Every record that was acknowledged is remembered and looked for after each kill; at the
+end, after one more, all of them are looked for again. Nothing may be lost and nothing stored twice. The exit code says
+so: 0, or 1 with what was wrong.
 
   mrecordlog demo
   mrecordlog demo --seconds 120 --kill-every 5
@@ -28,6 +28,8 @@ from mrecordlog_async.cli.serve import new_event_loop
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from mrecordlog_async.http.client import RecordLogClient
 
 RETRY_SECONDS = 60.0
 REDRAW_SECONDS = 0.25
@@ -83,7 +85,7 @@ async def _demo(arguments: argparse.Namespace, directory: str) -> Verdict:
                 asyncio.create_task(produce(producers[number % len(producers)], number, ledger, stop))
                 for number in range(arguments.producers)
             ]
-            await _torment(arguments, service, ledger)
+            await _torment(arguments, service, client, ledger)
             stop.set()
             await asyncio.gather(*tasks)
             await service.kill()
@@ -93,7 +95,9 @@ async def _demo(arguments: argparse.Namespace, directory: str) -> Verdict:
         await service.kill()
 
 
-async def _torment(arguments: argparse.Namespace, service: ServiceProcess, ledger: Ledger) -> None:
+async def _torment(
+    arguments: argparse.Namespace, service: ServiceProcess, client: RecordLogClient, ledger: Ledger
+) -> None:
     """Kill the service every few seconds until the time is over, and show how it goes."""
     begun = time.monotonic()
     end, kill_at = begun + arguments.seconds, begun + arguments.kill_every
@@ -102,6 +106,7 @@ async def _torment(arguments: argparse.Namespace, service: ServiceProcess, ledge
             if now >= kill_at:
                 await service.kill()
                 await service.start()
+                await ledger.look_again(client)
                 kill_at = time.monotonic() + arguments.kill_every
                 if screen is None and not arguments.json:
                     print(_line(now - begun, service, ledger), flush=True)
@@ -124,8 +129,9 @@ def _screen(arguments: argparse.Namespace) -> Any:
 def _line(seconds: float, service: ServiceProcess, ledger: Ledger) -> str:
     last = service.recovery_seconds[-1]
     return (
-        f"{seconds:6.1f} s  killed {service.kills:>3}  acknowledged {ledger.acknowledged:>9,}  "
-        f"recovered in {last * 1e3:.0f} ms"
+        f"{seconds:6.1f} s  killed {service.kills:>3}  recovered in {last * 1e3:>5.0f} ms  "
+        f"acknowledged {ledger.acknowledged:>9,}  found again {ledger.count.found:>9,}  "
+        f"lost {ledger.count.lost}  doubled {ledger.count.doubled}"
     )
 
 
@@ -134,11 +140,14 @@ def _table(seconds: float, total: float, service: ServiceProcess, ledger: Ledger
 
     recoveries = service.recovery_seconds
     table = Table(title=f"{service.address}   {seconds:.0f} of {total:g} s", title_justify="left")
-    for name in ("acknowledged", "a second", "killed", "last recovery", "longest recovery"):
+    for name in ("acknowledged", "a second", "found again", "lost", "doubled", "killed", "last recovery", "longest"):
         table.add_column(name, justify="right")
     table.add_row(
         f"{ledger.acknowledged:,}",
         f"{ledger.acknowledged / max(seconds, 0.1):,.0f}",
+        f"{ledger.count.found:,}",
+        str(ledger.count.lost),
+        str(ledger.count.doubled),
         str(service.kills),
         f"{recoveries[-1] * 1e3:.0f} ms" if recoveries else "-",
         f"{max(recoveries) * 1e3:.0f} ms" if recoveries else "-",

@@ -48,12 +48,25 @@ class Verdict:
         return "\n".join([f"PROMISE BROKEN: {counted}", *self.failures[:5]])
 
 
+@dataclass(slots=True)
+class Count:
+    """What a look at the log found of the acknowledged records. positions: how far each queue was looked at."""
+
+    found: int = 0
+    lost: int = 0
+    doubled: int = 0
+    unanswered: int = 0
+    positions: dict[str, int] = field(default_factory=dict)
+    heads: dict[str, set[bytes]] = field(default_factory=dict)
+
+
 class Ledger:
-    """Every acknowledged record: queue and position to payload."""
+    """Every acknowledged record: queue and position to payload. `count` is what was found after the kills so far."""
 
     def __init__(self, record_bytes: int) -> None:
         self.acknowledged = 0
         self.failures: list[str] = []
+        self.count = Count()
         self._record_bytes = record_bytes
         self._payloads: dict[str, dict[int, bytes]] = {}
 
@@ -67,22 +80,50 @@ class Ledger:
         if self._payloads.setdefault(queue, {}).setdefault(position, _head(payload)) != _head(payload):
             self.failures.append(f"queue {queue}: position {position} was acknowledged to two producers")
 
-    async def check(self, client: RecordLogClient, service: ServiceProcess) -> Verdict:
-        """Read everything back and compare."""
-        found = doubled = unanswered = 0
+    async def look_again(self, client: RecordLogClient) -> None:
+        """Look for what was acknowledged since the last look."""
         for queue, payloads in self._payloads.items():
-            seen: set[bytes] = set()
-            async for position, payload in client.range(queue):
-                head = _head(payload)
-                doubled += head in seen
-                seen.add(head)
-                if payloads.get(position) == head:
-                    found += 1
-                else:
-                    unanswered += position not in payloads
-        lost = self.acknowledged - found
+            await self._look(client, queue, max(payloads) + 1, self.count)
+
+    async def check(self, client: RecordLogClient, service: ServiceProcess) -> Verdict:
+        """Read everything back, from the first record on, and compare."""
+        count = Count()
+        for queue in self._payloads:
+            await self._look(client, queue, None, count)
         times = service.recovery_seconds
-        return Verdict(self.acknowledged, found, lost, doubled, unanswered, service.kills, times, self.failures)
+        return Verdict(
+            self.acknowledged,
+            count.found,
+            count.lost,
+            count.doubled,
+            count.unanswered,
+            service.kills,
+            times,
+            self.failures,
+        )
+
+    async def _look(self, client: RecordLogClient, queue: str, stop: int | None, count: Count) -> None:
+        """Compare the records of *queue* up to *stop* with what was acknowledged."""
+        start, heads = count.positions.get(queue, 0), count.heads.setdefault(queue, set())
+        # Fixed before reading: what is acknowledged meanwhile is the next look's.
+        due = {
+            position: head
+            for position, head in self._payloads[queue].items()
+            if position >= start and (stop is None or position < stop)
+        }
+        found = 0
+        async for position, payload in client.range(queue, start, stop):
+            head = _head(payload)
+            count.doubled += head in heads
+            heads.add(head)
+            if due.get(position) == head:
+                found += 1
+            else:
+                count.unanswered += position not in due
+        count.found += found
+        count.lost += len(due) - found
+        if stop is not None:
+            count.positions[queue] = stop
 
 
 async def start_producers(client: RecordLogClient, queues: int) -> list[Producer]:
