@@ -108,3 +108,20 @@ def test_a_service_is_dumped_like_its_directory(directory: Path) -> None:
         through = mrecordlog("dump", "--url", service.address)
         assert through == mrecordlog("dump", directory)
     assert through.code == 0
+
+
+def test_a_service_is_loaded_like_a_directory(tmp_path: Path) -> None:
+    """Positions, gaps, truncated and empty queues arrive through HTTP as well; a second time nothing is stored."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await three_queues(log)
+        await odd_payloads(log)
+
+    lines = mrecordlog("dump", build(tmp_path / "wal", fill)).out
+    with Process(tmp_path / "copy") as service:
+        loaded = mrecordlog("load", "--url", service.address, stdin=lines)
+        assert (loaded.code, loaded.out) == (0, "5 queues made, 16 records stored\n")
+        (tmp_path / "lines").write_text(lines)
+        again = mrecordlog("load", "--url", service.address, tmp_path / "lines")
+        assert again.out == "0 queues made, 0 records stored, 16 records already there\n"
+        assert mrecordlog("dump", "--url", service.address).out == lines
