@@ -57,11 +57,14 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo."""
     directory = arguments.keep or tempfile.mkdtemp(prefix="mrecordlog-demo-")
+    verdict = None
     try:
         with asyncio.Runner(loop_factory=new_event_loop()) as runner:
             verdict = runner.run(_demo(arguments, f"{directory}/wal"))
     finally:
-        if not arguments.keep:
+        if arguments.keep or (verdict is not None and not verdict.good):
+            print(f"the log is kept in {directory}/wal", file=sys.stderr)
+        else:
             shutil.rmtree(directory, ignore_errors=True)
     if arguments.json:
         print(json.dumps(verdict.facts()))
