@@ -48,6 +48,13 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """Return a port, 0 for a free one."""
+    if whole(text) > 65_535:
+        raise ValueError(f"{text} is no port: they end at 65535")
+    return whole(text)
+
+
 def switch(text: str) -> bool:
     """Return whether it is on."""
     if text.lower() not in ("1", "0", "true", "false", "yes", "no"):
@@ -93,7 +100,7 @@ class Setting:
 
 SETTINGS = (
     Setting("host", str, "127.0.0.1", "address to listen on; another than loopback needs --token-file"),
-    Setting("port", whole, "8080", "port, 0 for a free one"),
+    Setting("port", port, "8080", "port, 0 for a free one"),
     Setting("uds", str, "", "listen on this Unix socket instead, for this user only"),
     Setting("token_file", str, "", "file of bearer tokens, one a line, readable by its owner only"),
     Setting("allow_host", names, "", "names that the service may be called by, besides loopback's; comma separated"),

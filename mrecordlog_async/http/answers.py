@@ -75,6 +75,7 @@ class SmallAnswer(web.Response):
             assert isinstance(body, bytes), "made with bytes"
             if self._transport is None:
                 raise ConnectionResetError("the client is gone")
+            self._body_length = len(body)  # for the access log
             self._transport.write(b"%s%d\r\n\r\n%s" % (self._head, len(body), body))
 
 

@@ -29,13 +29,13 @@ def build_app(service: Service) -> web.Application:
     app = web.Application(client_max_size=0, handler_args={"auto_decompress": False})
     app[SERVICE] = service
     for route in TABLE:
-        expect = _expecting(service, route)
-        app.router.add_route(
-            route.method,
-            route.path.replace("{queue}", r"{queue:[^/]+}"),
-            _guarded(service, route.handler, route.open_to_all),
-            expect_handler=expect,
-        )
+        for method in _methods(route):
+            app.router.add_route(
+                method,
+                route.path.replace("{queue}", r"{queue:[^/]+}"),
+                _guarded(service, route.handler, route.open_to_all),
+                expect_handler=_expecting(service, route),
+            )
     # Whatever else is asked for gets a problem document too, behind the same guard.
     app.router.add_route("*", "/{path:.*}", _guarded(service, _nothing_here, False), expect_handler=_refuse_expect)
     return app
@@ -95,11 +95,15 @@ async def _refuse_expect(request: web.Request) -> web.StreamResponse | None:
 async def _nothing_here(service: Service, request: web.Request) -> web.StreamResponse:
     """Tell a wrong method from a wrong path."""
     path = request.match_info["path"]
-    allowed = sorted({route.method for route in TABLE if _fits(route, path.split("/"))})
+    allowed = sorted({method for route in TABLE if _fits(route, path.split("/")) for method in _methods(route)})
     if allowed:
         headers = {"Allow": ", ".join(allowed)}
         raise ProblemError(405, "method", f"this path takes {headers['Allow']}", headers=headers)
     raise ProblemError(404, "no_route", "there is nothing at this path; /openapi.json lists what there is")
+
+
+def _methods(route: Route) -> tuple[str, ...]:
+    return (route.method, "HEAD") if route.head else (route.method,)
 
 
 def _fits(route: Route, segments: list[str]) -> bool:

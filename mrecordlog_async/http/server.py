@@ -164,6 +164,8 @@ async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.
 
 def _remove_stale_socket(path: str) -> None:
     """Remove what a killed service left; OSError for a living one's socket, which event loops would just replace."""
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory for the socket", path)
     if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
         return
     with socket.socket(socket.AF_UNIX) as probe:

@@ -173,6 +173,7 @@ def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -
         ((), {}, b"directory"),
         (("--memory-bytes", "5XB"), {}, b"--memory-bytes: '5XB'"),
         (("--port", "-1"), {}, b"--port"),
+        (("--port", "65536"), {}, b"--port"),
         (("--persist", "sometimes"), {}, b"--persist"),
         (("--record-bytes", "3GiB"), {}, b"record_bytes"),
         (("--body-bytes", "1GiB"), {}, b"bodies_bytes"),

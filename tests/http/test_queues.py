@@ -93,6 +93,15 @@ async def test_unknown_parameters_are_refused(served: Served, path: str) -> None
 async def test_a_wrong_method_is_405_and_a_wrong_path_404(served: Served) -> None:
     """Whoever asks for something that is not there gets a problem document that helps."""
     wrong_method = await served.call("POST", "/v1/queues/q")
-    assert (wrong_method.status, wrong_method.headers["Allow"]) == (405, "DELETE, GET, PUT")
+    assert (wrong_method.status, wrong_method.headers["Allow"]) == (405, "DELETE, GET, HEAD, PUT")
     wrong_path = await served.call("GET", "/v2/queues")
     assert (wrong_path.status, wrong_path.headers["Content-Type"]) == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/stats", "/v1/queues", "/v1/queues/q"])
+async def test_head_answers_as_get_without_a_body(served: Served, path: str) -> None:
+    """Probes that send HEAD work, and the connection stays usable."""
+    get, head = await served.call("GET", path), await served.call("HEAD", path)
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["Content-Type"] == get.headers["Content-Type"]
+    assert (await served.call("GET", path)).status == 200

@@ -105,8 +105,9 @@ ROUTES = (
         answers=QueuesAnswer,
         parameters=(("prefix", "only queues whose names begin so"),),
         problems=(304,),
+        head=True,
     ),
-    Route("GET", "/v1/queues/{queue}", show_queue, "Show a queue", answers=QueueAnswer, problems=(304, 404)),
+    Route("GET", "/v1/queues/{queue}", show_queue, "Show a queue", answers=QueueAnswer, problems=(304, 404), head=True),
     Route(
         "PUT",
         "/v1/queues/{queue}",

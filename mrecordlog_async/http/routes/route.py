@@ -24,7 +24,7 @@ class Route:
 
     takes and answers: the types of JSON bodies. formats: content types of an answer that is not JSON (or not only).
     parameters: query parameters, with a sentence each. problems: the statuses it may answer besides those that
-    every route may. open_to_all: no token needed.
+    every route may. open_to_all: no token needed. head: HEAD works too.
     """
 
     method: str
@@ -39,6 +39,7 @@ class Route:
     parameters: tuple[tuple[str, str], ...] = ()
     problems: tuple[int, ...] = ()
     open_to_all: bool = False
+    head: bool = False
 
 
 def json_answer(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

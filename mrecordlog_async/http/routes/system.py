@@ -43,9 +43,18 @@ async def schema(service: Service, request: web.Request) -> web.StreamResponse:
 
 
 ROUTES = (
-    Route("GET", "/healthz", health, "Is the process alive", answers=HealthAnswer, open_to_all=True),
-    Route("GET", "/readyz", ready, "Does it take records", answers=ReadyAnswer, problems=(503,), open_to_all=True),
-    Route("GET", "/metrics", metrics, "Numbers for Prometheus", formats=("text/plain",)),
-    Route("GET", "/v1/stats", stats, "Numbers", answers=StatsAnswer),
-    Route("GET", "/openapi.json", schema, "This schema", formats=("application/json",)),
+    Route("GET", "/healthz", health, "Is the process alive", answers=HealthAnswer, open_to_all=True, head=True),
+    Route(
+        "GET",
+        "/readyz",
+        ready,
+        "Does it take records",
+        answers=ReadyAnswer,
+        problems=(503,),
+        open_to_all=True,
+        head=True,
+    ),
+    Route("GET", "/metrics", metrics, "Numbers for Prometheus", formats=("text/plain",), head=True),
+    Route("GET", "/v1/stats", stats, "Numbers", answers=StatsAnswer, head=True),
+    Route("GET", "/openapi.json", schema, "This schema", formats=("application/json",), head=True),
 )
