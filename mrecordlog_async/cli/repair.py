@@ -27,7 +27,8 @@ from typing import Any
 from mrecordlog_async.cli.exits import DAMAGE, FINE
 from mrecordlog_async.cli.moves import QueueCopy, copy_queues, new_log
 from mrecordlog_async.cli.show import plural, printable, ranges, size
-from mrecordlog_async.engine.salvage import Damage, Salvage, SalvagedQueue, salvage
+from mrecordlog_async.engine.layout import Damage
+from mrecordlog_async.engine.salvage import Salvage, SalvagedQueue, salvage
 from mrecordlog_async.errors import LogLockedError
 from mrecordlog_async.options import GIB
 from mrecordlog_async.storage.filesystem import OsFileSystem

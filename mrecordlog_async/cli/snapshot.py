@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 from mrecordlog_async.cli.exits import FINE
 from mrecordlog_async.cli.moves import free_names, rename_durably
 from mrecordlog_async.cli.show import plural, size
-from mrecordlog_async.engine.salvage import Layout, read_layout
-from mrecordlog_async.engine.walk import Gap, SegmentWalk
+from mrecordlog_async.engine.gap import Gap
+from mrecordlog_async.engine.layout import Layout, read_layout
+from mrecordlog_async.engine.walk import SegmentWalk
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.format.parse import Batch

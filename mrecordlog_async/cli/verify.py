@@ -20,7 +20,8 @@ from typing import Any
 from mrecordlog_async.cli.exits import DAMAGE, FINE
 from mrecordlog_async.cli.repair import describe
 from mrecordlog_async.cli.show import Progress, plural, size, wants_colour
-from mrecordlog_async.engine.salvage import Damage, salvage
+from mrecordlog_async.engine.layout import Damage
+from mrecordlog_async.engine.salvage import salvage
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.readonly import ReadOnlyLog

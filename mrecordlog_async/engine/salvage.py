@@ -17,38 +17,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mrecordlog_async.engine.walk import Expected, Gap, LostRun, SegmentWalk
-from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.header import (
-    CLOSED_BYTES,
-    HEADER_BYTES,
-    Closed,
-    HeaderError,
-    SegmentHeader,
-    decode_closed,
-    decode_header,
-)
+from mrecordlog_async.engine.gap import Gap, LostRun
+from mrecordlog_async.engine.layout import Damage, read_layout
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, TableEntry, Truncate
 from mrecordlog_async.model import Run
-from mrecordlog_async.storage.filesystem import FileSystem, read_exact
-from mrecordlog_async.storage.segment import CLOSED_NAME, list_segments, segment_name
+from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.segment import list_segments, segment_name
 
 LOST_NAME = "lost-and-found-{id}"
 """What a queue is called whose records are there, but whose name is lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """A stretch of a segment that holds no whole batch any more. bytes is 0 where the whole file is missing."""
-
-    segment: str
-    offset: int
-    bytes: int
-    reason: str
-    first_batch: int | None = None
-    last_batch: int | None = None
-    rescued_records: int = 0
 
 
 @dataclass(slots=True)
@@ -110,92 +88,6 @@ def salvage(files: FileSystem, directory: str) -> Salvage:
             fold.add(name, item)
         torn_bytes += walk.tail
     return Salvage(fold.finish(), fold.damage, len(numbers), torn_bytes)
-
-
-@dataclass(slots=True)
-class Layout:
-    """What headers and `CLOSED` say of a log's segments."""
-
-    files: FileSystem
-    directory: str
-    numbers: list[int]
-    log_id: bytes
-    oldest: int
-    headers: dict[int, SegmentHeader]
-    closed: Closed | None
-    damage: list[Damage]
-
-    def walk(self, number: int) -> SegmentWalk:
-        """Return the walk over a segment."""
-        return SegmentWalk(
-            self.files,
-            f"{self.directory}/{segment_name(number)}",
-            number,
-            self.log_id,
-            self._expected(number),
-            is_last=number == self.numbers[-1],
-        )
-
-    def _expected(self, number: int) -> Expected | None:
-        successor = self.headers.get(number + 1)
-        if successor is not None:
-            return Expected(successor.previous_end, successor.first_batch - 1)
-        closed = self.closed
-        if closed is not None and closed.segment == number:
-            return Expected(closed.end, closed.last_batch)
-        return None
-
-
-def read_layout(files: FileSystem, directory: str, numbers: list[int]) -> Layout:
-    """Read all headers and `CLOSED`, whatever of them is damaged."""
-    closed, damage = _read_closed(files, directory)
-    heads = {number: _read_head(files, directory, number) for number in numbers}
-    headers = {number: header for number, head in heads.items() if (header := _decode(head, number)) is not None}
-    log_ids = [header.log_id for header in headers.values()] or ([closed.log_id] if closed is not None else [])
-    if not log_ids:
-        raise CorruptionError(segment_name(numbers[0]), 0, "no segment's header can be read, so nothing else can be")
-    log_id = max(set(log_ids), key=log_ids.count)
-    headers = {number: header for number, header in headers.items() if header.log_id == log_id}
-    if closed is not None and closed.segment > numbers[-1]:
-        damage.append(Damage(segment_name(closed.segment), 0, 0, "the segment is missing, the log was closed in it"))
-    oldest = max((header.oldest_segment for header in headers.values()), default=numbers[0])
-    layout = Layout(files, directory, numbers, log_id, numbers[0], headers, closed, damage)
-    layout.oldest = max(min(oldest, numbers[-1]), _oldest_committed(layout.walk(numbers[-1])))
-    return layout
-
-
-def _oldest_committed(walk: SegmentWalk) -> int:
-    """Return the oldest live segment that the COMMITs of the last segment name."""
-    return max((item.commit.oldest_segment for item in walk.items() if type(item) is Batch), default=0)
-
-
-def _read_head(files: FileSystem, directory: str, number: int) -> bytes:
-    handle = files.open(f"{directory}/{segment_name(number)}", write=False)
-    try:
-        return read_exact(files, handle, HEADER_BYTES, 0)
-    finally:
-        files.close(handle)
-
-
-def _decode(head: bytes, number: int) -> SegmentHeader | None:
-    try:
-        header = decode_header(head)
-    except HeaderError:
-        return None
-    return header if header.segment == number else None
-
-
-def _read_closed(files: FileSystem, directory: str) -> tuple[Closed | None, list[Damage]]:
-    try:
-        handle = files.open(f"{directory}/{CLOSED_NAME}", write=False)
-    except FileNotFoundError:
-        return None, []
-    try:
-        return decode_closed(read_exact(files, handle, CLOSED_BYTES + 1, 0)), []
-    except HeaderError as error:
-        return None, [Damage(CLOSED_NAME, 0, CLOSED_BYTES, str(error))]
-    finally:
-        files.close(handle)
 
 
 class _Fold:

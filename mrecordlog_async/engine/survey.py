@@ -10,8 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from mrecordlog_async.engine.salvage import Layout, read_layout
-from mrecordlog_async.engine.walk import Gap, SegmentWalk
+from mrecordlog_async.engine.gap import Gap
+from mrecordlog_async.engine.layout import Layout, read_layout
+from mrecordlog_async.engine.walk import SegmentWalk
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, Truncate
 from mrecordlog_async.model import Run

@@ -11,73 +11,16 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from mrecordlog_async.format.frame import (
-    BLOCK_BYTES,
-    FIRST,
-    FRAME_HEADER_BYTES,
-    FULL,
-    LAST,
-    MIDDLE,
-    Frame,
-    read_frame,
-    segment_seed,
-)
+from mrecordlog_async.engine.gap import Gap, Joiner
+from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, Frame, read_frame, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader, decode_header
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, Batch, MalformedError, SegmentParser, find_commits
-from mrecordlog_async.format.record import (
-    APPEND,
-    QUEUES,
-    Commit,
-    LogRecord,
-    RecordError,
-    Table,
-    decode_record,
-    decode_table,
-)
+from mrecordlog_async.format.record import Commit, Table
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact
 from mrecordlog_async.storage.segment import read_pieces
-
-_FRAME_HEAD = struct.Struct("<IHB")
-_APPEND_HEAD = struct.Struct("<BQQIi")  # kind, queue id, first position, records, and the first offset, which is 0
-RUN_RECORDS_MAX = 1 << 24
-"""A head that claims more records than this is noise."""
-
-
-class LostRun(NamedTuple):
-    """Positions that a lost append held. certain: its head is in a valid frame, not merely in the damaged one."""
-
-    id: int
-    first_position: int
-    records: int
-    certain: bool
-
-
-@dataclass(slots=True)
-class Gap:
-    """Acknowledged bytes offset … end - 1 that are no whole batches, and what of them could still be read.
-
-    first_batch, last_batch: the numbers of the batches in it, None where not known. tables: the segment's table, if it
-    lay in here unharmed.
-    """
-
-    offset: int
-    end: int
-    reason: str
-    first_batch: int | None = None
-    last_batch: int | None = None
-    records: list[LogRecord] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-    lost: list[LostRun] = field(default_factory=list)
-
-    @property
-    def bytes(self) -> int:
-        """Return how long it is."""
-        return self.end - self.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +189,7 @@ class SegmentWalk:
 
     def _rescue(self, gap: Gap, until_commit: int | None) -> None:
         """Read every valid frame in *gap*; where *until_commit* is given, the gap ends behind that batch's COMMIT."""
-        joiner = _Joiner(gap)
+        joiner = Joiner(gap)
         at = gap.offset
         while at < min(gap.end, self._stop):
             base = at - at % BLOCK_BYTES
@@ -263,7 +206,7 @@ class SegmentWalk:
                 break
         joiner.interrupt()
 
-    def _frame_in(self, block: memoryview, base: int, at: int, joiner: _Joiner) -> Frame | None:
+    def _frame_in(self, block: memoryview, base: int, at: int, joiner: Joiner) -> Frame | None:
         """Return the first valid frame of a block from *at* on, None if there is none left in it."""
         frame = read_frame(block, base, at - base, self._seed) if at - base < len(block) else None
         if frame is not None or not any(block[at - base :]):
@@ -276,61 +219,3 @@ class SegmentWalk:
                 if frame is not None:
                     return frame
         return None
-
-
-class _Joiner:
-    """Puts the frames of a gap together into records, as far as they follow each other."""
-
-    def __init__(self, gap: Gap) -> None:
-        self._gap = gap
-        self._parts: list[bytes] = []
-
-    def add(self, frame: Frame) -> int | None:
-        """Take a valid frame; return the number of the batch that it commits, if it does."""
-        kind = frame.kind
-        if kind in (FULL, FIRST):
-            self.interrupt()
-            if kind == FULL:
-                return self._take(bytes(frame.payload))
-            self._parts = [bytes(frame.payload)]
-        elif kind in (MIDDLE, LAST) and self._parts:
-            self._parts.append(bytes(frame.payload))
-            if kind == LAST:
-                body = b"".join(self._parts)
-                self._parts = []
-                return self._take(body)
-        return None
-
-    def interrupt(self) -> None:
-        """Give up a record whose rest is not there, but keep what its head says."""
-        if self._parts:
-            self._note_head(self._parts[0], certain=True)
-            self._parts = []
-
-    def note_damaged(self, data: memoryview) -> None:
-        """Listen to a frame that fails its checksum: one that looks like an append tells which positions it held."""
-        if len(data) < FRAME_HEADER_BYTES:
-            return
-        _, _, kind = _FRAME_HEAD.unpack_from(data)
-        if kind in (FULL, FIRST):
-            self._note_head(bytes(data[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + _APPEND_HEAD.size]), certain=False)
-
-    def _take(self, body: bytes) -> int | None:
-        try:
-            if body[:1] == bytes((QUEUES,)):
-                self._gap.tables.append(decode_table(body))
-                return None
-            record = decode_record(body)
-        except RecordError:
-            return None
-        if type(record) is Commit:
-            return record.batch
-        self._gap.records.append(record)  # type: ignore[arg-type]  # a record that is no Commit; mypy keeps the union
-        return None
-
-    def _note_head(self, body: bytes, certain: bool) -> None:
-        if len(body) < _APPEND_HEAD.size:
-            return
-        kind, queue_id, first_position, records, first_offset = _APPEND_HEAD.unpack_from(body)
-        if kind == APPEND and 1 <= records <= RUN_RECORDS_MAX and first_offset == 0:
-            self._gap.lost.append(LostRun(queue_id, first_position, records, certain))

@@ -1,0 +1,118 @@
+"""A gap: acknowledged bytes that are no whole batch, and what of them can still be read.
+
+Frames are checked one by one, so those that are unharmed still make log records where they follow each other. Of a
+record that is lost, its head may still tell which positions it held.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mrecordlog_async.format.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST, MIDDLE, Frame
+from mrecordlog_async.format.record import (
+    APPEND,
+    QUEUES,
+    Commit,
+    LogRecord,
+    RecordError,
+    Table,
+    decode_record,
+    decode_table,
+)
+
+_FRAME_HEAD = struct.Struct("<IHB")
+_APPEND_HEAD = struct.Struct("<BQQIi")  # kind, queue id, first position, records, and the first offset, which is 0
+RUN_RECORDS_MAX = 1 << 24
+"""A head that claims more records than this is noise."""
+
+
+class LostRun(NamedTuple):
+    """Positions that a lost append held. certain: its head is in a valid frame, not merely in the damaged one."""
+
+    id: int
+    first_position: int
+    records: int
+    certain: bool
+
+
+@dataclass(slots=True)
+class Gap:
+    """Acknowledged bytes offset … end - 1 that are no whole batches, and what of them could still be read.
+
+    first_batch, last_batch: the numbers of the batches in it, None where not known. tables: the segment's table, if it
+    lay in here unharmed.
+    """
+
+    offset: int
+    end: int
+    reason: str
+    first_batch: int | None = None
+    last_batch: int | None = None
+    records: list[LogRecord] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    lost: list[LostRun] = field(default_factory=list)
+
+    @property
+    def bytes(self) -> int:
+        """Return how long it is."""
+        return self.end - self.offset
+
+
+class Joiner:
+    """Puts the frames of a gap together into records, as far as they follow each other."""
+
+    def __init__(self, gap: Gap) -> None:
+        self._gap = gap
+        self._parts: list[bytes] = []
+
+    def add(self, frame: Frame) -> int | None:
+        """Take a valid frame; return the number of the batch that it commits, if it does."""
+        kind = frame.kind
+        if kind in (FULL, FIRST):
+            self.interrupt()
+            if kind == FULL:
+                return self._take(bytes(frame.payload))
+            self._parts = [bytes(frame.payload)]
+        elif kind in (MIDDLE, LAST) and self._parts:
+            self._parts.append(bytes(frame.payload))
+            if kind == LAST:
+                body = b"".join(self._parts)
+                self._parts = []
+                return self._take(body)
+        return None
+
+    def interrupt(self) -> None:
+        """Give up a record whose rest is not there, but keep what its head says."""
+        if self._parts:
+            self._note_head(self._parts[0], certain=True)
+            self._parts = []
+
+    def note_damaged(self, data: memoryview) -> None:
+        """Listen to a frame that fails its checksum: one that looks like an append tells which positions it held."""
+        if len(data) < FRAME_HEADER_BYTES:
+            return
+        _, _, kind = _FRAME_HEAD.unpack_from(data)
+        if kind in (FULL, FIRST):
+            self._note_head(bytes(data[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + _APPEND_HEAD.size]), certain=False)
+
+    def _take(self, body: bytes) -> int | None:
+        try:
+            if body[:1] == bytes((QUEUES,)):
+                self._gap.tables.append(decode_table(body))
+                return None
+            record = decode_record(body)
+        except RecordError:
+            return None
+        if type(record) is Commit:
+            return record.batch
+        self._gap.records.append(record)  # type: ignore[arg-type]  # a record that is no Commit; mypy keeps the union
+        return None
+
+    def _note_head(self, body: bytes, certain: bool) -> None:
+        if len(body) < _APPEND_HEAD.size:
+            return
+        kind, queue_id, first_position, records, first_offset = _APPEND_HEAD.unpack_from(body)
+        if kind == APPEND and 1 <= records <= RUN_RECORDS_MAX and first_offset == 0:
+            self._gap.lost.append(LostRun(queue_id, first_position, records, certain))
