@@ -150,7 +150,8 @@ class Journal:
 
         The old one is synced under every policy, and the new one is durable, name and all, before a batch enters it.
         """
-        self.sync()
+        if not self.all_synced:
+            self.sync()
         self.prepare_spare()
         spare, self._spare = self._spare, None
         assert spare is not None
