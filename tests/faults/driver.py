@@ -344,7 +344,7 @@ def without_chance() -> Iterator[None]:
 def repeatable() -> Iterator[VirtualLoop]:
     """Put the virtual loop and the jobs on it in place of time, chance and threads."""
     loop = VirtualLoop()
-    with patch("mrecordlog_async.log.LogThread", LoopThread), without_chance():
+    with patch("mrecordlog_async.engine.starting.LogThread", LoopThread), without_chance():
         try:
             yield loop
         finally:

@@ -40,14 +40,13 @@ def open_log(**options):
 """
 
 
-def start(code: str, directory: Path, **options: object) -> subprocess.Popen[str]:
+def start(code: str, directory: Path) -> subprocess.Popen[str]:
     """Start a process that runs *code* with the log's directory as its argument."""
     return subprocess.Popen(
         [sys.executable, "-X", "dev", "-c", PREAMBLE + textwrap.dedent(code), str(directory)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,  # type: ignore[call-overload]  # passed on as they are
     )
 
 
@@ -83,7 +82,7 @@ asyncio.run(main())
 
 
 async def test_kill_9_in_a_loop_loses_nothing_that_was_answered(directory: Path) -> None:
-    """Each life is killed at a moment of chance; every position it was told is there, with its payload, or truncated."""
+    """Each life is killed at a moment of chance; every answered record is there, or truncated."""
     chance = random.Random(9)
     next_position = 0
     for _ in range(5):

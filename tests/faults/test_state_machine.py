@@ -185,7 +185,7 @@ def test_any_history_with_policy_interval(tally: Tally) -> None:
 
 def _run(machine: type[LogMachine], tally: Tally) -> None:
     machine.tally = tally
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it untyped
+    run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=120,

@@ -1,0 +1,152 @@
+"""A longer campaign: `python -m tests.faults.campaign --seed 1 --seconds 600`.
+
+Round after round, each with a seed of its own: a random history, its crash states, faults at its calls, damage to the
+log it leaves. Every violation is printed with the seed that shows it again (`--seed N --rounds 1`); the exit code is 1
+then. With `--all` the written histories come first, without the suite's economies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import logging
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+from mrecordlog_async import CorruptionError
+from mrecordlog_async.readonly import ReadOnlyLog
+
+from .damage import Intact, on_disk
+from .disk import Disk
+from .driver import DIRECTORY, without_chance
+from .explore import Explorer, Tally, open_twice
+from .histories import CASES, Case
+from .inject import faults, inject
+from .judge import state_of
+from .random_history import random_case
+
+FAULTS_A_ROUND = 40
+DAMAGES_A_ROUND = 60
+
+
+def crash_round(case: Case, seed: int, tally: Tally) -> None:
+    """Explore the crash states of one history."""
+    explorer = Explorer(seed, subsets=3, deep_every=40)
+    try:
+        explorer.explore(case.run(), every=1 + seed % 3)
+    finally:
+        tally.add(explorer.tally)
+
+
+def fault_round(case: Case, seed: int, tally: Tally) -> None:
+    """Let some calls of one history fail."""
+    chance = random.Random(seed)
+    every = list(faults(case.run(moments=False).disk.call_names))
+    explorer = Explorer(seed)
+    try:
+        for fault in chance.sample(every, min(len(every), FAULTS_A_ROUND)):
+            fault.errno = chance.choice([fault.errno, errno.EIO, errno.ENOSPC, errno.EMFILE, errno.EDQUOT])
+            inject(case, fault, explorer)
+    finally:
+        tally.add(explorer.tally)
+
+
+def damage_round(case: Case, seed: int, tally: Tally) -> None:
+    """Put several kinds of damage on the log that one history leaves: refused, or a state that once was acknowledged."""
+    chance = random.Random(seed)
+    run = case.run(moments=False)
+    if "CLOSED" not in run.disk.content(DIRECTORY):
+        return
+    with without_chance():
+        for closed in (True, False):
+            intact = Intact.of(run, closed=closed)
+            for _ in range(DAMAGES_A_ROUND // 2):
+                _damaged(intact, chance)
+                tally.damaged_logs += 1
+
+
+def _damaged(intact: Intact, chance: random.Random) -> None:
+    files: dict[str, bytes | None] = dict(intact.files)
+    changed: list[tuple[str, int]] = []
+    for _ in range(chance.choice([1, 1, 2, 3])):
+        name = chance.choice(sorted(intact.ends))
+        content = bytearray(files[name] or b"")
+        at = chance.randrange(intact.ends[name] + 200)
+        length = chance.choice([1, 1, 4, 64, 512, 4_096])
+        old = bytes(content[at : at + length])
+        new = chance.choice([bytes(len(old)), chance.randbytes(len(old)), bytes(byte ^ 1 for byte in old)])
+        content[at : at + len(old)] = new
+        files[name] = bytes(content)
+        if old != new:
+            changed.append((name, at))
+    disk = on_disk(files)
+    try:
+        seen = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
+    except CorruptionError:
+        return
+    before_end = [name for name, at in changed if at < intact.ends[name]]
+    assert seen in intact.states, f"a wrong state after damage at {changed}"
+    assert seen == intact.states[-1] or (not intact.closed and intact.last in before_end), f"lost after {changed}"
+    assert open_twice(_again(files), "damaged") == seen
+
+
+def _again(files: dict[str, bytes | None]) -> Disk:
+    return on_disk(files)
+
+
+def campaign(seed: int, seconds: float, rounds: int, written: bool) -> int:
+    """Run it, and return how many rounds failed."""
+    tally, failed, number = Tally(), 0, 0
+    deadline = time.monotonic() + seconds
+    works: list[Callable[[Case, int, Tally], None]] = [crash_round, fault_round, damage_round]
+    if written:
+        for name, case in CASES.items():
+            print(f"{name} …", file=sys.stderr)
+            failed += _try(lambda case=case: _whole(case, tally), f"history {name!r}")  # type: ignore[misc]  # its own case
+    while number < rounds and time.monotonic() < deadline:
+        case = random_case(seed + number)
+        for work in works:
+            failed += _try(
+                lambda work=work, case=case: work(case, seed + number, tally),  # type: ignore[misc]  # its own work
+                f"{work.__name__} --seed {seed + number} --rounds 1",
+            )
+        number += 1
+    print(f"{number} random histories from seed {seed}: {tally.line()}; {failed or 'no'} violation(s)")
+    return failed
+
+
+def _whole(case: Case, tally: Tally) -> None:
+    explorer = Explorer(deep_every=10, subsets=12)
+    explorer.explore(case.run())
+    for fault in faults(case.run(moments=False).disk.call_names):
+        inject(case, fault, explorer)
+    tally.add(explorer.tally)
+
+
+def _try(work: Callable[[], None], what: str) -> bool:
+    try:
+        work()
+    except Exception:
+        print(f"VIOLATION in {what}", file=sys.stderr)
+        traceback.print_exc()
+        return True
+    return False
+
+
+def main() -> int:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rounds", type=int, default=1 << 60)
+    parser.add_argument("--all", action="store_true", help="the written histories first, in full")
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    return 1 if campaign(arguments.seed, arguments.seconds, arguments.rounds, arguments.all) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

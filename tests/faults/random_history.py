@@ -1,0 +1,98 @@
+"""Histories made by chance from a seed, with everything the written ones hold, in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from mrecordlog_async import Limits, PersistPolicy
+
+from .driver import History, Run
+from .histories import Case
+from .judge import BRANCHES_MAX
+
+SIZES = [0, 1, 7, 40, 400, 505, 2_000, 9_000, 30_000, 32_700, 40_000]
+
+
+def random_case(seed: int) -> Case:
+    """Return a history of some thirty steps, with a policy and limits of chance."""
+    chance = random.Random(seed)
+    policy = chance.choice(
+        [PersistPolicy.always(), PersistPolicy.always(), PersistPolicy.interval(0.7), PersistPolicy.never()]
+    )
+    full = chance.random() < 0.2
+    return Case(
+        random_history(chance.randrange(1 << 30)),
+        policy,
+        Limits(disk_bytes=450_000) if full and chance.random() < 0.5 else Limits(),
+        early_roll_bytes=chance.choice([2_000, 20_000, 1 << 20]),
+        may_refuse=True,
+        capacity_bytes=chance.randrange(300_000, 500_000) if full else None,
+    )
+
+
+def random_history(seed: int) -> History:
+    """Return a history that makes the same calls every time."""
+
+    async def history(run: Run) -> None:
+        chance = random.Random(seed)
+        names = ["a", "b", "c" * 40]
+        tasks: list[asyncio.Task[object]] = []
+        doubtful = 0
+        await run.open()
+        await run.create("a")
+        for _ in range(chance.randrange(10, 45)):
+            step = chance.random()
+            queue = chance.choice(names)
+            if step < 0.5:
+                tasks.append(_append(run, chance, queue))
+            elif step < 0.62:
+                tasks.append(run.begin("truncate", queue, position=_near(run, chance, queue, -6, 2)))
+            elif step < 0.70:
+                tasks.append(run.begin("create", queue, exist_ok=chance.random() < 0.3))
+            elif step < 0.73:
+                tasks.append(run.begin("delete", queue))
+            elif step < 0.75:
+                tasks.append(run.begin("sync"))
+            elif step < 0.85:
+                await run.turns(chance.randrange(1, 9))
+            elif step < 0.92:
+                await _settle(tasks)
+                await run.idle(chance.choice([0.1, 0.8, 2.5]))
+            elif step < 0.95 and tasks and doubtful < BRANCHES_MAX - 6:
+                doubtful += 1
+                tasks[-1].cancel()
+            elif step < 0.97:
+                await _settle(tasks)
+                await run.close()
+                await run.open()
+                doubtful = 0
+            elif len([task for task in tasks if not task.done()]) + doubtful < BRANCHES_MAX:
+                await run.kill()
+                for task in tasks:
+                    task.cancel()
+                await _settle(tasks)
+                await run.open()
+                doubtful = 0
+        await _settle(tasks)
+
+    return history
+
+
+def _append(run: Run, chance: random.Random, queue: str) -> asyncio.Task[object]:
+    sizes = [chance.choice(SIZES) for _ in range(chance.choice([1, 1, 1, 2, 5]))]
+    if chance.random() < 0.25:
+        return run.begin_append(queue, *sizes, position=_near(run, chance, queue, -2, 3))
+    return run.begin_append(queue, *sizes)
+
+
+def _near(run: Run, chance: random.Random, queue: str, below: int, above: int) -> int:
+    known = run.log is not None and run.log.queue_exists(queue)
+    base = run.log.next_position(queue) if known and run.log is not None else 0
+    return max(base + chance.randint(below, above), 0)
+
+
+async def _settle(tasks: list[asyncio.Task[object]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks)
+    tasks.clear()
