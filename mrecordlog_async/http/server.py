@@ -105,7 +105,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     finally:
         stop.release()
         await runner.cleanup()
-        code = await _close(service)
+        code = await _close(service, settings.options.drain_seconds)
     return code
 
 
@@ -235,11 +235,17 @@ async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> Non
         logger.warning("%d requests were not finished and are dropped", service.active)
 
 
-async def _close(service: Service) -> int:
+async def _close(service: Service, seconds: float) -> int:
+    """Close the log, unless the disk does not answer; its thread does not keep the process alive."""
     log = service.attached
     if log is None:
         return 0
-    await log.close()
+    try:
+        async with asyncio.timeout(seconds):
+            await log.close()
+    except TimeoutError:
+        logger.error("the disk did not answer within %g s: what was not acknowledged may be lost", seconds)
+        return 1
     if log.failure is not None:
         logger.error("the log failed: %s", log.failure)
         return 1

@@ -16,6 +16,7 @@ import aiohttp
 import pytest
 
 from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.http.options import ServiceOptions
 from mrecordlog_async.http.server import ExposedError, ServeSettings, check_exposure, is_loopback, serve
 from mrecordlog_async.storage.filesystem import OsFileSystem
 
@@ -40,9 +41,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(directory: Path, **log_options: Any) -> AsyncIterator[Running]:
+async def running(directory: Path, options: ServiceOptions | None = None, **log_options: Any) -> AsyncIterator[Running]:
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    settings = ServeSettings(str(directory), port=0, log_options=log_options)
+    settings = ServeSettings(str(directory), port=0, options=options or ServiceOptions(), log_options=log_options)
     result = asyncio.create_task(serve(settings, on_listening=address.set_result))
     async with aiohttp.ClientSession() as session:
         waits: list[asyncio.Future[Any]] = [address, result]
@@ -61,10 +62,13 @@ class Disk(OsFileSystem):
         self.reading = threading.Event()
         self.may_read = threading.Event()
         self.may_read.set()
+        self.may_sync = threading.Event()
+        self.may_sync.set()
 
     def sync(self, handle: int) -> None:
         if self.sync_fails:
             raise OSError(errno.EIO, "the disk is gone")
+        self.may_sync.wait()
         super().sync(handle)
 
     def read(self, handle: int, length: int, offset: int) -> bytes:
@@ -135,6 +139,22 @@ async def test_a_second_signal_does_not_wait_for_requests(directory: Path) -> No
         writer.transport.abort()
     async with MultiRecordLog.open(directory) as log:
         assert [record.payload for record in log.range("q")] == [b"a"]
+
+
+async def test_a_disk_that_does_not_answer_does_not_hold_up_the_end(directory: Path) -> None:
+    """The deadline of the end holds for the disk too; the exit code says that it was not a clean one."""
+    disk = Disk()
+    async with running(directory, ServiceOptions(drain_seconds=0.2), filesystem=disk) as service:
+        await service.ready()
+        await service.status("/v1/queues/q", "PUT")
+        disk.may_sync.clear()
+        appending = asyncio.create_task(service.status("/v1/queues/q/records", "POST", b"a"))
+        try:
+            assert await service.stop() == 1
+        finally:
+            disk.may_sync.set()
+        with pytest.raises(aiohttp.ClientError):
+            await appending
 
 
 async def test_it_answers_while_it_recovers_and_can_be_stopped_then(directory: Path) -> None:
