@@ -74,6 +74,20 @@ def test_it_shows_live_numbers(window: Browser, service: Process) -> None:
     assert window.errors() == []
 
 
+def test_it_names_the_queue_that_keeps_segments(window: Browser, directory: Path) -> None:
+    """One old record of a quiet queue keeps everything since: the strip shows it, and a sentence says who."""
+    with Process(directory, ["--segment-bytes", "65536"]) as service:
+        append(service, "audit", b"first")
+        for _ in range(12):
+            append(service, "orders", bytes(30_000))
+        call(service, "POST", "/v1/queues/orders/truncate", b'{"position": 10}')
+        window.open(service.address)
+        window.wait_for("the sentence", lambda: "are kept only by audit (first position 0)" in window.text("pins"))
+        colours = window.run("return [...document.querySelectorAll('#segments i')].map(cell => cell.style.background)")
+        assert colours[0] == "var(--amber)"
+        assert colours[-1] == "var(--blue)"
+
+
 def test_records_are_appended_and_read(window: Browser, service: Process) -> None:
     """The box does what curl would do, and says where it went."""
     window.open(service.address)
