@@ -13,7 +13,7 @@ from aiohttp import web
 
 from mrecordlog_async.http import openapi as openapi  # here, so that the first request for it need not import it
 from mrecordlog_async.http.answers import drained
-from mrecordlog_async.http.problems import ProblemError, problem_of
+from mrecordlog_async.http.problems import CONTENT_TYPE, ProblemError, problem_of
 from mrecordlog_async.http.routes import TABLE
 from mrecordlog_async.http.routes.route import Handler, Route
 from mrecordlog_async.http.service import Service
@@ -63,11 +63,17 @@ def _guarded(
         except Exception as error:
             problem = problem_of(error)
             problems[problem.status] = problems.get(problem.status, 0) + 1
-            return problem.response()
+            return _response(problem)
         finally:
             service.end_request()
 
     return handle
+
+
+def _response(problem: ProblemError) -> web.Response:
+    return web.Response(
+        status=problem.status, body=problem.document(), content_type=CONTENT_TYPE, headers=problem.headers or None
+    )
 
 
 def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
@@ -78,7 +84,7 @@ def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaita
             service.guard.check(request, open_to_all=route.open_to_all)
             service.bodies.check(request)
         except ProblemError as problem:
-            response = problem.response()
+            response = _response(problem)
             response.force_close()
             return response
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:

@@ -1,7 +1,7 @@
 """Errors as problem documents (RFC 9457), from one table.
 
 `code` is for programs, `detail` for people; facts are members of their own. What an answer never holds: paths, errno
-texts, tracebacks.
+texts, tracebacks. Nothing here knows a web framework.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 from mrecordlog_async.errors import (
     LogClosedError,
@@ -51,12 +50,6 @@ class ProblemError(Exception):
         title = HTTPStatus(self.status).phrase
         head = {"type": f"urn:mrecordlog:{self.code}", "title": title, "status": self.status, "code": self.code}
         return msgspec.json.encode(head | {"detail": self.detail} | self.facts)
-
-    def response(self) -> web.Response:
-        """Return the answer."""
-        return web.Response(
-            status=self.status, body=self.document(), content_type=CONTENT_TYPE, headers=self.headers or None
-        )
 
 
 def bad_request(detail: str, code: str = "bad_request", **facts: Any) -> ProblemError:
