@@ -21,7 +21,7 @@ from string import ascii_letters
 from typing import Any
 
 from mrecordlog_async.cli.exits import FINE
-from mrecordlog_async.cli.show import columns, plural, printable, size, wants_colour
+from mrecordlog_async.cli.show import Progress, columns, plural, printable, size, wants_colour
 from mrecordlog_async.engine.survey import Pin, SegmentSurvey, Survey, survey
 from mrecordlog_async.storage.filesystem import OsFileSystem
 
@@ -49,7 +49,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Inspect."""
-    found = survey(OsFileSystem(), arguments.directory)
+    with Progress("reading") as progress:
+        found = survey(OsFileSystem(), arguments.directory, progress)
     if arguments.json:
         print(json.dumps({**asdict(found), "pins": [asdict(pin) for pin in found.pins()]}))
         return FINE

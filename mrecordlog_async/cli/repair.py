@@ -26,7 +26,7 @@ from typing import Any
 
 from mrecordlog_async.cli.exits import DAMAGE, FINE
 from mrecordlog_async.cli.moves import QueueCopy, copy_queues, new_log
-from mrecordlog_async.cli.show import plural, printable, ranges, size
+from mrecordlog_async.cli.show import Progress, plural, printable, ranges, size
 from mrecordlog_async.engine.layout import Damage
 from mrecordlog_async.engine.salvage import Salvage, SalvagedQueue, salvage
 from mrecordlog_async.errors import LogLockedError
@@ -59,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     files = OsFileSystem()
     lock = _lock(files, directory)
     try:
-        found = salvage(files, directory)
+        with Progress("reading") as progress:
+            found = salvage(files, directory, progress)
         target = arguments.to or directory + REPAIRED_SUFFIX
         written = bool(arguments.apply and found.damage)
         if written:

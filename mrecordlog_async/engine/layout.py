@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from mrecordlog_async.engine.gap import Gap
 from mrecordlog_async.engine.walk import Expected, SegmentWalk
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import (
@@ -16,6 +18,8 @@ from mrecordlog_async.format.header import (
     decode_header,
 )
 from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.record import Table
+from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact
 from mrecordlog_async.storage.segment import CLOSED_NAME, segment_name
 
@@ -45,6 +49,7 @@ class Layout:
     headers: dict[int, SegmentHeader]
     closed: Closed | None
     damage: list[Damage]
+    total_bytes: int = 0
 
     def walk(self, number: int) -> SegmentWalk:
         """Return the walk over a segment."""
@@ -67,10 +72,30 @@ class Layout:
         return None
 
 
+class Meter:
+    """Tells how far the walks over a log's segments have come."""
+
+    def __init__(self, total_bytes: int, on_progress: Callable[[RecoveryProgress], None] | None) -> None:
+        self._total_bytes = total_bytes
+        self._on_progress = on_progress
+        self._done_bytes = 0
+
+    def watch(self, walk: SegmentWalk) -> Iterator[Table | Batch | Gap]:
+        """Yield what *walk* yields."""
+        for item in walk.items():
+            if self._on_progress is not None and type(item) is Batch:
+                self._on_progress(RecoveryProgress(self._done_bytes + item.end, self._total_bytes))
+            yield item
+        self._done_bytes += walk.size
+
+
 def read_layout(files: FileSystem, directory: str, numbers: list[int]) -> Layout:
     """Read all headers and `CLOSED`, whatever of them is damaged."""
     closed, damage = _read_closed(files, directory)
-    heads = {number: _read_head(files, directory, number) for number in numbers}
+    heads, total_bytes = {}, 0
+    for number in numbers:
+        heads[number], size = _read_head(files, directory, number)
+        total_bytes += size
     headers = {number: header for number, head in heads.items() if (header := _decode(head, number)) is not None}
     log_ids = [header.log_id for header in headers.values()] or ([closed.log_id] if closed is not None else [])
     if not log_ids:
@@ -80,7 +105,7 @@ def read_layout(files: FileSystem, directory: str, numbers: list[int]) -> Layout
     if closed is not None and closed.segment > numbers[-1]:
         damage.append(Damage(segment_name(closed.segment), 0, 0, "the segment is missing, the log was closed in it"))
     oldest = max((header.oldest_segment for header in headers.values()), default=numbers[0])
-    layout = Layout(files, directory, numbers, log_id, numbers[0], headers, closed, damage)
+    layout = Layout(files, directory, numbers, log_id, numbers[0], headers, closed, damage, total_bytes)
     layout.oldest = max(min(oldest, numbers[-1]), _oldest_committed(layout.walk(numbers[-1])))
     return layout
 
@@ -90,10 +115,11 @@ def _oldest_committed(walk: SegmentWalk) -> int:
     return max((item.commit.oldest_segment for item in walk.items() if type(item) is Batch), default=0)
 
 
-def _read_head(files: FileSystem, directory: str, number: int) -> bytes:
+def _read_head(files: FileSystem, directory: str, number: int) -> tuple[bytes, int]:
+    """Return a segment's first bytes and its size."""
     handle = files.open(f"{directory}/{segment_name(number)}", write=False)
     try:
-        return read_exact(files, handle, HEADER_BYTES, 0)
+        return read_exact(files, handle, HEADER_BYTES, 0), files.size(handle)
     finally:
         files.close(handle)
 

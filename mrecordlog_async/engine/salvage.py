@@ -14,14 +14,14 @@ them tells, appends. A record truncated by a lost batch is there again in what i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mrecordlog_async.engine.gap import Gap, LostRun
-from mrecordlog_async.engine.layout import Damage, read_layout
+from mrecordlog_async.engine.layout import Damage, Meter, read_layout
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, TableEntry, Truncate
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import RecoveryProgress, Run
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import list_segments, segment_name
 
@@ -66,7 +66,9 @@ class Salvage:
     torn_bytes: int
 
 
-def salvage(files: FileSystem, directory: str) -> Salvage:
+def salvage(
+    files: FileSystem, directory: str, on_progress: Callable[[RecoveryProgress], None] | None = None
+) -> Salvage:
     """Read the log in *directory* around all damage; changes nothing.
 
     Raises FileNotFoundError if there is no segment, CorruptionError if none of them tells the log's id.
@@ -78,13 +80,14 @@ def salvage(files: FileSystem, directory: str) -> Salvage:
     fold = _Fold()
     fold.damage += layout.damage
     torn_bytes = 0
+    meter = Meter(layout.total_bytes, on_progress)
     for number in range(layout.oldest, numbers[-1] + 1):
         name = segment_name(number)
         if number not in numbers:
             fold.lose(Damage(name, 0, 0, "the segment is missing"))
             continue
         walk = layout.walk(number)
-        for item in walk.items():
+        for item in meter.watch(walk):
             fold.add(name, item)
         torn_bytes += walk.tail
     return Salvage(fold.finish(), fold.damage, len(numbers), torn_bytes)

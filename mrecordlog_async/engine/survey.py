@@ -8,14 +8,15 @@ in front of it to go.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mrecordlog_async.engine.gap import Gap
-from mrecordlog_async.engine.layout import Layout, read_layout
+from mrecordlog_async.engine.layout import Layout, Meter, read_layout
 from mrecordlog_async.engine.walk import SegmentWalk
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, Truncate
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import RecoveryProgress, Run
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import list_segments, segment_name
 
@@ -115,7 +116,7 @@ class Survey:
         return [Pin(name, position, first, last)] if first <= last else []
 
 
-def survey(files: FileSystem, directory: str) -> Survey:
+def survey(files: FileSystem, directory: str, on_progress: Callable[[RecoveryProgress], None] | None = None) -> Survey:
     """Survey the log in *directory*, also beside a living writer; FileNotFoundError if there is none."""
     for attempt in range(1, ATTEMPTS_MAX + 1):
         numbers = list_segments(files.names(directory))
@@ -123,7 +124,7 @@ def survey(files: FileSystem, directory: str) -> Survey:
             raise FileNotFoundError(2, "there is no log in this directory", directory)
         try:
             layout = read_layout(files, directory, numbers)
-            return _Surveyor(layout).survey()
+            return _Surveyor(layout, Meter(layout.total_bytes, on_progress)).survey()
         except FileNotFoundError:
             if attempt == ATTEMPTS_MAX:
                 raise
@@ -151,8 +152,9 @@ class _Lengths:
 class _Surveyor:
     """Walks all segments and counts."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, meter: Meter) -> None:
         self._layout = layout
+        self._meter = meter
         self._queues: dict[int, QueueSurvey] = {}
         self._lengths: dict[tuple[int, int], _Lengths] = {}
 
@@ -167,7 +169,7 @@ class _Surveyor:
 
     def _segment(self, walk: SegmentWalk) -> SegmentSurvey:
         segment = SegmentSurvey(walk.number, segment_name(walk.number))
-        for item in walk.items():
+        for item in self._meter.watch(walk):
             if type(item) is Batch:
                 self._batch(segment, item)
             elif type(item) is Table:
