@@ -13,7 +13,8 @@ from mrecordlog_async.options import MIB
 class Scale:
     """Sizes of all workloads. seconds: one measured stretch; rounds: how often it alternates with the raw disk.
 
-    mission_rate: bytes a second; mission_retained_seconds: how much of that stays in memory.
+    mission_rate: bytes a second; mission_retained_seconds: how much of that stays in memory. gc_threshold: how many new
+    objects make Python look for garbage; None leaves its collector as it is.
     """
 
     seconds: float
@@ -31,6 +32,7 @@ class Scale:
     mission_seconds: float
     mission_retained_seconds: float
     raw_bytes: int = 64 * MIB
+    gc_threshold: int | None = None
 
 
 FULL = Scale(

@@ -6,6 +6,7 @@ A workload that fails ends as a row that says why; the others go on.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import multiprocessing
 import os
@@ -51,6 +52,10 @@ WORKLOADS = (
 """Every workload, in the order of a run."""
 
 
+GC_OLDER = (20, 100)
+"""Thresholds of the collector's older generations where the first one is set."""
+
+
 def chosen(names: Sequence[str] | None) -> list[Workload]:
     """Return the workloads of these names, all for None, in the order of the table; ValueError for an unknown one."""
     known = {workload.name for workload in WORKLOADS}
@@ -83,6 +88,9 @@ def run_workload(workload: Workload, scale: Scale, place: str) -> list[Row]:
         print(f"    {time.perf_counter() - begun:5.1f} s  {what}", file=sys.stderr, flush=True)
 
     module = importlib.import_module(f"mrecordlog_async.bench.workloads.{workload.module}")
+    if scale.gc_threshold is not None:
+        gc.freeze()
+        gc.set_threshold(scale.gc_threshold, *GC_OLDER)
     function: Callable[[Bench], Awaitable[list[Row]]] = getattr(module, workload.function)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from typing import Any
 
 from mrecordlog_async.cli.exits import FAILED, FINE, UsageError
@@ -28,6 +29,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--dir", default=".", help="where to write; cleaned up afterwards (default: here)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these workloads (see --list)")
     parser.add_argument("--quick", action="store_true", help="half a minute instead of seven")
+    parser.add_argument(
+        "--gc-threshold",
+        type=int,
+        metavar="N",
+        help="freeze what is there at the start and look for garbage only after N new objects, as servers do that "
+        "care for latency (default: leave Python's collector as it is)",
+    )
     parser.add_argument("--list", action="store_true", help="name the workloads and stop")
     parser.add_argument(
         "--svg", metavar="FILE", help="draw callers against appends a second; needs the workload callers"
@@ -53,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     if arguments.svg is not None and not any(workload.name == "callers" for workload in workloads):
         raise UsageError("--svg draws the workload callers, which --only leaves out")
-    scale = QUICK if arguments.quick else FULL
+    if arguments.gc_threshold is not None and arguments.gc_threshold < 1:
+        raise UsageError("--gc-threshold must be at least 1")
+    scale = replace(QUICK if arguments.quick else FULL, gc_threshold=arguments.gc_threshold)
     rows = [row for rows in suite.run_all(workloads, scale, arguments.dir, _say) for row in rows]
     loop = "uvloop" if suite.loop_factory() is not None else "asyncio's own event loop"
     found = report.Report(machine(arguments.dir), _command(arguments), loop, tuple(rows))
@@ -80,6 +90,7 @@ def _draw(found: Any, path: str) -> None:
 def _command(arguments: argparse.Namespace) -> str:
     words = ["mrecordlog bench"]
     words += ["--quick"] if arguments.quick else []
+    words += [] if arguments.gc_threshold is None else [f"--gc-threshold {arguments.gc_threshold}"]
     words += ["--only", *arguments.only] if arguments.only else []
     return " ".join(words)
 

@@ -7,8 +7,10 @@ when it is not the same.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,14 @@ def test_workload_ends_with_complete_rows(workload: Workload, tmp_path: Path) ->
     assert rows
     assert all(_is_complete(row) for row in rows)
     assert os.listdir(tmp_path) == []
+
+
+def test_collector_is_set_in_the_workload_s_own_process(tmp_path: Path) -> None:
+    """What is measured with another threshold leaves this process as it is."""
+    before = gc.get_threshold()
+    (rows,) = run_all(chosen(["one-caller"]), replace(TINY, gc_threshold=50_000), str(tmp_path), lambda _: None)
+    assert all(_is_complete(row) for row in rows)
+    assert gc.get_threshold() == before
 
 
 def test_workload_that_breaks_is_a_row_that_says_so(tmp_path: Path) -> None:
