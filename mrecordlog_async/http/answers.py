@@ -157,11 +157,7 @@ def _runs(queue: str, queue_id: int, runs: Sequence[Run]) -> list[bytes]:
 
 
 def _arrow(queue: str, queue_id: int, runs: Sequence[Run]) -> list[bytes]:
-    try:
-        return [arrow.encode(runs)]
-    except ProblemError as problem:
-        problem.status = 406
-        raise
+    return [arrow.encode(runs)]
 
 
 _lines_encoder = msgspec.json.Encoder()

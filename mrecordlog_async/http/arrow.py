@@ -5,6 +5,8 @@ A run already is a BinaryArray: it goes out as a RecordBatch around its two buff
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -44,10 +46,19 @@ def encode(runs: Iterable[Run]) -> bytes:
     return body
 
 
-def _pyarrow() -> Any:
+async def ready(status: int) -> None:
+    """Import pyarrow where that does not hold up the event loop: it takes a quarter of a second the first time.
+
+    Raises the problem with *status* where there is none.
+    """
+    if "pyarrow.ipc" not in sys.modules:
+        await asyncio.to_thread(_pyarrow, status)
+
+
+def _pyarrow(status: int = 415) -> Any:
     try:
         import pyarrow
         import pyarrow.ipc
     except ModuleNotFoundError:
-        raise ProblemError(415, "no_arrow", "this service has no pyarrow: send and ask for another type") from None
+        raise ProblemError(status, "no_arrow", "this service has no pyarrow: send and ask for another type") from None
     return pyarrow

@@ -50,7 +50,10 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
     if body is None:
         service.check_room(service.bodies.check(request) or 0)
         body = await service.bodies.receive(request)
-    records = records_of(body, request.headers.get("Content-Type"), service.options.body_records)
+    content_type = request.headers.get("Content-Type")
+    if content_type == arrow.CONTENT_TYPE:
+        await arrow.ready(415)
+    records = records_of(body, content_type, service.options.body_records)
     if position is not None and position + len(records) >= POSITION_LIMIT:
         raise bad_request(f"position is a whole number that leaves room for {len(records)} records", "parameter")
     if create and not log.queue_exists(queue):
@@ -85,6 +88,8 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     limit = number(request, "limit", minimum=1)
     bytes_max = min(number(request, "max_bytes", minimum=1) or options.read_bytes, options.read_bytes)
     content_type, encode = encoder_of(request.headers.get("Accept"), as_text(request))
+    if content_type == arrow.CONTENT_TYPE:
+        await arrow.ready(406)
     if start is None:
         start = summary.first_position
     check_start(summary, start)
