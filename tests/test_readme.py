@@ -22,6 +22,14 @@ def test_programs_of_the_readme_run(program: str, tmp_path: Path) -> None:
     assert done.stdout == "0 b'two coffees'\n"
 
 
+@pytest.mark.parametrize("program", [program for program in PROGRAMS if "asyncio.run(" not in program])
+def test_parts_of_applications_in_the_readme_can_be_pasted(program: str, tmp_path: Path) -> None:
+    """Names, imports and calls in the shown parts exist; nothing is opened before an application starts."""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ci_runs_the_readmes_test_command() -> None:
     """What CI runs is what a reader is told to run."""
     command = "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/pytest"
