@@ -53,7 +53,7 @@ FULL = Scale(
 )
 
 QUICK = Scale(
-    seconds=0.15,
+    seconds=0.1,
     rounds=1,
     callers=(1, 10, 100, 1_000, 10_000),
     compared_callers=1_000,

@@ -1,16 +1,18 @@
-"""SQLite, LMDB and RocksDB as append-only logs: ascending keys, every commit synced."""
+"""SQLite, LMDB and RocksDB as append-only logs: ascending keys, every commit synced. And a bare file, as the floor."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sqlite3
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
 from mrecordlog_async.bench.peers.peer import EmbeddedStore, MissingPeerError
 from mrecordlog_async.options import GIB
+from mrecordlog_async.storage.filesystem import OsFileSystem, write_all
 
 
 class SqliteStore:
@@ -95,10 +97,40 @@ class RocksStore:
         self._database.close()
 
 
+class BareFile:
+    """No store at all: payloads joined, written and synced. What is left is the price of coroutines that wait."""
+
+    def __init__(self, directory: str) -> None:
+        os.mkdir(directory)
+        self._path = os.path.join(directory, "file")
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._end = 0
+        self._lengths = array("I")
+
+    def store(self, payloads: Sequence[bytes]) -> None:
+        """See `EmbeddedStore`."""
+        joined = b"".join(payloads)
+        write_all(OsFileSystem(), self._handle, [joined], self._end)
+        OsFileSystem().sync(self._handle)
+        self._end += len(joined)
+        self._lengths.extend(map(len, payloads))
+
+    def read(self) -> Iterator[bytes]:
+        """See `EmbeddedStore`."""
+        with open(self._path, "rb") as file:
+            yield from map(file.read, self._lengths)
+
+    def close(self) -> None:
+        """See `EmbeddedStore`."""
+        os.close(self._handle)
+
+
+BARE_FILE = "a bare file"
 EMBEDDED: tuple[tuple[str, Callable[[str], EmbeddedStore]], ...] = (
     ("SQLite", SqliteStore),
     ("LMDB", LmdbStore),
     ("RocksDB", RocksStore),
+    (BARE_FILE, BareFile),
 )
 """Name and maker; a maker raises MissingPeerError where the peer is not installed."""
 

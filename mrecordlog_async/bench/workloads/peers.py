@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from mrecordlog_async.bench.drive import Stretch, drive, payloads
 from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.peers.embedded import EMBEDDED
+from mrecordlog_async.bench.peers.embedded import BARE_FILE, EMBEDDED
 from mrecordlog_async.bench.peers.group_commit import GroupCommit, Plain
 from mrecordlog_async.bench.peers.nats import NatsStore
 from mrecordlog_async.bench.peers.peer import EmbeddedStore, MissingPeerError, ServerStore
@@ -182,7 +182,7 @@ def _best_grouped(rivals: Sequence[Rival], ours: Sequence[Round]) -> tuple[str, 
     leads = [
         (median_ratio([one.rate for one in ours], rival.rates), rival.name)
         for rival in rivals
-        if rival.name.endswith(GROUPED)
+        if rival.name.endswith(GROUPED) and not rival.name.startswith(BARE_FILE)
     ]
     lead, name = min(leads)
     return name, lead
