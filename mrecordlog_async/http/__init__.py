@@ -13,10 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mrecordlog_async.http.client import RecordLogClient, ServiceError
+    from mrecordlog_async.http.client import RecordLogClient
     from mrecordlog_async.http.embed import LOG, setup
     from mrecordlog_async.http.options import ServiceOptions
     from mrecordlog_async.http.producer import Producer
+    from mrecordlog_async.http.replies import ServiceError
     from mrecordlog_async.http.retrying import OutcomeUnknownError, ServiceUnreachableError
 
 __all__ = [
@@ -35,7 +36,7 @@ _ROOMS = {
     "OutcomeUnknownError": "retrying",
     "Producer": "producer",
     "RecordLogClient": "client",
-    "ServiceError": "client",
+    "ServiceError": "replies",
     "ServiceOptions": "options",
     "ServiceUnreachableError": "retrying",
     "setup": "embed",

@@ -16,26 +16,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from types import TracebackType
-from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from mrecordlog_async.errors import (
-    LogFailedError,
-    LogFullError,
-    PositionInPastError,
-    QueueExistsError,
-    QueueNameError,
-    QueueNotFoundError,
-    RecordLogError,
-    RecordTooLargeError,
-)
+from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
 from mrecordlog_async.http import wire
 from mrecordlog_async.http.messages import QueueAnswer, QueuesAnswer, StatsAnswer, TruncateRequest
 from mrecordlog_async.http.producer import Producer
+from mrecordlog_async.http.replies import Reply, ServiceError, check, error_of, retry_after
 from mrecordlog_async.http.retrying import OutcomeUnknownError, Patience, ServiceUnreachableError, was_sent
 from mrecordlog_async.model import QueueSummary, Record, Run
 
@@ -44,29 +35,6 @@ Payload = bytes | bytearray | memoryview
 PAGE_BYTES = 8 * 1024 * 1024
 WAIT_SECONDS = 30
 OCTET_STREAM = "application/octet-stream"
-
-
-class ServiceError(RecordLogError):
-    """The service refused for a reason of its own. `code` is the problem's, `problem` the whole document."""
-
-    def __init__(self, status: int, code: str, detail: str, problem: dict[str, Any] | None = None) -> None:
-        super().__init__(status, code, detail, problem)
-        self.status = status
-        self.code = code
-        self.detail = detail
-        self.problem = problem or {}
-
-    def message(self) -> str:
-        """Say what the service said."""
-        return f"{self.detail} ({self.status} {self.code})"
-
-
-class Reply(NamedTuple):
-    """A whole answer."""
-
-    status: int
-    headers: Any
-    body: bytes
 
 
 class RecordLogClient:
@@ -294,11 +262,11 @@ class RecordLogClient:
                 async with self._open_session().request(method, url, data=body, headers=headers) as response:
                     reply = Reply(response.status, response.headers, await response.read())
                 if reply.status not in (429, 503):
-                    return _check(reply)
-                error = _error_of(reply)
+                    return check(reply)
+                error = error_of(reply)
                 if isinstance(error, LogFailedError):
                     raise error
-                reason, pause_seconds = str(error), _retry_after(reply)
+                reason, pause_seconds = str(error), retry_after(reply)
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as lost:
                 reason = str(lost) or type(lost).__name__
                 if not again and was_sent(lost):
@@ -343,54 +311,3 @@ def _summary(answer: QueueAnswer) -> QueueSummary:
         answer.bytes,
         answer.first_segment,
     )
-
-
-def _check(reply: Reply) -> Reply:
-    if reply.status >= 300:
-        raise _error_of(reply)
-    return reply
-
-
-def _retry_after(reply: Reply) -> float:
-    try:
-        return min(float(reply.headers.get("Retry-After", "0")), 30.0)
-    except ValueError:
-        return 0.0
-
-
-def _error_of(reply: Reply) -> RecordLogError:
-    """Return the error that the log itself would have raised, else ServiceError."""
-    try:
-        problem = msgspec.json.decode(reply.body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        problem = {}
-    detail = str(problem.get("detail", reply.body[:200].decode(errors="replace")))
-    code = str(problem.get("code", "unknown"))
-    try:
-        match code:
-            case "queue_not_found" | "queue_recreated":
-                return QueueNotFoundError(problem["queue"])
-            case "queue_exists":
-                return QueueExistsError(problem["queue"])
-            case "queue_name":
-                return QueueNameError("", detail)
-            case "position_in_past":
-                return PositionInPastError(problem["queue"], problem["position"], problem["next_position"])
-            case "log_full":
-                return LogFullError(problem["resource"], problem["used"], problem["limit"])
-            case "disk_full":
-                return LogFullError("space")
-            case "log_failed":
-                return LogFailedError("the service says so", problem["written"])
-            case "too_large" if "limit_name" in problem:
-                return RecordTooLargeError(problem["size"], problem["limit"], problem["limit_name"])
-    except KeyError:
-        pass
-    return ServiceError(reply.status, code, detail, problem)
-
-
-async def wait_until_ready(url: str, seconds: float) -> None:
-    """Wait until the service at *url* takes records, for scripts that start one."""
-    async with RecordLogClient(url, retry_seconds=seconds) as client:
-        async with asyncio.timeout(seconds + 5):
-            await client.wait_ready()

@@ -12,7 +12,7 @@ class ServiceOptions:
     """Bounds for clients, and who is let in.
 
     body_bytes: one request body. bodies_bytes: all bodies that are being received. body_records: records in one body.
-    read_bytes: payload in one answer, unless a smaller `max_bytes` was asked for.
+    read_bytes: payload in one answer, however large a `max_bytes` was asked for.
     body_seconds + size / body_rate_bytes: how long a body may take. write_seconds: how long a reader may not take what
     it asked for. header_seconds: from connecting to a whole request head. idle_seconds: between two requests.
     wait_seconds: the longest long poll. drain_seconds: how long requests may go on after SIGTERM.

@@ -13,13 +13,13 @@ from mrecordlog_async.http.planning import check_start, take
 from mrecordlog_async.http.problems import bad_request
 from mrecordlog_async.http.requests import POSITION_LIMIT, as_text, check_query, flag, number, queue_of
 from mrecordlog_async.http.routes.route import JSON, Route
-from mrecordlog_async.http.service import Service, Woken
+from mrecordlog_async.http.service import Service
 
 READ_PARAMETERS = (
     ("start", "first position wanted; the first retained one where it is not given"),
     ("stop", "position behind the last one wanted"),
     ("limit", "at most so many records"),
-    ("max_bytes", "at most about so many payload bytes, but at least one record"),
+    ("max_bytes", "at most about so many payload bytes (default 8 MiB), but at least one record"),
     ("wait", "seconds to wait for a record where there is none yet (long poll)"),
     ("as", "text: payloads as UTF-8 text instead of base64"),
 )
@@ -30,6 +30,9 @@ APPEND_PARAMETERS = (
     ("create", "1: make the queue if it is not there"),
 )
 _APPEND_NAMES = frozenset(name for name, _ in APPEND_PARAMETERS)
+
+READ_BYTES = 8 * 1024 * 1024
+"""What an answer holds unless more was asked for: enough to be fast, and encoded without holding others up."""
 
 READ_AT_ONCE_BYTES = 64 * 1024
 """A smaller answer needs no deadline: it fits into the connection's buffer."""
@@ -86,7 +89,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     summary = log.queue_summary(queue)
     start, stop = number(request, "start"), number(request, "stop")
     limit = number(request, "limit", minimum=1)
-    bytes_max = min(number(request, "max_bytes", minimum=1) or options.read_bytes, options.read_bytes)
+    bytes_max = min(number(request, "max_bytes", minimum=1) or READ_BYTES, options.read_bytes)
     content_type, encode = encoder_of(request.headers.get("Accept"), as_text(request))
     if content_type == arrow.CONTENT_TYPE:
         await arrow.ready(406)
@@ -115,9 +118,8 @@ async def _wait(service: Service, request: web.Request, queue: str, start: int) 
         return
     service.enter_tail()
     try:
-        if await service.wait_for(queue, start, min(seconds, service.options.wait_seconds)) is Woken.ENDED:
-            # A deleted queue is told as 404 by what follows; a service on its way down answers with what there is.
-            return
+        # A deleted queue is told as 404 by what follows; a service on its way down answers with what there is.
+        await service.wait_for(queue, start, min(seconds, service.options.wait_seconds))
     finally:
         service.leave_tail()
 
