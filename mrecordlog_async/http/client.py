@@ -13,7 +13,6 @@ the log; what only a service can do wrong is `ServiceError`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from types import TracebackType
 from urllib.parse import quote
