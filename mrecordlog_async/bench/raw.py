@@ -28,10 +28,11 @@ CONTENT_BYTES = 16 * MIB
 
 
 class RecordingFiles(OsFileSystem):
-    """The real disk, with a list of what was asked of it. Costs one list append a call."""
+    """The real disk, with a list of what was asked of it and how long each sync took. Costs a list append a call."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
+        self.sync_seconds: list[float] = []
 
     def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write, and note how much."""
@@ -41,7 +42,9 @@ class RecordingFiles(OsFileSystem):
 
     def sync(self, handle: int) -> None:
         """Sync, and note that."""
+        begun = time.perf_counter()
         super().sync(handle)
+        self.sync_seconds.append(time.perf_counter() - begun)
         self.calls.append(SYNC)
 
 

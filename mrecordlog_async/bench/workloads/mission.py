@@ -86,6 +86,7 @@ async def run(bench: Bench) -> list[Row]:
         await _fill(log, texts, retained)
         bench.say(f"{scale.mission_rate / 1e6:.0f} MB/s for {scale.mission_seconds:g} s")
         files.calls.clear()
+        files.sync_seconds.clear()
         arrivals = Arrivals(log, texts, rate)
         peak = [resident_bytes()]
         keeping = asyncio.create_task(_keep(bench, log, retained, peak))
@@ -98,11 +99,11 @@ async def run(bench: Bench) -> list[Row]:
             await keeping
         peak.append(resident_bytes())
         first, behind = log.first_position(QUEUE), log.next_position(QUEUE)
-        calls = list(files.calls)
+        calls, syncs = list(files.calls), Latencies.of(files.sync_seconds)
     await asyncio.to_thread(_compare, bench.path("log"), retained + arrivals.sent, first, behind)
     async with raw_disk(bench) as raw:
         raw_rate = await asyncio.to_thread(_raw_rate, raw, calls, arrivals.sent)
-    return [_row(bench, arrivals, taken, cpu, probe.longest_seconds, idle_stall, max(peak), retained, raw_rate)]
+    return [_row(bench, arrivals, taken, cpu, probe.longest_seconds, idle_stall, max(peak), retained, raw_rate, syncs)]
 
 
 async def _fill(log: MultiRecordLog, texts: Sequence[bytes], records: int) -> None:
@@ -165,6 +166,7 @@ def _row(
     resident: int,
     retained: int,
     raw_rate: float,
+    syncs: Latencies,
 ) -> Row:
     scale = bench.scale
     latency = Latencies.of(arrivals.latencies)
@@ -190,6 +192,7 @@ def _row(
             at_most(f"{what}: RSS ≤ 1.15 × retained", share, 1.15, f"{share:.2f} × ({resident / 1e9:.2f} GB)"),
         ),
         note=f"CPU {cpu / taken:.0%} of one core with the load generator; longest loop stall {duration(stall)}, "
-        f"{duration(idle_stall)} in an idle loop before; RSS {resident / 1e9:.2f} GB",
+        f"{duration(idle_stall)} in an idle loop before; RSS {resident / 1e9:.2f} GB; the disk's part: syncs with p50 "
+        f"{duration(syncs.p50)}, p99 {duration(syncs.p99)}, longest {duration(syncs.longest)}",
         histogram=True,
     )
