@@ -28,6 +28,7 @@ REPEATED_STATUSES = (429, 503)
 PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 10.0
 LISTING_TIMEOUT_SECONDS = 10.0
+LISTING_RETRIES = 2
 """A listing is small and asked before every batch: a server that is gone should be noticed soon."""
 
 
@@ -111,8 +112,8 @@ class ServiceClient:
         """List all queues. An unchanged listing is not sent again."""
         etag, known = self._listing
         headers = {"If-None-Match": etag} if etag else {}
-        timeout = min(self._timeout_seconds, LISTING_TIMEOUT_SECONDS)
-        response = self._ask("GET", "/v1/queues", headers=headers, timeout_seconds=timeout)
+        timeout, retries = min(self._timeout_seconds, LISTING_TIMEOUT_SECONDS), min(self._retries, LISTING_RETRIES)
+        response = self._ask("GET", "/v1/queues", headers=headers, timeout_seconds=timeout, retries=retries)
         body = response.read()
         if response.status == 304:
             return known
@@ -193,10 +194,12 @@ class ServiceClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
+        retries: int | None = None,
     ) -> http.client.HTTPResponse:
         """Send a request until it is answered; return the answer, whose body is still to be read."""
         reason = ""
-        for attempt in range(self._retries + 1):
+        retries = self._retries if retries is None else retries
+        for attempt in range(retries + 1):
             wait: float | None = None
             try:
                 response = self._send(method, path, body, headers or {}, timeout_seconds or self._timeout_seconds)
@@ -209,7 +212,7 @@ class ServiceClient:
             except (OSError, http.client.HTTPException) as failure:
                 self.close()
                 reason = f"{type(failure).__name__}: {failure}"
-            if attempt < self._retries:
+            if attempt < retries:
                 time.sleep(wait if wait is not None else _pause(attempt))
         raise ServerDownError(self.server.name, self.server.url, reason)
 

@@ -89,7 +89,11 @@ class Fleet:
         size = shares(limits.bytes, weights) if limits.bytes is not None else {}
         ends: Offset = {}
         for name in weights:
-            plans = self.client(name).plan(starts[name], records_max=records.get(name), bytes_max=size.get(name))
+            try:
+                plans = self.client(name).plan(starts[name], records_max=records.get(name), bytes_max=size.get(name))
+            except ServerDownError as error:
+                self._report_down(error)
+                continue
             # What was truncated or made anew between listing and plan stays where it is: the next check tells.
             ends[name] = {plan.queue: [plan.id, plan.stop] for plan in plans if plan.status == "ok"}
         return ends

@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from mrecordlog_async.errors import RecordLogError
@@ -78,7 +78,7 @@ class Options:
     payload: bool = True
     queue: str | None = None
     create_queues: bool = True
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     timeout_seconds: float = 60.0
     retries: int = 5
 

@@ -102,7 +102,7 @@ def test_errors_survive_pickling() -> None:
 def test_busy_and_not_ready_are_asked_again() -> None:
     """429 and 503 are no refusals, nor is a connection that breaks."""
     busy = http(b"{}", "503 Service Unavailable", "Retry-After: 0\r\n")
-    with answering(busy, b"", http(LISTING)) as (url, asked), client_of(url, retries=3) as client:
+    with answering(busy, b"", http(LISTING)) as (url, asked), client_of(url, retries=2) as client:
         assert client.queues() == []
         assert len(asked) == 3
 

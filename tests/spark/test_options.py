@@ -111,3 +111,4 @@ def test_options_travel() -> None:
     """They go to executors by pickle."""
     options = parse(subscribe="a", token="secret")
     assert pickle.loads(pickle.dumps(options)) == options
+    assert "secret" not in repr(options)

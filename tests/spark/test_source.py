@@ -54,6 +54,6 @@ def test_a_schema_that_is_not_read_is_refused() -> None:
 def test_pushdown_is_a_reader_of_its_own() -> None:
     """Spark refuses a reader that can push while its configuration says no."""
     schema = StructType().add("server", "string").add("queue", "string")
-    schema = schema.add("position", "bigint").add("payload", "binary")
+    schema = schema.add("position", "long").add("payload", "binary")
     assert not isinstance(RecordLogDataSource(OPTIONS).reader(schema), PushingLogReader)
     assert isinstance(RecordLogDataSource({**OPTIONS, "pushdown": "true"}).reader(schema), PushingLogReader)
