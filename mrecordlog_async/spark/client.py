@@ -15,6 +15,7 @@ import json
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -197,10 +198,11 @@ class ServiceClient:
         retries: int | None = None,
     ) -> http.client.HTTPResponse:
         """Send a request until it is answered; return the answer, whose body is still to be read."""
-        reason = ""
-        retries = self._retries if retries is None else retries
-        for attempt in range(retries + 1):
+        attempts_left = self._retries if retries is None else retries
+        pauses = _pauses()
+        while True:
             wait: float | None = None
+            kept_open = self._connection is not None and self._connection.sock is not None
             try:
                 response = self._send(method, path, body, headers or {}, timeout_seconds or self._timeout_seconds)
                 if response.status < 400:
@@ -211,10 +213,14 @@ class ServiceClient:
                 reason, wait = str(error), _retry_after(response)
             except (OSError, http.client.HTTPException) as failure:
                 self.close()
+                if kept_open and isinstance(failure, ConnectionError):
+                    continue  # the service had closed an idle connection, which says nothing about the service
                 reason = f"{type(failure).__name__}: {failure}"
-            if attempt < retries:
-                time.sleep(wait if wait is not None else _pause(attempt))
-        raise ServerDownError(self.server.name, self.server.url, reason)
+            if attempts_left == 0:
+                raise ServerDownError(self.server.name, self.server.url, reason)
+            attempts_left -= 1
+            pause = next(pauses)
+            time.sleep(pause if wait is None else wait)
 
     def _send(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_seconds: float
@@ -319,9 +325,10 @@ def _retry_after(response: http.client.HTTPResponse) -> float | None:
     return min(float(text), PAUSE_SECONDS_MAX) if text.isdigit() else None
 
 
-def _pause(attempt: int) -> float:
+def _pauses() -> Iterator[float]:
     """Double from attempt to attempt, and never twice the same: many tasks may be waiting for one server."""
-    return min(PAUSE_SECONDS * (1 << attempt), PAUSE_SECONDS_MAX) * random.uniform(0.5, 1.0)
+    for attempt in count():
+        yield min(PAUSE_SECONDS * (1 << min(attempt, 10)), PAUSE_SECONDS_MAX) * random.uniform(0.5, 1.0)
 
 
 _JSON = {"Content-Type": "application/json"}

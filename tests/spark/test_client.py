@@ -28,8 +28,10 @@ from tests.spark.services import ThreadedService, numbered
 @contextmanager
 def client_of(url: str, retries: int = 0, token: str | None = None) -> Iterator[ServiceClient]:
     client = ServiceClient(Server("s", url), token=token, timeout_seconds=10, retries=retries)
-    yield client
-    client.close()
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 @contextmanager
@@ -45,11 +47,13 @@ def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
                 asked.append(connection.recv(65_536))
                 connection.sendall(answer)
 
-    thread = threading.Thread(target=serve)
+    thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
-    thread.join(10)
-    listener.close()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        thread.join(10)
+    finally:
+        listener.close()
 
 
 def http(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
@@ -105,6 +109,13 @@ def test_busy_and_not_ready_are_asked_again() -> None:
     with answering(busy, b"", http(LISTING)) as (url, asked), client_of(url, retries=2) as client:
         assert client.queues() == []
         assert len(asked) == 3
+
+
+def test_a_connection_that_the_service_closed_while_idle_costs_no_attempt() -> None:
+    """Between two triggers the service may close it; that is not a server that is down."""
+    with answering(http(LISTING), http(LISTING)) as (url, asked), client_of(url, retries=0) as client:
+        assert client.queues() == client.queues() == []
+        assert len(asked) == 2
 
 
 def test_other_refusals_are_final() -> None:
