@@ -15,12 +15,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from mrecordlog_async import CorruptionError
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .damage import Intact, on_disk
-from .disk import Disk
 from .driver import DIRECTORY, without_chance
 from .explore import Explorer, Tally, open_twice
 from .histories import CASES, Case
@@ -55,7 +55,7 @@ def fault_round(case: Case, seed: int, tally: Tally) -> None:
 
 
 def damage_round(case: Case, seed: int, tally: Tally) -> None:
-    """Put several kinds of damage on the log that one history leaves: refused, or a state that once was acknowledged."""
+    """Put several kinds of damage on the log that one history leaves: refused, or a state it once had."""
     chance = random.Random(seed)
     run = case.run(moments=False)
     if "CLOSED" not in run.disk.content(DIRECTORY):
@@ -90,11 +90,7 @@ def _damaged(intact: Intact, chance: random.Random) -> None:
     before_end = [name for name, at in changed if at < intact.ends[name]]
     assert seen in intact.states, f"a wrong state after damage at {changed}"
     assert seen == intact.states[-1] or (not intact.closed and intact.last in before_end), f"lost after {changed}"
-    assert open_twice(_again(files), "damaged") == seen
-
-
-def _again(files: dict[str, bytes | None]) -> Disk:
-    return on_disk(files)
+    assert open_twice(on_disk(files), "damaged") == seen
 
 
 def campaign(seed: int, seconds: float, rounds: int, written: bool) -> int:
@@ -105,14 +101,12 @@ def campaign(seed: int, seconds: float, rounds: int, written: bool) -> int:
     if written:
         for name, case in CASES.items():
             print(f"{name} …", file=sys.stderr)
-            failed += _try(lambda case=case: _whole(case, tally), f"history {name!r}")  # type: ignore[misc]  # its own case
+            failed += _try(partial(_whole, case, tally), f"history {name!r}")
     while number < rounds and time.monotonic() < deadline:
         case = random_case(seed + number)
         for work in works:
-            failed += _try(
-                lambda work=work, case=case: work(case, seed + number, tally),  # type: ignore[misc]  # its own work
-                f"{work.__name__} --seed {seed + number} --rounds 1",
-            )
+            what = f"{work.__name__} --seed {seed + number} --rounds 1"
+            failed += _try(partial(work, case, seed + number, tally), what)
         number += 1
     print(f"{number} random histories from seed {seed}: {tally.line()}; {failed or 'no'} violation(s)")
     return failed

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES, FILLER, read_frame, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, decode_closed, decode_header
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, SegmentParser
+from mrecordlog_async.readonly import ReadOnlyLog
 
 from .disk import SECTOR_BYTES, Disk
 from .driver import DIRECTORY, Run
@@ -49,7 +51,7 @@ class Intact:
     closed: bool
     table_end: int
     batches: list[Batch]
-    states: list[State]
+    states: list[State | None]  # None: what it rests on was reclaimed since, so it must be refused
     ends: dict[str, int]
 
     @classmethod
@@ -72,7 +74,7 @@ class Intact:
         table_end = parser.table_end
         unclosed: Files = {name: data for name, data in files.items() if name != "CLOSED"}
         states = [
-            open_twice(on_disk({**unclosed, segments[-1]: last[:stop] + bytes(len(last) - stop)}), "intact")
+            _state(on_disk({**unclosed, segments[-1]: last[:stop] + bytes(len(last) - stop)}))
             for stop in [table_end, *(batch.end for batch in batches)]
         ]
         return cls(files, closed, table_end, batches, states, {**ends, segments[-1]: end})
@@ -97,6 +99,14 @@ class Intact:
             if intact and batch.durable >= self.batches[hit].number:
                 return None
         return self.states[hit]
+
+
+def _state(disk: Disk) -> State | None:
+    try:
+        ReadOnlyLog.open(DIRECTORY, filesystem=disk).close()
+    except CorruptionError:
+        return None
+    return open_twice(disk, "intact")
 
 
 def on_disk(files: Files) -> Disk:

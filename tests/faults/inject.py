@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from mrecordlog_async import LogFailedError
 
 from .disk import Fault, Plan
-from .driver import Life, Run, without_chance
+from .driver import Run, without_chance
 from .explore import Explorer, open_twice, recover
 from .histories import Case
 from .judge import Verdict, Violation, state_of
@@ -66,15 +66,10 @@ def inject(case: Case, fault: Fault, explorer: Explorer) -> Run:
 def _check_order(run: Run, where: str) -> None:
     """Once the log has failed, nothing is answered with an effect any more in that life."""
     for life in run.lives:
-        failed = False
+        failed = [call.ended_at for call in life.model.calls if isinstance(call.error, LogFailedError)]
         for call in life.model.calls:
-            failed = failed or call.outcome == "unknown" or isinstance(call.error, LogFailedError)
-            if failed and call.outcome == "answered" and call.number > _first_unknown(life):
+            if failed and call.outcome == "answered" and call.ended_at > min(failed):
                 raise Violation(f"{where}: call {call.number} was answered by a failed log")
-
-
-def _first_unknown(life: Life) -> int:
-    return min(call.number for call in life.model.calls if isinstance(call.error, LogFailedError))
 
 
 def _judge(run: Run, where: str) -> None:

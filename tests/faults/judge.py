@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import count, product
 from typing import NamedTuple
 
 from mrecordlog_async.errors import (
@@ -22,6 +22,9 @@ from mrecordlog_async.memory.queues import Queues
 
 BRANCHES_MAX = 10
 """Cancelled calls of one life that the judge follows both ways."""
+
+
+_ENDS = count(1)
 
 
 class Violation(AssertionError):
@@ -63,14 +66,15 @@ class Call:
     outcome: str = "open"
     value: object = None
     error: BaseException | None = None
+    ended_at: int = 0  # when, among all calls
 
     def answer(self, value: object) -> None:
         """Note the log's answer, at the moment it is given."""
-        self.outcome, self.value = "answered", value
+        self.outcome, self.value, self.ended_at = "answered", value, next(_ENDS)
 
     def fail(self, error: BaseException) -> None:
         """Note the log's refusal, at the moment it is given."""
-        self.error = error
+        self.error, self.ended_at = error, next(_ENDS)
         if isinstance(error, QueueNotFoundError | QueueExistsError | PositionInPastError):
             self.outcome = "refused"
         elif isinstance(error, LogFailedError) and error.written == "unknown":
@@ -192,10 +196,14 @@ def state_of(queues: Queues) -> State:
 
 @dataclass(slots=True)
 class Bounds:
-    """How many of the calls must be in, and how many can be."""
+    """How many of the calls must be in, and how many can be.
+
+    or_changed: truncates that dropped nothing; each must be in if it changed the queue at all, which the fold tells.
+    """
 
     at_least: int
     at_most: int
+    or_changed: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -214,7 +222,12 @@ class Model:
 
     def bounds(self) -> Bounds:
         """Return what a crash at this moment may leave: everything that an answer rests on, nothing not asked for."""
-        return Bounds(self._rests_on(), len(self.calls))
+        empty = (call.number for call in self.calls if call.kind == "truncate" and call.outcome == "answered")
+        return Bounds(
+            self._rests_on(),
+            len(self.calls),
+            tuple(number for number in empty if self.durable_answers and self.calls[number].value == 0),
+        )
 
     def _rests_on(self) -> int:
         writers: dict[str, int] = {}
@@ -264,13 +277,17 @@ class Verdict:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._counts: dict[State, set[int]] = {}
+        self._changed: set[int] = set(range(len(model.calls)))
         for way in model.states():
-            for count, state in enumerate(way):
-                self._counts.setdefault(state, set()).add(count)
+            for number, state in enumerate(way):
+                self._counts.setdefault(state, set()).add(number)
+            self._changed &= {number for number in range(len(way) - 1) if way[number] != way[number + 1]}
 
     def check(self, state: State, bounds: Bounds, where: str) -> None:
         """Raise Violation unless *state* is the fold of an allowed number of calls."""
         counts = self._counts.get(state)
+        changed = (number + 1 for number in bounds.or_changed if number in self._changed)
+        bounds = Bounds(max(bounds.at_least, *changed, 0), bounds.at_most)
         if counts is None:
             raise Violation(f"{where}: no sequence of calls leads to {_brief(state)}; {self._nearest(bounds)}")
         if not any(bounds.at_least <= count <= bounds.at_most for count in counts):
@@ -294,6 +311,8 @@ def _changed(call: Call) -> bool:
         return call.value is not None
     if call.kind == "create":
         return call.value is True
+    if call.kind == "truncate":
+        return call.value != 0
     return True
 
 
