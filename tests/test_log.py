@@ -112,6 +112,9 @@ async def test_another_payload_at_a_taken_position_is_refused(log: MultiRecordLo
     with pytest.raises(PositionInPastError):
         await log.append_records("q", 1, [b"b", b"new"])
     assert contents(log) == {"q": (0, 2, [(0, b"a"), (1, b"b")])}
+    with pytest.raises(QueueExistsError):
+        await log.create_queue("q")
+    assert log.stats().refused_past == 2
 
 
 async def test_a_repeat_of_truncated_records_is_known_only_at_the_end(log: MultiRecordLog) -> None:

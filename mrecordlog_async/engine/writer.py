@@ -23,7 +23,7 @@ from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.orders import FatalError, Order, Receipt
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
-from mrecordlog_async.errors import LogFailedError, LogFullError
+from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.release import release_memory, worth_releasing
@@ -191,7 +191,7 @@ class Writer:
                 command.acknowledge(value)
             else:
                 command.refuse(error)
-                self._counters.refused_past += 1
+                self._counters.refused_past += isinstance(error, PositionInPastError)
 
     def _refuse(self, commands: list[Command], refusal: OSError | LogFullError) -> None:
         """Tell *commands* that nothing of them was written."""
