@@ -79,7 +79,8 @@ def problem_of(error: Exception) -> ProblemError:
         return error
     if isinstance(error, RecordLogError):
         return _of_log(error)
-    if isinstance(error, WireError | msgspec.DecodeError):
+    # msgspec lets a key that is no UTF-8 through as UnicodeDecodeError.
+    if isinstance(error, WireError | msgspec.DecodeError | UnicodeDecodeError):
         return bad_request(str(error), "bad_body")
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         return _of_disk(error)

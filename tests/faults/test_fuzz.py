@@ -13,11 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from .damage import Intact, on_disk
 from .driver import DIRECTORY, without_chance
 from .explore import Tally
+from .fuzz.bodies import BODIES, body_seeds
 from .fuzz.targets import TARGETS, seeds
 from .histories import Case
 from .test_damage import several_segments
 
 EXAMPLES = 400
+ALL = {**TARGETS, **BODIES}
 
 _settings = settings(
     max_examples=EXAMPLES,
@@ -33,7 +35,7 @@ NUMBERS = st.sampled_from([0, 1, 2, 255, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**63 
 @st.composite
 def mutated(draw: st.DrawFn, name: str) -> bytes:
     """Take what the parser accepts and change it: numbers put in, bytes flipped, cut, doubled."""
-    data = bytearray(draw(st.sampled_from(seeds(name))))
+    data = bytearray(draw(st.sampled_from(body_seeds(name) if name in BODIES else seeds(name))))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(len(data) - 1, 0)))
         kind = draw(st.sampled_from(["flip", "number", "cut", "insert", "double"]))
@@ -53,27 +55,27 @@ def mutated(draw: st.DrawFn, name: str) -> bytes:
     return bytes(data)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", ALL)
 def test_parser_takes_any_bytes(name: str, tally: Tally) -> None:
     """Random bytes and damaged good ones: accepted or refused with the documented error."""
 
     @_settings
     @given(st.one_of(BYTES, mutated(name)))
     def parse(data: bytes) -> None:
-        TARGETS[name](data)
+        ALL[name](data)
 
     parse()
     tally.fuzzed += EXAMPLES
 
 
-@pytest.mark.parametrize("name", [name for name in TARGETS if name in ("record", "table", "batches")])
+@pytest.mark.parametrize("name", ["record", "table", "batches", "body of runs"])
 def test_lying_counts_allocate_no_more_than_is_there(name: str, tally: Tally) -> None:
     """A count of billions in a record of a few bytes costs nothing."""
-    for good in seeds(name):
+    for good in body_seeds(name) if name in BODIES else seeds(name):
         for at in range(min(len(good), 40)):
             data = good[:at] + b"\xff\xff\xff\x7f" + good[at + 4 :]
             tracemalloc.start()
-            TARGETS[name](data)
+            ALL[name](data)
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             assert peak < 40 * len(data) + 200_000, f"{peak} bytes for {len(data)}"

@@ -18,8 +18,9 @@ def main() -> None:
     except ImportError:
         raise SystemExit("atheris is not installed: pip install atheris") from None
     with atheris.instrument_imports(include=["mrecordlog_async"]):
+        from .bodies import BODIES, body_seeds
         from .targets import TARGETS, seeds
-    targets = list(TARGETS.values())
+    targets = [*TARGETS.values(), *BODIES.values()]
 
     def one(data: bytes) -> None:
         if data:
@@ -28,9 +29,9 @@ def main() -> None:
     arguments = list(sys.argv)
     if all(argument.startswith("-") for argument in arguments[1:]):
         corpus = Path(tempfile.mkdtemp(prefix="fuzz-corpus-"))
-        for number, name in enumerate(TARGETS):
-            for index, seed in enumerate(seeds(name)):
-                (corpus / f"{name}-{index}").write_bytes(bytes([number]) + seed)
+        for number, name in enumerate([*TARGETS, *BODIES]):
+            for index, seed in enumerate(body_seeds(name) if name in BODIES else seeds(name)):
+                (corpus / f"{number}-{index}").write_bytes(bytes([number]) + seed)
         arguments.append(str(corpus))
     atheris.Setup(arguments, one)
     atheris.Fuzz()
