@@ -248,8 +248,14 @@ class Model:
         reasons: list[str] = []
         cancelled = [call.number for call in self.calls if call.outcome == "cancelled"]
         assert len(cancelled) <= BRANCHES_MAX, "the judge cannot follow that many cancelled calls"
-        for chosen in product((True, False), repeat=len(cancelled)):
-            left_out = {number for number, stored in zip(cancelled, chosen, strict=True) if not stored}
+        # On a full disk truncates and deletes are stored alone; if that fails, all calls of the batch are in doubt.
+        in_doubt = {
+            call.number for call in self.calls if call.outcome == "unknown" and call.kind in ("append", "create")
+        }
+        for chosen in product((True, False), repeat=len(cancelled) + bool(in_doubt)):
+            left_out = {number for number, stored in zip(cancelled, chosen, strict=False) if not stored}
+            if in_doubt and not chosen[-1]:
+                left_out |= in_doubt
             try:
                 ways.append(list(self._fold(left_out)))
             except Violation as violation:

@@ -12,7 +12,7 @@ from .explore import Explorer, Tally
 from .histories import BLOCK_BYTES, CASES, Case, commit_at
 from .judge import State, Verdict, Violation, state_of
 
-SMALL = {"many queues": 5, "never, rolls": 2, "interval": 2, "full disk": 2, "rolls": 2}
+SMALL = {"many queues": 7, "never, rolls": 3, "interval": 2, "never": 2, "full disk": 2, "disk limit": 2, "rolls": 2}
 """Histories of which the suite looks at every n-th moment only; the campaign looks at all."""
 
 
