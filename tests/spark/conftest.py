@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,9 @@ from tests.spark.services import ThreadedService
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+if find_spec("pyspark") is None:
+    collect_ignore_glob = ["test_*.py"]  # without the extra `spark` there is nothing to test here
 
 NewService = Callable[[], ThreadedService]
 
