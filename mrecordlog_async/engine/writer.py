@@ -69,6 +69,7 @@ class Writer:
         self._spare_failed = False
         self._unlink_failed = False
         self._early_roll = False
+        self._short_of_space = False
         self._freed_bytes = 0
         self._hops: dict[Callable[..., Any], Callable[..., Awaitable[Any]]] = {}
 
@@ -133,7 +134,7 @@ class Writer:
         else:
             self._settle(batch.answers)
         self._settle(batch.immediate)
-        self._early_roll = True
+        self._early_roll = self._short_of_space = True
         waiting = [command for command in others if self._may_wait(command, refusal)]
         self._refuse([command for command in others if not self._may_wait(command, refusal)], refusal)
         if waiting:
@@ -155,6 +156,7 @@ class Writer:
         )
         self._timers.last_batch = self._loop.time()
         self._marked = False
+        self._short_of_space = self._short_of_space and not batch.needs_space
         self._count(receipt)
         return receipt
 
@@ -220,6 +222,8 @@ class Writer:
                 await self._sync()
         if journal.older or self._early_roll or self._queues.pins.oldest() is None:
             await self._make_way()
+        if journal.dying():
+            await self._hop(journal.shrink, self._short_of_space)
         if worth_releasing(self._freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
             self._freed_bytes = 0
             await self._hop(release_memory)
@@ -243,6 +247,8 @@ class Writer:
             self._counters.segments_removed += removed
             self._unlink_failed = journal.reclaimable()
             self._spare_failed = False
+            if self._short_of_space:
+                await self._hop(journal.shrink, True)
             if removed and self._admission.starved:
                 self._feed()
 
@@ -305,6 +311,8 @@ class Writer:
         while not (self._admission.has_pending() or self._timers.mark_due or self._timers.sync_due):
             if self.closing:
                 return False
+            if self._journal.dying():
+                break
             await self._admission.wait()
         return True
 

@@ -14,7 +14,7 @@ from .explore import Explorer, Tally
 from .histories import CASES, Case
 from .inject import faults, inject
 
-STEPS = {"many queues": 11, "full disk": 5, "rolls": 3, "disk limit": 3, "never": 3, "never, rolls": 3, "interval": 3}
+STEPS = {"many queues": 9, "full disk": 5, "rolls": 3, "disk limit": 3, "never": 3, "never, rolls": 3, "interval": 3}
 """Histories of which the suite tries every n-th fault only; the campaign tries all."""
 
 

@@ -1,0 +1,85 @@
+"""Removing segments: the name goes at once, the space of a large one in steps between batches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.engine import journal
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from tests import damage
+
+BLOCK = 32_768
+
+
+class Watched(OsFileSystem):
+    """Notes what is done to files, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def unlink(self, path: str) -> None:
+        self.calls.append("unlink")
+        super().unlink(path)
+
+    def cut(self, handle: int, size: int) -> None:
+        self.calls.append("cut")
+        super().cut(handle, size)
+
+    def write(self, handle: int, buffers: Sequence[bytes | bytearray | memoryview], offset: int) -> int:
+        self.calls.append("write")
+        return super().write(handle, buffers, offset)
+
+
+def open_files(directory: Path, kind: str = "") -> list[str]:
+    """Return this process's open files in *directory*, of those whose name ends in *kind*."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [name for name in found if name.startswith(str(directory)) and name.endswith(kind)]
+
+
+async def fill(log: MultiRecordLog, segments: int) -> None:
+    """Append until there are so many segments."""
+    await log.create_queue("q", exist_ok=True)
+    while log.resource_usage().segments < segments:
+        await log.append_record("q", None, bytes(5_000))
+
+
+async def test_large_segments_are_given_back_in_steps(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment loses its name first, then its space step by step, and in the end no handle is left on it."""
+    monkeypatch.setattr(journal, "SHRINK_BYTES", BLOCK)
+    files = Watched()
+    async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK, filesystem=files) as log:
+        await fill(log, 3)
+        before = log.resource_usage().disk_bytes
+        files.calls.clear()
+        await log.truncate("q", log.next_position("q") - 2)
+        for _ in range(1000):  # each sync is a turn of the writer, and each turn a step
+            await log.sync()
+            if len(damage.segments(directory)) == 1 and not open_files(directory, "(deleted)"):
+                break
+        assert not open_files(directory, "(deleted)")
+        assert len(damage.segments(directory)) == 1
+        assert log.resource_usage().disk_bytes <= before - 2 * 8 * BLOCK
+        assert files.calls.count("cut") >= 2 * 6
+        assert files.calls.index("unlink") < files.calls.index("cut")
+
+
+async def test_close_lets_go_of_what_was_still_to_be_given_back(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing does not wait for the steps; the space goes with the handles."""
+    monkeypatch.setattr(journal, "SHRINK_BYTES", BLOCK)
+    async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK) as log:
+        await fill(log, 4)
+        await log.truncate("q", log.next_position("q") - 2)
+    assert not open_files(directory)
+    async with MultiRecordLog.open(directory) as log:
+        assert log.queue_summary("q").records == 1
