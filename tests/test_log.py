@@ -57,6 +57,13 @@ async def test_appended_records_are_there_after_reopening(directory: Path) -> No
         assert log.recovery_report.records == 3
 
 
+async def test_batches_are_counted_by_the_records_in_them(log: MultiRecordLog) -> None:
+    """A run of three records counts as three, however it is laid out on the disk."""
+    before = log.stats().commit_records.sum
+    await log.append_records("q", None, [b"a", b"b", b"c"])
+    assert log.stats().commit_records.sum - before == 3
+
+
 async def test_positions_follow_arrival_order(log: MultiRecordLog) -> None:
     """Concurrent callers get consecutive positions in the order in which they called."""
     answers = await asyncio.gather(*(log.append_record("q", None, b"%d" % n) for n in range(500)))

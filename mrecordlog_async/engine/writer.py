@@ -297,7 +297,7 @@ class Writer:
         counters.rolls += receipt.rolled
         counters.commit_seconds.observe(receipt.seconds)
         counters.commit_bytes.observe(receipt.written_bytes)
-        counters.commit_records.observe(len(receipt.records))
+        counters.commit_records.observe(sum(map(_records_in, receipt.records)))
         if receipt.synced:
             counters.syncs += 1
             counters.sync_seconds.observe(receipt.sync_seconds)
@@ -357,3 +357,7 @@ class Writer:
             hop = self._hops[work] = wrap(work)
         result: T = await hop(*arguments, executor=self._thread)
         return result
+
+
+def _records_in(record: log_record.LogRecord) -> int:
+    return record.run.records if type(record) is log_record.Append else 1
