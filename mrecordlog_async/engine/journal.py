@@ -224,17 +224,16 @@ class Journal:
 
     def shrink(self, everything: bool) -> None:
         """Give back a step of a removed segment's space, or the space of all of them."""
-        while self._dying:
-            handle, size = self._dying.pop(0)
-            left = size - SHRINK_BYTES
-            if everything or left <= 0:
-                self._files.close(handle)
-            else:
+        steps = len(self._dying) if everything else 1
+        for handle, size in self._dying[:steps]:
+            left = 0 if everything else size - SHRINK_BYTES
+            if left > 0:
                 with contextlib.suppress(OSError):
                     self._files.cut(handle, left)
-                self._dying.insert(0, (handle, left))
-            if not everything:
-                return
+                self._dying[0] = handle, left
+            else:
+                self._files.close(handle)
+                del self._dying[0]
 
     def write_closed(self) -> None:
         """Note where the log ends. Failing to is no failure of close: the next open then reads on its own."""

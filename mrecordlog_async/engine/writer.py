@@ -71,7 +71,6 @@ class Writer:
         self._early_roll = False
         self._short_of_space = False
         self._freed_bytes = 0
-        self._hops: dict[Callable[..., Any], Callable[..., Awaitable[Any]]] = {}
 
     async def run(self) -> None:
         """Work until closing and drained. A failure is kept in `failure`, and told to everyone who waits or comes."""
@@ -351,12 +350,9 @@ class Writer:
         self._admission.update()
 
     async def _hop(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run *work* on the log's thread: one hand-over, one receipt."""
-        hop = self._hops.get(work)
-        if hop is None:
-            hop = self._hops[work] = wrap(work)
-        result: T = await hop(*arguments, executor=self._thread)
-        return result
+        """Run *work* on the log's thread: what is not the commit, and so may take the longer way."""
+        hop: Callable[..., Awaitable[T]] = wrap(work)
+        return await hop(*arguments, executor=self._thread)
 
 
 def _records_in(record: log_record.LogRecord) -> int:
