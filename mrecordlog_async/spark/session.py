@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark.java import ensure_java
+from mrecordlog_async.spark.python import ensure_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,8 +29,7 @@ def spark_session(
     """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has started Java and chosen the Python
         ensure_java()
-        # Without this, workers take the first python3 on PATH, which may lack pyarrow and this package.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        ensure_python(local=_is_local(master, settings or {}))
     from pyspark.sql import SparkSession
 
     builder = SparkSession.Builder().appName(name)
@@ -39,3 +38,9 @@ def spark_session(
     for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _is_local(master: str | None, settings: Mapping[str, str]) -> bool:
+    """Tell whether executors run in this process; what a configuration directory says is not read here."""
+    chosen = master or settings.get("spark.master") or os.environ.get("MASTER") or "local"
+    return chosen.startswith("local") and "SPARK_CONF_DIR" not in os.environ

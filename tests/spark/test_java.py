@@ -10,6 +10,7 @@ import pytest
 
 from mrecordlog_async.spark import java
 from mrecordlog_async.spark.java import NoJavaError, ensure_java
+from mrecordlog_async.spark.standin import stand_in
 
 
 def a_java(directory: Path, version: str) -> Path:
@@ -53,8 +54,7 @@ def test_the_wrapper_drops_one_argument(tmp_path: Path, monkeypatch: pytest.Monk
     program = tmp_path / "it's java"
     program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     program.chmod(0o700)
-    home = java._write_home(tmp_path / "home", java.wrapper(str(program)))
-    assert java._write_home(tmp_path / "home", java.wrapper(str(program))) == home
+    home = stand_in("bin/java", java.wrapper(str(program)))
     arguments = ["-Dname=a b", "--add-modules=jdk.incubator.vector", "--add-modules=other", ""]
     said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     assert said.stdout == "-Dname=a b\n--add-modules=other\n\n"

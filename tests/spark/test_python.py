@@ -1,0 +1,62 @@
+"""Which Python workers are started with, and what it finds on its path."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.spark import python
+from mrecordlog_async.spark.python import ensure_python
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "")  # so that it is put back afterwards
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_pyspark_python_is_the_users_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken as it is."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert ensure_python(local=True) == "/opt/python"
+
+
+def test_workers_on_other_machines_get_a_path_that_may_be_there() -> None:
+    """A script in this user's cache would not be."""
+    assert ensure_python(local=False) == sys.executable == os.environ["PYSPARK_PYTHON"]
+
+
+def test_another_spark_keeps_its_zips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With SPARK_HOME the pyspark of the zips may be another version than the installed one."""
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert ensure_python(local=True) == sys.executable
+
+
+def test_local_workers_import_the_installed_pyspark(tmp_path: Path) -> None:
+    """Spark's zips leave the path, everything else stays in its order, and arguments arrive as they were."""
+    lib = "/opt/spark/python/lib"
+    path = f"{lib}/pyspark.zip:{lib}/py4j-0.10-src.zip:/first place:{lib}/pyspark.zip:{tmp_path}/*:/mine/pyspark.zip"
+    said = subprocess.run(
+        [ensure_python(local=True), "-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])", "a b", ""],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == f"/first place:{tmp_path}/*:/mine/pyspark.zip ['a b', '']\n"
+
+
+def test_where_no_script_can_be_written_this_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slower to start, and nothing else."""
+
+    def refuse(name: str, script: str) -> Path:
+        raise PermissionError(name)
+
+    monkeypatch.setattr(python, "stand_in", refuse)
+    assert ensure_python(local=True) == sys.executable

@@ -1,0 +1,40 @@
+"""Scripts that stand in for programs: where they lie, and that they are what was asked for."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.spark import standin
+from mrecordlog_async.spark.standin import stand_in
+
+SCRIPT = "#!/bin/sh\necho here\n"
+
+
+def test_the_same_script_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies in the user's cache, and another script lies elsewhere."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = stand_in("bin/tool", SCRIPT)
+    assert home.is_relative_to(tmp_path)
+    assert stand_in("bin/tool", SCRIPT) == home
+    assert stand_in("bin/tool", SCRIPT + "#") != home
+    assert subprocess.run([home / "bin" / "tool"], capture_output=True, text=True, check=True).stdout == "here\n"
+
+
+def test_a_script_that_was_changed_is_written_again(tmp_path: Path) -> None:
+    """What stands in is what this version means, not what somebody left."""
+    standin.write(tmp_path, "tool", SCRIPT)
+    (tmp_path / "tool").write_text("#!/bin/sh\necho other\n")
+    standin.write(tmp_path, "tool", SCRIPT)
+    assert (tmp_path / "tool").read_text() == SCRIPT
+
+
+def test_without_a_cache_it_lies_with_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service's user often has no home."""
+    (tmp_path / "file").touch()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    assert stand_in("tool", SCRIPT).is_relative_to(tmp_path / "temporary")
