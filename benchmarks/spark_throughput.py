@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--payload-bytes", type=int, default=200)
     parser.add_argument("--random-bytes", type=int, default=50, help="of each payload; the rest compresses well")
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=10)
     arguments = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="mrecordlog-spark-"))
     command = [sys.executable, "-m", "mrecordlog_async", "serve", str(place / "wal"), "--port", "0"]
