@@ -6,7 +6,7 @@ means (the clean end, a torn tail, damage) is for recovery to judge.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mrecordlog_async.format.frame import (
@@ -31,6 +31,7 @@ from mrecordlog_async.format.record import (
     LogRecord,
     RecordError,
     Table,
+    decode_parts,
     decode_record,
     decode_table,
 )
@@ -73,7 +74,7 @@ class SegmentParser:
         self._seed = segment_seed(log_id, segment)
         self._at = HEADER_BYTES
         self._records: list[LogRecord] = []
-        self._parts: list[bytes] = []
+        self._parts: list[memoryview] = []
         self._record_offset = 0
 
     def feed(self, piece: bytes | memoryview, base: int) -> Iterator[Batch]:
@@ -92,12 +93,12 @@ class SegmentParser:
                 self.stopped = True
                 return
             self._at = frame.end
-            body = self._join(frame)
-            if body is None:
+            parts = self._gather(frame)
+            if parts is None:
                 continue
             if self.table is None:
-                self._begin(body)
-            elif (batch := self._add(body)) is not None:
+                self._begin(parts)
+            elif (batch := self._add(parts)) is not None:
                 yield batch
 
     def resume(self) -> None:
@@ -107,35 +108,35 @@ class SegmentParser:
         self._records = []
         self._parts = []
 
-    def _join(self, frame: Frame) -> bytes | memoryview | None:
-        """Return the log record that *frame* completes, None as long as there is more to come."""
+    def _gather(self, frame: Frame) -> Sequence[memoryview] | None:
+        """Return the parts of the log record that *frame* completes, None as long as there are more to come."""
         kind, parts = frame.kind, self._parts
         if kind == FULL and not parts:
             self._record_offset = frame.offset
-            return frame.payload
+            return (frame.payload,)
         if kind == FIRST and not parts:
             self._record_offset = frame.offset
-            parts.append(bytes(frame.payload))
+            parts.append(frame.payload)
         elif kind == MIDDLE and parts:
-            parts.append(bytes(frame.payload))
+            parts.append(frame.payload)
         elif kind == LAST and parts:
-            parts.append(bytes(frame.payload))
+            parts.append(frame.payload)
             self._parts = []
-            return b"".join(parts)
+            return parts
         elif not (kind == FILLER and not parts):
             raise MalformedError(frame.offset, "the frames of a log record are out of order")
         return None
 
-    def _begin(self, body: bytes | memoryview) -> None:
+    def _begin(self, parts: Sequence[memoryview]) -> None:
         try:
-            self.table = decode_table(body)
+            self.table = decode_table(b"".join(parts))
         except RecordError as error:
             raise MalformedError(self._record_offset, str(error)) from None
         self.end = self.table_end = self._at
 
-    def _add(self, body: bytes | memoryview) -> Batch | None:
+    def _add(self, parts: Sequence[memoryview]) -> Batch | None:
         try:
-            record = decode_record(body)
+            record = decode_parts(parts)
         except RecordError as error:
             raise MalformedError(self._record_offset, str(error)) from None
         if type(record) is not Commit:

@@ -179,14 +179,29 @@ def decode_record(body: memoryview | bytes) -> LogRecord | Commit:
     raise RecordError(f"unknown log record kind {kind}")
 
 
-def _decode_append(body: memoryview | bytes) -> Append:
+def decode_parts(parts: Sequence[memoryview]) -> LogRecord | Commit:
+    """Decode a log record that stands in several frames, as `decode_record` does one that stands in one.
+
+    A run's payload is copied once, from the frames to where it stays.
+    """
+    if len(parts) == 1:
+        return decode_record(parts[0])
+    if len(parts[0]) >= _APPEND.size and parts[0][0] == APPEND:
+        return _decode_append(*parts)
+    return decode_record(b"".join(parts))
+
+
+def _decode_append(body: memoryview | bytes, *rest: memoryview) -> Append:
     _, queue_id, first_position, count = _unpack(_APPEND, body)
     payload_at = _APPEND.size + OFFSET_BYTES * (count + 1)
+    if rest and payload_at > len(body):
+        body, rest = b"".join((body, *rest)), ()
     if count < 1 or payload_at > len(body):
         raise RecordError("a run is shorter than its count says")
     if first_position + count - 1 > POSITION_MAX:
         raise RecordError(f"a run goes beyond the last position: {first_position} and {count} records")
-    run = Run(first_position, bytes(body[_APPEND.size : payload_at]), bytes(body[payload_at:]))
+    payload = b"".join((body[payload_at:], *rest)) if rest else bytes(body[payload_at:])
+    run = Run(first_position, bytes(body[_APPEND.size : payload_at]), payload)
     check_run(run)
     return Append(queue_id, run)
 

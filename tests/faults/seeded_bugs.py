@@ -170,11 +170,11 @@ def bad_frames_skipped() -> AbstractContextManager[Any]:
                 frame = original_read(piece, base, at, seed)
         return frame
 
-    def add(self: SegmentParser, body: Any) -> Batch | None:
-        record = decode_record(body)
+    def add(self: SegmentParser, parts: Any) -> Batch | None:
+        record = decode_record(b"".join(parts))
         if type(record) is Commit:
             self.due_batch, self.end = record.batch, record.batch_offset
-        return original_add(self, body)
+        return original_add(self, parts)
 
     stack = contextlib.ExitStack()
     stack.enter_context(patch.object(parse, "read_frame", read))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from mrecordlog_async.format.record import (
     Table,
     TableEntry,
     Truncate,
+    decode_parts,
     decode_record,
     decode_table,
     encode_commit,
@@ -44,6 +46,14 @@ def test_records_come_back(record: LogRecord) -> None:
     """Every kind of record is read as it was written."""
     assert decode_record(b"".join(encode_record(record))) == record
     assert decode_record(memoryview(b"".join(encode_record(record)))) == record
+
+
+@given(records, st.lists(st.integers(0, 200), max_size=4))
+def test_records_come_back_wherever_frames_cut_them(record: LogRecord, cuts: list[int]) -> None:
+    """A frame may end at any byte: within the head, the offsets or the payload of a run."""
+    body = memoryview(b"".join(encode_record(record)))
+    bounds = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    assert decode_parts([body[start:stop] for start, stop in pairwise(bounds)]) == record
 
 
 def test_commit_has_a_fixed_length_and_comes_back() -> None:
