@@ -9,7 +9,7 @@
     source      the data source that Spark meets
     java        a Java for machines without one              session     a SparkSession with the right settings
     drain       the exactly-once job from logs to a lake     guards      what it refuses to start
-    load        Parquet into a log
+    load        Parquet into a log                           shared      proof that every machine sees the output
 
 Decided here, and why:
 

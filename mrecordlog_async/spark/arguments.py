@@ -23,9 +23,17 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--subscribe-pattern", metavar="REGEX", help="only queues whose whole name matches")
     parser.add_argument("--max-records-per-trigger", type=int, default=RECORDS_PER_TRIGGER, metavar="N")
     parser.add_argument("--max-bytes-per-trigger", type=int, metavar="N")
+    parser.add_argument(
+        "--min-partitions", type=int, metavar="N", help="tasks a batch (default: as many as this machine has cores)"
+    )
     parser.add_argument("--no-truncate", action="store_true", help="leave what is stored in the log")
     parser.add_argument("--skip-down", action="store_true", help="go on without servers that cannot be reached")
     parser.add_argument("--allow-data-loss", action="store_true", help="go on where records are gone, with a warning")
+    parser.add_argument(
+        "--shared-paths",
+        action="store_true",
+        help="output and checkpoint are on a file system that every machine mounts at this path",
+    )
     parser.add_argument("--token-file", help="file with the bearer token of the services")
     parser.add_argument("--master", help="where Spark runs (default: as spark-submit says, else this machine)")
     parser.add_argument("--json", action="store_true", help="the summary as one JSON object on standard output")

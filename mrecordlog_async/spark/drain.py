@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from mrecordlog_async.spark.guards import DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.plan import Offset
 from mrecordlog_async.spark.session import spark_session
+from mrecordlog_async.spark.shared import marked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,14 +92,16 @@ def run_drain(
     files = LakeFiles(session)
     refuse_unsafe(job, files.exists, files.is_local, session.sparkContext.master or "")
     directories = [files.make(path) for path in (job.output, job.checkpoint) if files.is_local(path)]
-    options = job.source_options(directories)
+    proof = marked(files.make(job.output)) if job.shared_paths and files.is_local(job.output) else nullcontext()
     begun = time.monotonic()
-    query = _start(session, job, options)
     progress = Progress()
-    try:
-        _follow(query, progress, report)
-    finally:
-        query.stop()
+    with proof as marker:
+        options = job.source_options(directories, marker)
+        query = _start(session, job, options)
+        try:
+            _follow(query, progress, report)
+        finally:
+            query.stop()
     return _summarize(Options.parse(options), progress, time.monotonic() - begun)
 
 
@@ -187,6 +191,7 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
     options = {"maxRecordsPerTrigger": str(arguments.max_records_per_trigger)}
     given = {
         "maxBytesPerTrigger": arguments.max_bytes_per_trigger,
+        "minPartitions": arguments.min_partitions,
         "subscribe": arguments.subscribe,
         "subscribePattern": arguments.subscribe_pattern,
         "failOnServerDown": "false" if arguments.skip_down else None,
@@ -202,6 +207,7 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         format=arguments.format,
         truncate=not arguments.no_truncate,
         partition_by=tuple(filter(None, arguments.partition_by.split(","))),
+        shared_paths=arguments.shared_paths,
         options=options,
     )
 

@@ -6,6 +6,7 @@
 | a checkpoint whose output is gone | refused |
 | power loss on a local disk: Spark never calls fsync | syncfs of output and checkpoint before every truncate |
 | local paths on several machines: each has only its part | refused |
+| the same with `shared_paths`: a machine without the mount | its tasks fail (see `shared`) |
 | a queue deleted and made anew while the job was down | the query fails, unless data loss is allowed |
 
 Checkpoint and output belong together: keep, move and delete both or none.
@@ -30,7 +31,11 @@ class RefusedError(RecordLogError):
 
 @dataclass(frozen=True, slots=True)
 class DrainJob:
-    """What to drain and where to. every_seconds: None to stop when the job has caught up."""
+    """What to drain and where to.
+
+    every_seconds: None to stop when the job has caught up. shared_paths: output and checkpoint are on a file system
+    that every machine mounts at this path (NFS, say); on a cluster local paths are refused without it.
+    """
 
     servers: str
     output: str
@@ -39,13 +44,16 @@ class DrainJob:
     format: str = "parquet"
     truncate: bool = True
     partition_by: tuple[str, ...] = ()
+    shared_paths: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def source_options(self, sync_directories: Sequence[str]) -> dict[str, str]:
+    def source_options(self, sync_directories: Sequence[str], shared_marker: str | None = None) -> dict[str, str]:
         """Return the options of the data source."""
         found = {"servers": self.servers, "truncate": str(self.truncate).lower(), **self.options}
         if self.truncate and sync_directories:
             found["syncDirs"] = ",".join(sync_directories)
+        if shared_marker is not None:
+            found["sharedMarker"] = shared_marker
         return found
 
 
@@ -57,10 +65,12 @@ def refuse_unsafe(job: DrainJob, exists: Callable[[str], bool], is_local: Callab
         raise RefusedError(str(error)) from None
     if not job.truncate:
         return
-    if not master.startswith("local") and (is_local(job.output) or is_local(job.checkpoint)):
+    on_one_machine = master.startswith("local") or job.shared_paths
+    if not on_one_machine and (is_local(job.output) or is_local(job.checkpoint)):
         raise RefusedError(
             f"{job.output} and {job.checkpoint} must both be on storage that all machines share (hdfs://, s3a://, …): "
-            "a local path holds only the part of each machine, and the log would be truncated behind it"
+            "a local path holds only the part of each machine, and the log would be truncated behind it. If every "
+            "machine mounts the same file system there, say so with --shared-paths"
         )
     if job.format != "parquet":
         return  # a table format has its own transaction log, which knows the query that wrote a batch

@@ -74,6 +74,7 @@ class Options:
     fail_on_server_down: bool = True
     truncate: bool = False
     sync_directories: tuple[str, ...] = ()
+    shared_marker: str | None = None
     pushdown: bool = False
     payload: bool = True
     queue: str | None = None
@@ -101,6 +102,7 @@ class Options:
             fail_on_server_down=_switch(found, "failOnServerDown", True),
             truncate=_switch(found, "truncate", False),
             sync_directories=tuple(filter(None, found.get("syncdirs", "").split(","))),
+            shared_marker=found.get("sharedmarker"),
             pushdown=_switch(found, "pushdown", False),
             payload=_switch(found, "payload", True),
             queue=found.get("queue"),
@@ -252,6 +254,7 @@ _NAMES = {
         "failOnServerDown",
         "truncate",
         "syncDirs",
+        "sharedMarker",
         "pushdown",
         "payload",
         "queue",

@@ -37,6 +37,7 @@ from mrecordlog_async.spark.fleet import Fleet, Limits
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.plan import Listing, Offset, assemble, canonical, check, moving, pin, truncations
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
+from mrecordlog_async.spark.shared import check_marker
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
@@ -101,6 +102,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition; all of them, or an error that makes Spark run the task again."""
         assert isinstance(partition, PlannedPartition)
+        if self._options.shared_marker is not None:
+            check_marker(self._options.shared_marker)
         return read_partition(self._fleet, partition.value, payload=self._options.payload)
 
     # Helpers.

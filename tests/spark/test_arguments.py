@@ -19,6 +19,7 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
     line = ["drain", "--server", "a=http://h1:8080", "--server", "b=http://h2:8080", *WHERE, "--every", "10s"]
     line += ["--subscribe", "q", "--max-records-per-trigger", "7", "--skip-down", "--allow-data-loss"]
     line += ["--partition-by", "server,queue", "--token-file", str(tmp_path / "token"), "--format", "delta"]
+    line += ["--shared-paths", "--min-partitions", "16"]
     assert job_of(build_parser().parse_args(line)) == DrainJob(
         servers="a=http://h1:8080,b=http://h2:8080",
         output="/lake/out",
@@ -27,8 +28,10 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
         format="delta",
         truncate=True,
         partition_by=("server", "queue"),
+        shared_paths=True,
         options={
             "maxRecordsPerTrigger": "7",
+            "minPartitions": "16",
             "subscribe": "q",
             "failOnServerDown": "false",
             "failOnDataLoss": "false",
@@ -40,7 +43,7 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
 def test_a_drain_stops_when_it_has_caught_up_and_truncates() -> None:
     """Unless it is told otherwise."""
     job = job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE]))
-    assert (job.every_seconds, job.truncate, job.format) == (None, True, "parquet")
+    assert (job.every_seconds, job.truncate, job.format, job.shared_paths) == (None, True, "parquet", False)
     assert (
         job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE, "--no-truncate"])).truncate
         is False

@@ -69,6 +69,14 @@ def test_local_paths_on_several_machines_are_refused() -> None:
     refuse(replace(JOB, truncate=False), master="spark://host:7077")
 
 
+def test_local_paths_that_every_machine_mounts_are_allowed() -> None:
+    """On the user's word only; every other guard stays."""
+    shared = replace(JOB, shared_paths=True)
+    refuse(shared, master="spark://host:7077")
+    with pytest.raises(RefusedError, match="another checkpoint"):
+        refuse(shared, ["/lake/out/_spark_metadata"], master="spark://host:7077")
+
+
 def test_latest_and_truncate_are_refused() -> None:
     """The first truncate would delete what nobody has read."""
     with pytest.raises(RefusedError, match="startingOffsets=earliest only"):

@@ -1,0 +1,48 @@
+"""Proof, task by task, that a local path is one directory on every machine.
+
+`--shared-paths` is the user's word for it. Where a machine lacks the mount, its tasks would write into a directory of
+its own, the driver would commit their files unseen, and the log would be truncated behind them. So the driver leaves a
+file with a random name in the output, and a task reads nothing before it has seen it: it fails where the mount is
+missing, and runs again elsewhere, or the query fails with nothing lost. It costs a task one stat.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mrecordlog_async.errors import RecordLogError
+
+PREFIX = ".mrecordlog-shared-"
+"""Spark leaves out files that begin with a dot."""
+
+
+class NotSharedError(RecordLogError):
+    """A directory that all machines should share is another one here, or not there; nothing was read."""
+
+
+@contextmanager
+def marked(directory: str) -> Iterator[str]:
+    """Keep a file with a new name in *directory*; yield its path."""
+    for left_over in Path(directory).glob(f"{PREFIX}*"):  # by a run that was killed
+        left_over.unlink()
+    marker = Path(directory, PREFIX + secrets.token_hex(8))
+    marker.touch()
+    try:
+        yield str(marker)
+    finally:
+        marker.unlink(missing_ok=True)
+
+
+def check_marker(marker: str) -> None:
+    """Raise NotSharedError on a machine that does not see *marker*."""
+    if not os.path.exists(marker):
+        directory = os.path.dirname(marker)
+        raise NotSharedError(
+            f"{directory} on {platform.node()} is not the directory that the driver sees: mount it on every machine, "
+            "or use storage that all machines share (hdfs://, s3a://, …)"
+        )

@@ -1,0 +1,97 @@
+"""The drain on a cluster: executors in processes of their own, one of which dies in the middle of a task."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mrecordlog_async.model import Run
+from mrecordlog_async.spark import __main__ as job
+from mrecordlog_async.spark.java import NoJavaError, ensure_java
+from mrecordlog_async.spark.python import ensure_python
+from mrecordlog_async.spark.shared import PREFIX
+from tests.spark.campaign import client_of, served
+from tests.spark.cluster import DEADLINE_SECONDS, SPARK_HOME, Cluster, Gate, cluster, end
+from tests.spark.services import numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS = 300
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+@pytest.fixture
+def spark_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Start a master and two workers."""
+    try:
+        java = ensure_java()
+    except NoJavaError as error:
+        pytest.skip(str(error))
+    with cluster(tmp_path, {**os.environ, "JAVA_HOME": java, "PYSPARK_PYTHON": ensure_python(local=True)}) as running:
+        yield running
+
+
+def test_every_record_is_stored_once_though_an_executor_is_killed(
+    spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two services are drained by two executors; one is killed with half of an answer: each record is there once."""
+    with served(tmp_path / "wal-a") as a, served(tmp_path / "wal-b") as b:
+        for url in (a, b):
+            fill(url)
+        gate = Gate(b, stop_at=2)
+        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", spark_cluster.url]
+        command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
+        command += [
+            "--conf",
+            f"spark.executor.extraJavaOptions={QUICK}",
+            "--driver-java-options",
+            QUICK,
+            str(job.__file__),
+        ]
+        command += ["drain", "--shared-paths", "--server", f"a={a}", "--server", f"b={gate.url}"]
+        command += ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "checkpoint")]
+        command += ["--max-records-per-trigger", str(2 * RECORDS)]
+        messages = tmp_path / "driver.txt"
+        with open(messages, "wb") as file:
+            driver = subprocess.Popen(command, stdout=file, stderr=file, env=spark_cluster.environment, cwd=tmp_path)
+        try:
+            assert gate.held.wait(DEADLINE_SECONDS), messages.read_text()
+            os.kill(spark_cluster.executor_of(gate.port), signal.SIGKILL)
+            gate.open()
+            assert driver.wait(DEADLINE_SECONDS) == 0, messages.read_text()
+        finally:
+            end(driver)
+            gate.close()
+        assert "Lost executor" in messages.read_text()
+        assert {url: left(url) for url in (a, b)} == {url: [("q", 0, RECORDS), ("r", 0, RECORDS)] for url in (a, b)}
+    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    assert sorted((row.server, row.queue, row.position, bytes(row.payload)) for row in rows) == [
+        (server, queue, position, payload)
+        for server in "ab"
+        for queue in "qr"
+        for position, payload in enumerate(numbered(queue, 0, RECORDS))
+    ]
+    assert not list((tmp_path / "out").glob(f"{PREFIX}*"))
+
+
+def fill(url: str) -> None:
+    """Append to two queues."""
+    client = client_of(url)
+    for queue in ("q", "r"):
+        client.append(queue, [Run.of(0, numbered(queue, 0, RECORDS))], position=0, create=True)
+    client.close()
+
+
+def left(url: str) -> list[tuple[str, int, int]]:
+    """Return what the log still holds: queue, records, next position."""
+    client = client_of(url)
+    found = [(queue.queue, queue.records, queue.next_position) for queue in client.queues()]
+    client.close()
+    return found
