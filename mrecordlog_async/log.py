@@ -330,7 +330,8 @@ class MultiRecordLog(ReadsQueues):
             raise LogClosedError("the log belongs to another event loop")
         group = admission.groups.get(queue)
         if group is None:
-            self._check_name(queue)
+            if self._queues.get(queue) is None:
+                self._check_name(queue)
             group = admission.open_group(queue)
         admission.room -= size
         future: asyncio.Future[Any] = self._loop.create_future()

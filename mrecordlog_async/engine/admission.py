@@ -177,8 +177,8 @@ class Admission:
     def _put(self, command: Command) -> None:
         if not self._pending:
             self.waiting_since = self._clock()
+            self.wake()
         self._pending.append(command)
-        self.wake()
 
     def _admit(self, call: Append) -> None:
         self._charged_bytes += call.bytes

@@ -66,6 +66,7 @@ class Plan:
     immediate: list[Answer] = field(default_factory=list)
     must_sync: bool = False
     needs_space: bool = False
+    more_table_bytes: int = 0
     duplicates: int = 0
 
 
@@ -81,7 +82,9 @@ def build(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
     """Turn a plan's records into log records: payloads are joined into runs here, on the log's thread."""
     built: list[LogRecord] = []
     for record in records:
-        if type(record) is PlannedRun:
+        if type(record) is PlannedRun and len(record.payloads) == 1:
+            built.append(log_record.Append(record.id, Run.of(record.first_position, record.payloads)))
+        elif type(record) is PlannedRun:
             built += [
                 log_record.Append(record.id, run) for run in split_into_runs(record.first_position, record.payloads)
             ]
@@ -93,8 +96,6 @@ def build(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
 def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
     """Join *payloads* into runs of about `RUN_BYTES`; a larger payload gets one of its own."""
     records = len(payloads)
-    if records == 1:
-        return [Run.of(first_position, payloads)]
     ends = list(accumulate(map(OFFSET_BYTES.__add__, map(len, payloads)), initial=0))
     runs = []
     start = 0
@@ -118,6 +119,10 @@ class _View:
         self.next = queue.next if queue else 0
         self.planned: list[PlannedRun] = []
         self.touched = queue is None
+
+
+_UNSEEN = _View(None, 0)
+"""Stands for a queue that no command of the batch has named yet."""
 
 
 class _Planner:
@@ -204,6 +209,7 @@ class _Planner:
             self._queue_count += 1
             self._views[call.queue] = _View(None, queue_id)
             self.plan.records.append(log_record.Create(queue_id, call.queue))
+            self.plan.more_table_bytes += log_record.entry_bytes(call.queue)
             self.plan.answers.append(Answer(call, True))
             self.plan.needs_space = self.plan.must_sync = True
 
@@ -220,14 +226,14 @@ class _Planner:
 
     def _find(self, name: str) -> _View | None:
         """Return the queue as planned so far, None where there is none of this name."""
-        try:
-            return self._views[name]
-        except KeyError:
-            queue = self._queues.get(name)
-            view = _View(queue, queue.id) if queue is not None else None
-            if view is not None:
-                self._views[name] = view
+        view = self._views.get(name, _UNSEEN)
+        if view is not _UNSEEN:
             return view
+        queue = self._queues.get(name)
+        if queue is None:
+            return None
+        view = self._views[name] = _View(queue, queue.id)
+        return view
 
     def _store(self, view: _View, first: int, payloads: Sequence[bytes]) -> None:
         if view.start == 0 == view.next:

@@ -62,6 +62,8 @@ class AppendGroup(Command):
 
     def withdrawn(self) -> bool:
         """Let go of the records whose callers gave up; whether none is left."""
+        if len(self.futures) == 1:
+            return self.futures[0].done()
         if any(map(asyncio.Future.done, self.futures)):
             pairs = zip(self.payloads, self.futures, strict=True)
             waiting = [(payload, future) for payload, future in pairs if not future.done()]
@@ -72,6 +74,10 @@ class AppendGroup(Command):
     def acknowledge(self, value: object) -> None:
         """Answer each caller with a position, counted from *value*."""
         assert isinstance(value, int)
+        if len(self.futures) == 1:
+            if not self.futures[0].done():
+                self.futures[0].set_result(value)
+            return
         for future, position in zip(self.futures, count(value)):  # count has no end
             try:  # noqa: SIM105  # a with statement for each record would cost more than the answer
                 future.set_result(position)

@@ -31,12 +31,10 @@ from mrecordlog_async.format.frame import (
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, encode_closed
 from mrecordlog_async.format.record import (
     Commit,
-    Create,
     LogRecord,
     encode_commit,
     encode_record,
     encode_table,
-    entry_bytes,
 )
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import KIB, MIB
@@ -132,7 +130,7 @@ class Journal:
         buffers, end = self._encode(encoded, order.oldest_segment)
         rolled = order.may_roll and self._is_full(end)
         if order.needs_space:
-            self.prepare_spare(sum(entry_bytes(record.name) for record in records if type(record) is Create))
+            self.prepare_spare(order.more_table_bytes)
         if rolled:
             self.roll(order.oldest_segment)
             buffers, end = self._encode(encoded, order.oldest_segment)

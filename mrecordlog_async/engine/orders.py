@@ -18,7 +18,8 @@ class Order:
     """A batch for the journal.
 
     oldest_segment: the oldest one with anything live, None for none. sync: wait for the medium. needs_space: it holds
-    appends or creates, which must leave the reserve alone. may_roll: False once that was refused.
+    appends or creates, which must leave the reserve alone. may_roll: False once that was refused. more_table_bytes:
+    what its creates add to the table of queues.
     """
 
     records: Sequence[LogRecord | PlannedRun]
@@ -26,6 +27,7 @@ class Order:
     sync: bool
     needs_space: bool
     may_roll: bool = True
+    more_table_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.orders import FatalError, Order, Receipt
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
-from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError
+from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError, RecordLogError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.release import release_memory, worth_releasing
@@ -151,7 +151,8 @@ class Writer:
         sync = self._policy.syncs_each_batch or batch.must_sync
         oldest = self._queues.pins.oldest()
         receipt = await self._thread.call(
-            journal.commit, Order(batch.records, oldest, sync, batch.needs_space, may_roll)
+            journal.commit,
+            Order(batch.records, oldest, sync, batch.needs_space, may_roll, batch.more_table_bytes),
         )
         self._timers.last_batch = self._loop.time()
         self._marked = False
@@ -162,26 +163,31 @@ class Writer:
     def _acknowledge(self, batch: Plan, receipt: Receipt | None) -> None:
         """Fold what was stored into memory, then answer: in this order, so that a caller finds what it was told."""
         dropped = self._apply(receipt) if receipt is not None else iter(())
-        for answer in batch.answers:
-            if answer.counts:
-                answer.command.acknowledge(next(dropped))
+        for command, value, error, counts in batch.answers:
+            if error is not None:
+                self._tell(command, error)
             else:
-                self._settle([answer])
+                command.acknowledge(next(dropped) if counts else value)
 
     def _apply(self, receipt: Receipt) -> Iterator[int]:
         """Apply log records; return what each truncate and delete dropped."""
+        apply, counters, segment = self._queues.apply, self._counters, receipt.segment
         dropped = []
         touched = set()
         held = self._queues.memory_bytes
+        records = size = 0
         for record in receipt.records:
-            count = self._queues.apply(receipt.segment, record)
+            count = apply(segment, record)
             touched.add(record.id)
             if type(record) is log_record.Append:
-                self._counters.appended_records += record.run.records
-                self._counters.appended_bytes += len(record.run.payload)
+                records += record.run.records
+                size += len(record.run.payload)
             elif type(record) is not log_record.Create:
-                self._counters.truncated_records += count
+                counters.truncated_records += count
                 dropped.append(count)
+        counters.appended_records += records
+        counters.appended_bytes += size
+        counters.commit_records.observe(records or len(receipt.records))
         self._freed_bytes += max(held - self._queues.memory_bytes, 0)
         self._on_applied(touched)
         return iter(dropped)
@@ -191,8 +197,11 @@ class Writer:
             if error is None:
                 command.acknowledge(value)
             else:
-                command.refuse(error)
-                self._counters.refused_past += isinstance(error, PositionInPastError)
+                self._tell(command, error)
+
+    def _tell(self, command: Command, error: RecordLogError) -> None:
+        command.refuse(error)
+        self._counters.refused_past += isinstance(error, PositionInPastError)
 
     def _refuse(self, commands: list[Command], refusal: OSError | LogFullError) -> None:
         """Tell *commands* that nothing of them was written."""
@@ -296,7 +305,6 @@ class Writer:
         counters.rolls += receipt.rolled
         counters.commit_seconds.observe(receipt.seconds)
         counters.commit_bytes.observe(receipt.written_bytes)
-        counters.commit_records.observe(sum(map(_records_in, receipt.records)))
         if receipt.synced:
             counters.syncs += 1
             counters.sync_seconds.observe(receipt.sync_seconds)
@@ -353,7 +361,3 @@ class Writer:
         """Run *work* on the log's thread: what is not the commit, and so may take the longer way."""
         hop: Callable[..., Awaitable[T]] = wrap(work)
         return await hop(*arguments, executor=self._thread)
-
-
-def _records_in(record: log_record.LogRecord) -> int:
-    return record.run.records if type(record) is log_record.Append else 1
