@@ -209,10 +209,12 @@ class FetchRequest(Request, frozen=True):
     """Answered with a QUEUE entry and BLOCKs for each range, in this order (see `wire`).
 
     404 where a queue is missing or re-created, 410 with first_position where records of a range are truncated, 409 with
-    next_position where a range ends behind what the queue gave away; then nothing is sent.
+    next_position where a range ends behind what the queue gave away; then nothing is sent. payload: false for positions
+    alone, POSITIONS entries in place of the BLOCKs.
     """
 
     ranges: list[FetchRange]
+    payload: bool = True
 
 
 # Truncate.

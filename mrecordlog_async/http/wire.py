@@ -12,6 +12,7 @@ A stream is a preamble, then entries, the last of them a TRAILER; everything is 
     1 QUEUE    name bytes      queue id          0                0                name in UTF-8
     2 BLOCK    records n ≥ 1   first position    payload bytes    0                n+1 offsets as int32, payload
     3 TRAILER  queues          blocks            records          payload bytes    none
+    4 POSITIONS records n ≥ 1  first position    0                0                none
 
 1. A QUEUE says whose the following BLOCKs are. In an answer to `/v1/fetch` there is one for each range, in the order of
    the request, also where the range is empty. The queue id is the queue's incarnation, which never comes back; in
@@ -19,7 +20,10 @@ A stream is a preamble, then entries, the last of them a TRAILER; everything is 
 2. A BLOCK holds consecutive positions: first position … first position + n - 1. A gap begins a new block. Offsets begin
    with 0, never go down and end with payload bytes, which is below 2 GiB.
 3. The TRAILER counts what came before it. A stream without one was cut short: nothing of it may be taken for complete.
-4. A kind or version not listed here is an error.
+4. POSITIONS is a BLOCK without its body: which n records are there, not what they hold. Runs that follow each other
+   may share one. It stands in answers to `/v1/fetch` with `"payload": false`, which have no BLOCKs; everywhere else it
+   is an error. The TRAILER counts it as a block of 0 payload bytes.
+5. A kind or version not listed here is an error.
 
 Entries start at multiples of 8 bytes, so in an aligned buffer offsets are aligned too.
 """
@@ -37,7 +41,7 @@ CONTENT_TYPE = "application/vnd.mrecordlog.runs"
 
 PREAMBLE = b"mrlruns\x01"
 ENTRY = Struct("<IIQQQ")
-QUEUE, BLOCK, TRAILER = 1, 2, 3
+QUEUE, BLOCK, TRAILER, POSITIONS = 1, 2, 3, 4
 
 NAME_BYTES_MAX = 65_535
 PAYLOAD_BYTES_MAX = 2**31 - 1
@@ -52,7 +56,8 @@ class WireError(ValueError):
 class Block(NamedTuple):
     """A run as it was received: views into the buffer, nothing copied.
 
-    offsets: records + 1 int32, little endian. payload: the payloads back to back.
+    offsets: records + 1 int32, little endian. payload: the payloads back to back. Both are empty where only positions
+    were asked for.
     """
 
     queue: str
@@ -69,6 +74,7 @@ class Block(NamedTuple):
 
     def run(self) -> Run:
         """Copy it into a run of its own, which does not keep the buffer alive."""
+        assert self.offsets, "positions without payloads are no run"
         return Run(self.first_position, bytes(self.offsets), bytes(self.payload))
 
 
@@ -99,8 +105,7 @@ def encode(parts: Iterable[QueueRuns]) -> list[bytes]:
     for queue, queue_id, runs in parts:
         queues += 1
         blocks += len(runs)
-        name = queue.encode()
-        buffers += (ENTRY.pack(QUEUE, len(name), queue_id, 0, 0), name, bytes(-len(name) % 8))
+        buffers += _queue_entry(queue, queue_id)
         for first_position, offsets, payload in runs:
             count, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
             records += count
@@ -111,6 +116,40 @@ def encode(parts: Iterable[QueueRuns]) -> list[bytes]:
                 buffers.append(bytes(padding))
     buffers.append(ENTRY.pack(TRAILER, queues, blocks, records, payload_bytes))
     return buffers
+
+
+def encode_positions(parts: Iterable[QueueRuns]) -> list[bytes]:
+    """Return the buffers of a stream with POSITIONS for BLOCKs: 32 bytes a stretch, whatever the payloads hold."""
+    buffers = [PREAMBLE]
+    queues = blocks = records = 0
+    for queue, queue_id, runs in parts:
+        queues += 1
+        buffers += _queue_entry(queue, queue_id)
+        for first_position, count in _stretches(runs):
+            blocks += 1
+            records += count
+            buffers.append(ENTRY.pack(POSITIONS, count, first_position, 0, 0))
+    buffers.append(ENTRY.pack(TRAILER, queues, blocks, records, 0))
+    return buffers
+
+
+def _queue_entry(queue: str, queue_id: int) -> tuple[bytes, bytes, bytes]:
+    name = queue.encode()
+    return ENTRY.pack(QUEUE, len(name), queue_id, 0, 0), name, bytes(-len(name) % 8)
+
+
+def _stretches(runs: Iterable[Run]) -> Iterator[tuple[int, int]]:
+    """Yield first position and number of records; runs that follow each other are one stretch, up to `RECORDS_MAX`."""
+    first = count = 0
+    for run in runs:
+        if count and (run.first_position != first + count or count + run.records > RECORDS_MAX):
+            yield first, count
+            count = 0
+        if not count:
+            first = run.first_position
+        count += run.records
+    if count:
+        yield first, count
 
 
 def gather(buffers: Iterable[bytes], piece_bytes: int) -> Iterator[bytes]:
@@ -140,10 +179,11 @@ class Decoder:
     """Takes a stream piece by piece: ask `wanted`, hand `take` exactly that many bytes, repeat until it is `done`.
 
     It does no I/O, so it serves blocking sockets, asyncio and whole buffers alike. Anything that is not a whole stream
-    raises WireError.
+    raises WireError. positions: payloads were not asked for, so POSITIONS are due instead of BLOCKs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, positions: bool = False) -> None:
+        self._positions = positions
         self.wanted = len(PREAMBLE)
         self.totals = Totals()
         self.done = False
@@ -159,8 +199,7 @@ class Decoder:
             self._take_preamble(data)
             return None
         if self._entry is None:
-            self._take_entry(ENTRY.unpack(data))
-            return None
+            return self._take_entry(ENTRY.unpack(data))
         entry, self._entry = self._entry, None
         self.wanted = ENTRY.size
         if entry[0] == QUEUE:
@@ -174,16 +213,20 @@ class Decoder:
         self._begun = True
         self.wanted = ENTRY.size
 
-    def _take_entry(self, entry: tuple[int, int, int, int, int]) -> None:
+    def _take_entry(self, entry: tuple[int, int, int, int, int]) -> Block | None:
         kind, small, first, second, third = entry
+        block_fits = 0 < small <= RECORDS_MAX and second <= PAYLOAD_BYTES_MAX and self.queue is not None
         if kind == QUEUE and small <= NAME_BYTES_MAX:
             self._expect(entry, small)
-        elif kind == BLOCK and 0 < small <= RECORDS_MAX and second <= PAYLOAD_BYTES_MAX and self.queue is not None:
+        elif kind == BLOCK and block_fits and not self._positions:
             self._expect(entry, (small + 1) * OFFSET_BYTES + second)
+        elif kind == POSITIONS and block_fits and self._positions and not second:
+            return self._block(small, first, memoryview(b""), memoryview(b""))
         elif kind == TRAILER:
             self._take_trailer(Totals(small, first, second, third))
         else:
             raise WireError(f"kind {kind} with {small} and {second} is no entry that may stand here")
+        return None
 
     def _expect(self, entry: tuple[int, int, int, int, int], body_bytes: int) -> None:
         """Go on to the body of *entry*, or finish it at once where there is none."""
@@ -206,10 +249,13 @@ class Decoder:
         offsets = body[:end]
         if int.from_bytes(offsets[:4], "little") or int.from_bytes(offsets[-4:], "little") != payload_bytes:
             raise WireError("the offsets of a block do not fit its payload")
+        return self._block(records, first_position, offsets, body[end : end + payload_bytes])
+
+    def _block(self, records: int, first_position: int, offsets: memoryview, payload: memoryview) -> Block:
         queues, blocks, all_records, all_bytes = self.totals
-        self.totals = Totals(queues, blocks + 1, all_records + records, all_bytes + payload_bytes)
+        self.totals = Totals(queues, blocks + 1, all_records + records, all_bytes + len(payload))
         assert self.queue is not None, "checked when the entry was read"
-        return Block(*self.queue, first_position, records, offsets, body[end : end + payload_bytes])
+        return Block(*self.queue, first_position, records, offsets, payload)
 
     def _take_trailer(self, totals: Totals) -> None:
         if totals != self.totals:
@@ -218,7 +264,7 @@ class Decoder:
         self.wanted = 0
 
 
-def decode(data: bytes | bytearray | memoryview) -> Iterator[Block]:
+def decode(data: bytes | bytearray | memoryview, *, positions: bool = False) -> Iterator[Block]:
     """Yield the blocks of a whole stream as views into *data*."""
     view = memoryview(data)
     offset = 0
@@ -228,14 +274,14 @@ def decode(data: bytes | bytearray | memoryview) -> Iterator[Block]:
         offset += size
         return view[offset - size : offset]
 
-    yield from read_blocks(read)
+    yield from read_blocks(read, positions=positions)
     if offset != len(view):
         raise WireError(f"{len(view) - offset} bytes follow the trailer")
 
 
-def read_blocks(read: Callable[[int], bytes | bytearray | memoryview]) -> Iterator[Block]:
+def read_blocks(read: Callable[[int], bytes | bytearray | memoryview], *, positions: bool = False) -> Iterator[Block]:
     """Yield the blocks of a stream as *read(size)* delivers them, which returns fewer bytes only at its end."""
-    decoder = Decoder()
+    decoder = Decoder(positions=positions)
     while not decoder.done:
         block = decoder.take(read(decoder.wanted))
         if block is not None:

@@ -1,7 +1,7 @@
 """Runs to Arrow RecordBatches, and RecordBatches to runs. Buffers are wrapped, cut and joined; no record is touched.
 
 A block of the wire is an Arrow BinaryArray already: int32 offsets and payloads. Reading wraps it. Small blocks are
-joined, because a RecordBatch has a fixed cost in Spark; a large one travels alone.
+joined, because a RecordBatch has a fixed cost in Spark; a large one travels alone. Blocks of positions only are cut.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -55,7 +56,7 @@ def record_batches(server: str, blocks: Iterable[Block], *, payload: bool = True
     """Yield *blocks* as RecordBatches of `READ_SCHEMA`, or of `POSITIONS_SCHEMA` without *payload*."""
     gathered: list[Block] = []
     records = size = 0
-    for block in blocks:
+    for block in chain.from_iterable(map(_pieces, blocks)):
         if gathered and size + len(block.payload) > BATCH_BYTES:
             yield _record_batch(server, gathered, payload)
             gathered, records, size = [], 0, 0
@@ -67,6 +68,16 @@ def record_batches(server: str, blocks: Iterable[Block], *, payload: bool = True
             gathered, records, size = [], 0, 0
     if gathered:
         yield _record_batch(server, gathered, payload)
+
+
+def _pieces(block: Block) -> Iterable[Block]:
+    """Cut a long block of positions only."""
+    if block.offsets or block.records <= BATCH_RECORDS:
+        return (block,)
+    return (
+        block._replace(first_position=first, records=min(block.next_position - first, BATCH_RECORDS))
+        for first in range(block.first_position, block.next_position, BATCH_RECORDS)
+    )
 
 
 def _record_batch(server: str, blocks: list[Block], payload: bool) -> pa.RecordBatch:

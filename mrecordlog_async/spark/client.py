@@ -141,14 +141,16 @@ class ServiceClient:
 
     # Reading.
 
-    def fetch(self, partition: Partition) -> Iterator[Block]:
-        """Yield the blocks of a partition, each checked against the plan. ShortAnswerError if anything is missing."""
+    def fetch(self, partition: Partition, *, payload: bool = True) -> Iterator[Block]:
+        """Yield the blocks of a partition, each checked against the plan. ShortAnswerError if anything is missing.
+
+        payload: False for blocks that name positions and hold nothing, which is all that travels then.
+        """
         ranges = [{"queue": each.queue, "id": each.id, "start": each.lo, "stop": each.hi} for each in partition.ranges]
-        response = self._ask(
-            "POST", "/v1/fetch", json.dumps({"ranges": ranges}).encode(), {"Accept": CONTENT_TYPE, **_JSON}
-        )
+        request: dict[str, Any] = {"ranges": ranges} if payload else {"ranges": ranges, "payload": False}
+        response = self._ask("POST", "/v1/fetch", json.dumps(request).encode(), {"Accept": CONTENT_TYPE, **_JSON})
         try:
-            yield from verified(_blocks(response), partition.ranges)
+            yield from verified(_blocks(response, positions=not payload), partition.ranges)
         except (OSError, http.client.HTTPException, WireError) as error:
             raise ShortAnswerError(f"server {self.server.name!r} broke off its answer: {error}") from error
         finally:
@@ -274,9 +276,9 @@ def verified(blocks: Iterable[Block], ranges: Sequence[Range]) -> Iterator[Block
         raise ShortAnswerError(f"the answer ended {left} records early")
 
 
-def _blocks(response: http.client.HTTPResponse) -> Iterator[Block]:
+def _blocks(response: http.client.HTTPResponse, *, positions: bool) -> Iterator[Block]:
     """Decode an answer as it comes; each block owns the buffer that it was received in."""
-    decoder = Decoder()
+    decoder = Decoder(positions=positions)
     while not decoder.done:
         block = decoder.take(_read_exactly(response, decoder.wanted))
         if block is not None:

@@ -113,6 +113,8 @@ class Fleet:
                 piece for start, plan in zip(asked, plans, strict=True) for piece in self._pieces(server, start, plan)
             ]
         options = self.options
+        if not options.payload:  # then bytes are not read, and cost a task nothing
+            ranges = {server: [piece._replace(bytes=0) for piece in pieces] for server, pieces in ranges.items()}
         every = [piece for pieces in ranges.values() for piece in pieces]
         size = partition_size(every, options.partitions_min, options.records_per_partition, os.cpu_count() or 1)
         return [partition for server, pieces in ranges.items() for partition in pack(server, pieces, size)]

@@ -127,7 +127,7 @@ def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iter
     """Fetch a partition and yield its rows."""
     client = fleet.client(partition.server)
     try:
-        blocks: Iterable[Block] = client.fetch(partition)
+        blocks: Iterable[Block] = client.fetch(partition, payload=payload)
         yield from record_batches(partition.server, blocks, payload=payload)
     finally:
         client.close()

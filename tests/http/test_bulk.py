@@ -108,6 +108,18 @@ async def test_fetch_answers_many_ranges_in_order(served: Served) -> None:
     assert blocks == [("r", Run.of(7, [b"z"])), ("q", Run.of(1, [b"b", b"c"]))]
 
 
+async def test_fetch_without_payload_answers_positions(served: Served) -> None:
+    """What is there, gaps included, in a few bytes; every range has its queue entry as before."""
+    await served.log.create_queue("r")
+    await served.log.append_records("q", None, [bytes(10_000)] * 10)
+    await served.log.append_records("q", 90, [bytes(10_000)] * 5)
+    ranges = [{"queue": "q", "start": 3, "stop": 93}, {"queue": "r", "start": 0, "stop": 0}]
+    answer = await served.call("POST", "/v1/fetch", {"ranges": ranges, "payload": False})
+    blocks = list(wire.decode(answer.body, positions=True))
+    assert [(block.queue, block.first_position, block.records) for block in blocks] == [("q", 3, 7), ("q", 90, 3)]
+    assert len(answer.body) < 300
+
+
 @pytest.mark.parametrize(
     ("change", "status", "code", "fact"),
     [

@@ -52,6 +52,19 @@ def test_positions_alone() -> None:
     assert rows_of(found) == [("s", "q", 7), ("s", "q", 8)]
 
 
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2**62), st.integers(1, 40)), max_size=12))
+def test_every_position_is_a_row(parts: list[tuple[str, int, int]]) -> None:
+    """Blocks without payloads are joined and cut at will; the rows are the same."""
+    empty = memoryview(b"")
+    sent = [Block(queue, 1, first, records, empty, empty) for queue, first, records in parts]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BATCH_RECORDS", 16)
+        found = list(record_batches("s", sent, payload=False))
+    assert rows_of(found) == [("s", queue, first + n) for queue, first, records in parts for n in range(records)]
+    assert all(batch.num_rows < 16 + 16 and batch.schema == blocks.POSITIONS_SCHEMA for batch in found)
+
+
 def test_long_stretches_are_counted_in_c() -> None:
     """Above the threshold positions come from pyarrow; they are the same."""
     records = blocks.RAMP_RECORDS_MIN + 5

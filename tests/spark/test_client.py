@@ -85,6 +85,8 @@ def test_fetch_and_truncate(service: ThreadedService) -> None:
         partition = Partition("s", (Range("a/b ü", queue_id, 2, 5, 3, 9),))
         runs = [block.run() for block in client.fetch(partition)]
         assert [record for run in runs for record in run.each()] == [(at, f"q:{at}".encode()) for at in (2, 3, 4)]
+        (block,) = client.fetch(partition, payload=False)
+        assert (block.queue, block.first_position, block.records, len(block.payload)) == ("a/b ü", 2, 3, 0)
         answers = client.truncate({"a/b ü": [queue_id, 4], "gone": [1, 4]})
         assert [(answer.status, answer.dropped) for answer in answers] == [("ok", 5), ("missing", 0)]
         with pytest.raises(ServiceError) as refused:

@@ -38,7 +38,9 @@ async def fetch_many(service: Service, request: web.Request) -> web.StreamRespon
     """Many ranges in one stream of runs; all are checked before the first byte."""
     check_query(request, ())
     body = await service.bodies.receive(request, JSON_BODY_BYTES)
-    buffers = wire.encode(fetch(service.log, _fetch_decoder.decode(body).ranges))
+    asked = _fetch_decoder.decode(body)
+    parts = fetch(service.log, asked.ranges)
+    buffers = wire.encode(parts) if asked.payload else wire.encode_positions(parts)
     response = web.StreamResponse()
     response.content_type = wire.CONTENT_TYPE
     response.content_length = sum(map(len, buffers))
