@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mrecordlog_async.cli.exits import UsageError
+from mrecordlog_async.cli.spark_job import run_job
 from mrecordlog_async.spark.arguments import add_drain_arguments
 
 
@@ -21,9 +21,5 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Drain until everything is stored, or for ever with --every."""
     from mrecordlog_async.spark import drain
-    from mrecordlog_async.spark.guards import RefusedError
 
-    try:
-        return drain.run(arguments)
-    except RefusedError as error:
-        raise UsageError(str(error)) from None
+    return run_job(drain.run, arguments)

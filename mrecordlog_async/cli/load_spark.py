@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mrecordlog_async.cli.exits import UsageError
+from mrecordlog_async.cli.spark_job import run_job
 from mrecordlog_async.spark.arguments import add_load_arguments
 
 
@@ -21,9 +21,5 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Load the files."""
     from mrecordlog_async.spark import load
-    from mrecordlog_async.spark.guards import RefusedError
 
-    try:
-        return load.run(arguments)
-    except RefusedError as error:
-        raise UsageError(str(error)) from None
+    return run_job(load.run, arguments)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from mrecordlog_async.cli.main import build_parser, main
+from mrecordlog_async.spark import drain, load
 from mrecordlog_async.spark.drain import job_of
-from mrecordlog_async.spark.guards import DrainJob
+from mrecordlog_async.spark.guards import DrainJob, RefusedError
 
 WHERE = ["--output", "/lake/out/", "--checkpoint", "/lake/checkpoint"]
 
@@ -57,3 +60,24 @@ def test_what_makes_no_sense_is_refused(extra: list[str], capsys: pytest.Capture
         main(["drain", "--server", "http://h:1", *WHERE, *extra])
     assert ended.value.code == 2
     assert "drain" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("job", "line"),
+    [
+        (drain, ["drain", "--server", "http://h:1", *WHERE]),
+        (load, ["load-parquet", "/lake/out", "--url", "http://h:1"]),
+    ],
+    ids=["drain", "load-parquet"],
+)
+def test_what_a_job_refuses_is_wrong_usage(
+    job: ModuleType, line: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both jobs say why on standard error, and a script sees it from the exit code."""
+
+    def refuse(arguments: Namespace) -> int:
+        raise RefusedError("the log would lose records")
+
+    monkeypatch.setattr(job, "run", refuse)
+    assert main(line) == 2
+    assert capsys.readouterr().err == "mrecordlog: the log would lose records\n"
