@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections import deque
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
@@ -137,16 +134,3 @@ def test_adopted_queue_counts_what_both_halves_hold() -> None:
     assert queue.live_bytes() == 14
     assert queue.segments() == [1, 2]
     assert last.pins.oldest() == 1
-
-
-def test_retained_runs_are_nothing_to_the_cycle_collector() -> None:
-    """What is retained costs a collection next to nothing: exact tuples of bytes, which it stops looking at."""
-    queue = Queue(1, "q", SegmentPins())
-    queue.append(0, Run.of(0, [bytes(KEPT_BYTES)]))
-    queue.append(0, Run.of(1, [b"small"]))
-    gc.collect()
-    stored = [item for held in gc.get_referents(queue) if isinstance(held, (deque, list)) for item in held]
-    retained = [item for item in stored if isinstance(item, tuple)]
-    assert len(retained) == 2
-    assert not any(map(gc.is_tracked, retained))
-    assert [record.payload for run in queue.runs(None, None) for record in run.each()] == [bytes(KEPT_BYTES), b"small"]

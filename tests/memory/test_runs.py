@@ -1,0 +1,73 @@
+"""Runs by column, against a list of them."""
+
+from __future__ import annotations
+
+import gc
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from mrecordlog_async.memory.runs import MOVED_UP_FROM, NO_RUNS, Runs
+from mrecordlog_async.model import Run
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, 3), st.integers(1, 4)),
+        st.tuples(st.just("append many"), st.just(0), st.integers(1, 2 * MOVED_UP_FROM)),
+        st.tuples(st.just("drop"), st.just(0), st.integers(1, 2 * MOVED_UP_FROM)),
+    ),
+    max_size=20,
+)
+"""What is done, a gap before it, and how many records (one run), runs of one record, or runs to drop."""
+
+
+def a_run(first_position: int, records: int) -> Run:
+    return Run.of(first_position, [b"%d" % position for position in range(records)])
+
+
+@given(steps=steps, start=st.integers(-1, 400), length=st.integers(1, 50))
+def test_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], start: int, length: int) -> None:
+    """Whatever was added and dropped: ends, counts, and the runs with any of the positions asked for."""
+    runs, model, position = Runs(), list[Run](), 0
+    for kind, gap, count in steps:
+        if kind == "drop":
+            for _ in range(min(count, len(model))):
+                assert runs.drop_oldest() == model.pop(0)
+            continue
+        for records in [count] if kind == "append" else [1] * count:
+            model.append(a_run(position + gap, records))
+            runs.append(*model[-1])
+            position = model[-1].next_position
+    assert len(runs) == len(model)
+    assert runs.all() == model
+    assert runs.records() == sum(run.records for run in model)
+    stop = start + length
+    assert runs.between(start, stop) == [
+        run for run in model if run.first_position < stop and start < run.next_position
+    ]
+    if model:
+        assert (runs.oldest(), runs.newest()) == (model[0], model[-1])
+        assert runs.first_position() == model[0].first_position
+    assert not NO_RUNS
+
+
+def test_runs_are_added_behind_runs() -> None:
+    """What was dropped from either stays away."""
+    first, second = Runs(), Runs()
+    for position in range(4):
+        (first if position < 2 else second).append(*a_run(position, 1))
+    first.drop_oldest()
+    second.drop_oldest()
+    first.extend(second)
+    assert first.all() == [a_run(1, 1), a_run(3, 1)]
+
+
+def test_retained_runs_are_nothing_to_the_cycle_collector() -> None:
+    """A thousand more runs are not one object more for it to visit."""
+    runs = Runs()
+    runs.append(*a_run(0, 1))
+    gc.collect()
+    before = len(gc.get_objects())
+    for position in range(1, 1_001):
+        runs.append(*a_run(position, 1))
+    assert len(gc.get_objects()) - before < 10
