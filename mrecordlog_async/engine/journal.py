@@ -283,6 +283,8 @@ class Journal:
     def _reserve(self, end: int, needs_space: bool) -> None:
         """Get space for a batch up to *end* and the reserve behind it; truncate and delete may live on the reserve."""
         wanted = end + RESERVE_BYTES
+        if wanted <= self._file.reserved_bytes:
+            return
         limit = max(wanted, self.at.table_end + self._segment_bytes + RESERVE_BYTES)
         try:
             if needs_space:
