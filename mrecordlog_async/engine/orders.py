@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mrecordlog_async.engine.batch import PlannedRun
 from mrecordlog_async.format.record import LogRecord
@@ -13,8 +14,7 @@ class FatalError(Exception):
     """A write to the segment or a sync failed; the OSError is `__cause__`. Asking again proves nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """A batch for the journal.
 
     oldest_segment: the oldest one with anything live, None for none. sync: wait for the medium. needs_space: it holds
@@ -30,8 +30,7 @@ class Order:
     more_table_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What became of an order: the log records as stored, the segment they are in, sizes and times in seconds."""
 
     records: list[LogRecord]
