@@ -6,7 +6,6 @@ A workload that fails ends as a row that says why; the others go on.
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import multiprocessing
 import os
@@ -21,6 +20,7 @@ from typing import Any
 
 from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench, Scale
+from mrecordlog_async.memory.collector import calm_collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,6 @@ WORKLOADS = (
     Workload("mission", "60 MB/s for a minute with a minute retained, truncated behind", "mission"),
 )
 """Every workload, in the order of a run."""
-
-
-GC_OLDER = (20, 100)
-"""Thresholds of the collector's older generations where the first one is set."""
 
 
 def chosen(names: Sequence[str] | None) -> list[Workload]:
@@ -89,8 +85,7 @@ def run_workload(workload: Workload, scale: Scale, place: str) -> list[Row]:
 
     module = importlib.import_module(f"mrecordlog_async.bench.workloads.{workload.module}")
     if scale.gc_threshold is not None:
-        gc.freeze()
-        gc.set_threshold(scale.gc_threshold, *GC_OLDER)
+        calm_collector(scale.gc_threshold)
     function: Callable[[Bench], Awaitable[list[Row]]] = getattr(module, workload.function)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async.cli.exits import UsageError
 from mrecordlog_async.cli.logs import configure
 from mrecordlog_async.cli.settings import add_settings, gather
+from mrecordlog_async.memory.collector import calm_collector
 from mrecordlog_async.options import Limits
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         _service_options(values),
         _log_options(values),
     )
+    calm_collector()
     try:
         with asyncio.Runner(loop_factory=new_event_loop()) as runner:
             return runner.run(serve(settings, on_listening=_say_address))
