@@ -1,7 +1,8 @@
 """A gap: acknowledged bytes that are no whole batch, and what of them can still be read.
 
-Frames are checked one by one, so those that are unharmed still make log records where they follow each other. Of a
-record that is lost, its head may still tell which positions it held.
+Frames are checked one by one, so those that are unharmed still make log records where they follow each other without
+a byte between: a valid frame alone does not say which record it is part of. Of a record that is lost, its head may
+still tell which positions it held.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mrecordlog_async.format.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST, MIDDLE, Frame
+from mrecordlog_async.format.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST, MIDDLE, Frame, block_left
 from mrecordlog_async.format.record import (
     APPEND,
     QUEUES,
@@ -42,7 +43,7 @@ class Gap:
     """Acknowledged bytes offset … end - 1 that are no whole batches, and what of them could still be read.
 
     first_batch, last_batch: the numbers of the batches in it, None where not known. tables: the segment's table, if it
-    lay in here unharmed.
+    lay in here unharmed. found: log records, and what is known of lost ones, in the order of the log.
     """
 
     offset: int
@@ -50,14 +51,23 @@ class Gap:
     reason: str
     first_batch: int | None = None
     last_batch: int | None = None
-    records: list[LogRecord] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    lost: list[LostRun] = field(default_factory=list)
+    found: list[LogRecord | LostRun] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
         """Return how long it is."""
         return self.end - self.offset
+
+    @property
+    def records(self) -> list[LogRecord]:
+        """Return the log records that could be read."""
+        return [item for item in self.found if not isinstance(item, LostRun)]
+
+    @property
+    def lost(self) -> list[LostRun]:
+        """Return what is known of appends that could not."""
+        return [item for item in self.found if isinstance(item, LostRun)]
 
 
 class Joiner:
@@ -66,6 +76,7 @@ class Joiner:
     def __init__(self, gap: Gap) -> None:
         self._gap = gap
         self._parts: list[bytes] = []
+        self._due = 0  # where the next part must begin
 
     def add(self, frame: Frame) -> int | None:
         """Take a valid frame; return the number of the batch that it commits, if it does."""
@@ -76,11 +87,15 @@ class Joiner:
                 return self._take(bytes(frame.payload))
             self._parts = [bytes(frame.payload)]
         elif kind in (MIDDLE, LAST) and self._parts:
+            if frame.offset != self._due:
+                self.interrupt()  # it ends another record, whose beginning is lost with the end of this one
+                return None
             self._parts.append(bytes(frame.payload))
             if kind == LAST:
                 body = b"".join(self._parts)
                 self._parts = []
                 return self._take(body)
+        self._due = _behind(frame.end)
         return None
 
     def interrupt(self) -> None:
@@ -107,7 +122,7 @@ class Joiner:
             return None
         if type(record) is Commit:
             return record.batch
-        self._gap.records.append(record)  # type: ignore[arg-type]  # a record that is no Commit; mypy keeps the union
+        self._gap.found.append(record)  # type: ignore[arg-type]  # a record that is no Commit; mypy keeps the union
         return None
 
     def _note_head(self, body: bytes, certain: bool) -> None:
@@ -115,4 +130,10 @@ class Joiner:
             return
         kind, queue_id, first_position, records, first_offset = _APPEND_HEAD.unpack_from(body)
         if kind == APPEND and 1 <= records <= RUN_RECORDS_MAX and first_offset == 0:
-            self._gap.lost.append(LostRun(queue_id, first_position, records, certain))
+            self._gap.found.append(LostRun(queue_id, first_position, records, certain))
+
+
+def _behind(end: int) -> int:
+    """Return where the frame behind one that ends at *end* begins: a block's last bytes may be padding."""
+    left = block_left(end)
+    return end if left >= FRAME_HEADER_BYTES else end + left

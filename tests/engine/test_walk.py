@@ -12,7 +12,7 @@ from mrecordlog_async import MultiRecordLog, PersistPolicy
 from mrecordlog_async.engine.gap import Gap
 from mrecordlog_async.engine.layout import read_layout
 from mrecordlog_async.engine.walk import SegmentWalk
-from mrecordlog_async.format.frame import FIRST, LAST
+from mrecordlog_async.format.frame import BLOCK_BYTES, FIRST, FRAME_HEADER_BYTES, LAST
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Append, Table
 from mrecordlog_async.storage.filesystem import OsFileSystem
@@ -154,3 +154,25 @@ def test_many_frames_of_a_record_are_joined_again(directory: Path) -> None:
     damage.flip_byte(path, find(path, b"abc" * 20))
     (gap,) = gaps(directory)
     assert [record.run.payload for record in gap.records if type(record) is Append] == [large]
+
+
+def test_frames_of_two_records_are_never_joined_into_one(directory: Path) -> None:
+    """A block of zeros that took the end of one record and the beginning of the next makes no third one."""
+    head_bytes, last_bytes = 29, 10_000  # of an append of one record; what of each lies in its LAST frame
+
+    def payload(byte: bytes, offset: int) -> bytes:
+        first_bytes = BLOCK_BYTES - offset % BLOCK_BYTES - FRAME_HEADER_BYTES
+        return byte * (first_bytes + last_bytes - head_bytes)
+
+    async def fill(log: MultiRecordLog) -> None:
+        first = payload(b"a", damage.batch_ends(directory / SEGMENT)[-1])
+        second = payload(b"b", FRAME_HEADER_BYTES + last_bytes)
+        await log.append_records("q", None, [first, second])
+
+    path = build(directory, fill)
+    large = [(kind, len(body)) for _, _, kind, body in damage.frames(path) if kind in (FIRST, LAST)]
+    assert large[1] == large[3] == (LAST, last_bytes)
+    damage.zero(path, BLOCK_BYTES, BLOCK_BYTES)
+    (gap,) = gaps(directory)
+    assert [record for record in gap.records if type(record) is Append] == []
+    assert [(lost.first_position, lost.certain) for lost in gap.lost] == [(0, True)]
