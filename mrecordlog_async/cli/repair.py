@@ -4,8 +4,10 @@ First look, then act: without --apply nothing is written. Every record that can 
 what is lost is named, queue by queue. With --apply a new directory is made beside the damaged one (DIRECTORY.repaired,
 or --to), whole or not at all. The damaged directory is never touched: move it away yourself once you have looked.
 
-Lost batches may have held truncates and deletes, so records that were truncated by them are there again. The queues of
-the new log count as new ones: readers that keep positions, such as a Spark checkpoint, must start anew.
+Lost batches may have held truncates and deletes, so records that were truncated by them are there again, and a queue
+that nothing behind the last damage names may have been deleted; the report says which. Records of a queue whose name is
+lost go to lost-and-found-ID, never to another queue. The queues of the new log count as new ones: readers that keep
+positions, such as a Spark checkpoint, must start anew.
 
 Exit code: 0 if there is nothing to repair or the new log was written, 3 if there is damage to repair.
 
@@ -35,6 +37,10 @@ from mrecordlog_async.storage.filesystem import OsFileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME
 
 REPAIRED_SUFFIX = ".repaired"
+MAYBE_GONE = """\
+may be gone: nothing behind the last damage names the queue, so lost batches may have deleted it, or deleted it and made
+a new one of its name
+"""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -90,7 +96,11 @@ def _lock(files: OsFileSystem, directory: str) -> int | None:
 
 
 async def _write(target: str, queues: list[SalvagedQueue], segment_bytes: int) -> None:
-    copies = (QueueCopy(queue.name, queue.start, queue.readable_next, queue.live_runs()) for queue in queues)
+    copies = (
+        QueueCopy(queue.name, queue.start, queue.readable_next, queue.live_runs())
+        for queue in queues
+        if queue.records or not queue.name_lost  # neither name nor record: nothing is left of it
+    )
     async with new_log(target, segment_bytes) as log:
         await copy_queues(log, copies)
 
@@ -103,6 +113,9 @@ def _facts(found: Salvage, written_to: str | None) -> dict[str, object]:
         "queues": [
             {
                 "queue": queue.name,
+                "id": queue.id,
+                "name_lost": queue.name_lost,
+                "maybe_gone": queue.maybe_gone,
                 "first_position": queue.start,
                 "next_position": queue.readable_next,
                 "records": queue.records,
@@ -123,6 +136,8 @@ def _lines(found: Salvage, directory: str, target: str, written: bool) -> Iterat
         return
     for queue in found.queues:
         yield _queue_line(queue) + "\n"
+    if any(queue.maybe_gone for queue in found.queues):
+        yield MAYBE_GONE
     if written:
         yield f"written to {target}; {directory} is as it was\n"
     else:
@@ -141,12 +156,17 @@ def describe(damage: Damage) -> str:
 
 
 def _queue_line(queue: SalvagedQueue) -> str:
-    head = f"queue {printable(queue.name)}: {plural(queue.records, 'record')} readable"
+    text = f"queue {printable(queue.name)}: {plural(queue.records, 'record')} readable"
     if not queue.missing:
-        return f"{head}, nothing known to be missing"
-    text = f"{head}, missing position{'s' if _many(queue.missing) else ''} {ranges(queue.missing)}"
-    if queue.readable_next < queue.next:
-        text += f"; the next position goes back from {queue.next} to {queue.readable_next}"
+        text += ", nothing known to be missing"
+    else:
+        text += f", missing position{'s' if _many(queue.missing) else ''} {ranges(queue.missing)}"
+        if queue.readable_next < queue.next:
+            text += f"; the next position goes back from {queue.next} to {queue.readable_next}"
+    if queue.name_lost:
+        text += f"; its name is lost, its id is {queue.id}"
+    if queue.maybe_gone:
+        text += "; may be gone"
     return text
 
 

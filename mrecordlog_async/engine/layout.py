@@ -39,7 +39,10 @@ class Damage:
 
 @dataclass(slots=True)
 class Layout:
-    """What headers and `CLOSED` say of a log's segments."""
+    """What headers and `CLOSED` say of a log's segments.
+
+    was_closed: there is a `CLOSED`, readable or not, so nothing in the log is a torn tail.
+    """
 
     files: FileSystem
     directory: str
@@ -48,8 +51,14 @@ class Layout:
     oldest: int
     headers: dict[int, SegmentHeader]
     closed: Closed | None
+    was_closed: bool
     damage: list[Damage]
-    total_bytes: int = 0
+    total_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Return the number behind the last segment, which may be missing."""
+        return max(self.numbers[-1], self.closed.segment if self.closed is not None else 0) + 1
 
     def walk(self, number: int) -> SegmentWalk:
         """Return the walk over a segment."""
@@ -59,7 +68,7 @@ class Layout:
             number,
             self.log_id,
             self._expected(number),
-            is_last=number == self.numbers[-1],
+            is_last=number == self.numbers[-1] and not self.was_closed,
         )
 
     def _expected(self, number: int) -> Expected | None:
@@ -92,6 +101,7 @@ class Meter:
 def read_layout(files: FileSystem, directory: str, numbers: list[int]) -> Layout:
     """Read all headers and `CLOSED`, whatever of them is damaged."""
     closed, damage = _read_closed(files, directory)
+    was_closed = closed is not None or bool(damage)
     heads, total_bytes = {}, 0
     for number in numbers:
         heads[number], size = _read_head(files, directory, number)
@@ -102,10 +112,11 @@ def read_layout(files: FileSystem, directory: str, numbers: list[int]) -> Layout
         raise CorruptionError(segment_name(numbers[0]), 0, "no segment's header can be read, so nothing else can be")
     log_id = max(set(log_ids), key=log_ids.count)
     headers = {number: header for number, header in headers.items() if header.log_id == log_id}
-    if closed is not None and closed.segment > numbers[-1]:
-        damage.append(Damage(segment_name(closed.segment), 0, 0, "the segment is missing, the log was closed in it"))
+    if closed is not None and (closed.log_id != log_id or closed.segment < numbers[-1]):
+        damage.append(Damage(CLOSED_NAME, 0, 0, "it does not tell of this log's end, but of another one"))
+        closed = None
     oldest = max((header.oldest_segment for header in headers.values()), default=numbers[0])
-    layout = Layout(files, directory, numbers, log_id, numbers[0], headers, closed, damage, total_bytes)
+    layout = Layout(files, directory, numbers, log_id, numbers[0], headers, closed, was_closed, damage, total_bytes)
     layout.oldest = max(min(oldest, numbers[-1]), _oldest_committed(layout.walk(numbers[-1])))
     return layout
 

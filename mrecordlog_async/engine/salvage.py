@@ -8,8 +8,13 @@ before it hid: queues that came or went, starts, next positions. A position coun
 * a later table says it was given away, or
 * the head of a lost append, itself readable, names it.
 
+A queue is its id: ids come from one counter and never come back, so a record never goes to another queue that has, or
+had, the same name. A queue ends with its DELETE, with a later CREATE of its name, or with a table that does not list
+it. One whose name is lost, because its CREATE is and no table behind it is there, gets `LOST_NAME`.
+
 What cannot be known is said too: batches that are lost may have held truncates or deletes, and, where nothing behind
-them tells, appends. A record truncated by a lost batch is there again in what is salvaged.
+them tells, appends. A record truncated by a lost batch is there again in what is salvaged. A queue that nothing behind
+the last damage names may have been deleted, and its name given to another one (`maybe_gone`).
 """
 
 from __future__ import annotations
@@ -26,12 +31,19 @@ from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import list_segments, segment_name
 
 LOST_NAME = "lost-and-found-{id}"
-"""What a queue is called whose records are there, but whose name is lost."""
+"""What a queue is called whose records are there, but whose name is lost; longer if another queue is called so."""
+
+NEVER = -1
 
 
 @dataclass(slots=True)
 class SalvagedQueue:
-    """A queue as far as it can be read. next is the highest one known of; missing: (first, last) of what is lost."""
+    """A queue as far as it can be read. next is the highest one known of; missing: (first, last) of what is lost.
+
+    name_lost: nothing that can be read tells its name. maybe_gone: what damage took behind the last log record that
+    names it may have deleted it. counted: the last epoch in which next was known for sure; named: the last that names
+    the queue at all.
+    """
 
     id: int
     name: str
@@ -39,7 +51,10 @@ class SalvagedQueue:
     next: int = 0
     runs: list[Run] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
-    epoch: int = 0
+    name_lost: bool = False
+    maybe_gone: bool = False
+    counted: int = NEVER
+    named: int = NEVER
 
     @property
     def records(self) -> int:
@@ -81,7 +96,7 @@ def salvage(
     fold.damage += layout.damage
     torn_bytes = 0
     meter = Meter(layout.total_bytes, on_progress)
-    for number in range(layout.oldest, numbers[-1] + 1):
+    for number in range(layout.oldest, layout.end):
         name = segment_name(number)
         if number not in numbers:
             fold.lose(Damage(name, 0, 0, "the segment is missing"))
@@ -115,11 +130,12 @@ class _Fold:
             rescued = sum(record.run.records for record in item.records if type(record) is Append)
             place = item.offset, item.bytes, item.reason, item.first_batch, item.last_batch
             self.lose(Damage(segment, *place, rescued))
-            for record in item.records:
+            for found in item.found:
                 self._epoch += 1  # something may be lost between any two of them
-                self._apply(record)
-            for lost in item.lost:
-                self._note_lost(lost)
+                if isinstance(found, LostRun):
+                    self._note_lost(found)
+                else:
+                    self._apply(found)
             self._epoch += 1
 
     def lose(self, damage: Damage) -> None:
@@ -129,6 +145,7 @@ class _Fold:
 
     def finish(self) -> list[SalvagedQueue]:
         """Return the queues, sorted by name, cut to what is live."""
+        self._name_the_lost()
         for queue_id, next_position in self._owed.items():
             queue = self._queues.get(queue_id)
             if queue is not None and queue.start < next_position:
@@ -136,12 +153,14 @@ class _Fold:
                 self._miss(queue, queue.start, min(next_position, first))
         for queue in self._queues.values():
             queue.missing = _merge(_outside(queue.missing, queue))
+            queue.maybe_gone = queue.named < self._epoch
         return sorted(self._queues.values(), key=lambda queue: queue.name)
 
     def _apply(self, record: LogRecord) -> None:
         if type(record) is Create:
             self._replace_name(record.name, record.id)
-            self._queues.setdefault(record.id, SalvagedQueue(record.id, record.name, epoch=self._epoch))
+            created = SalvagedQueue(record.id, record.name, counted=self._epoch, named=self._epoch)
+            self._queues.setdefault(record.id, created)
         elif type(record) is Delete:
             self._queues.pop(record.id, None)
         elif type(record) is Append:
@@ -150,27 +169,35 @@ class _Fold:
             self._truncate(self._known(record.id), record.position)
 
     def _known(self, queue_id: int) -> SalvagedQueue:
+        """Return a queue that the log names here."""
         found = self._queues.get(queue_id)
         if found is None:
-            found = self._queues[queue_id] = SalvagedQueue(queue_id, LOST_NAME.format(id=queue_id), epoch=-1)
+            found = self._queues[queue_id] = SalvagedQueue(queue_id, "", name_lost=True)
+        found.named = self._epoch
         return found
 
     def _append(self, queue: SalvagedQueue, run: Run) -> None:
-        first = run.first_position
-        damaged_between = queue.epoch != self._epoch
-        if damaged_between and first > queue.next:
-            self._miss(queue, queue.next, first)
-        elif queue.start == 0 == queue.next and not damaged_between:
-            queue.start = first
+        if queue.start == 0 == queue.next and queue.counted == self._epoch:
+            queue.start = run.first_position
+        self._count(queue, run.first_position, run.next_position)
         queue.runs.append(run)
-        queue.next = max(queue.next, run.next_position)
-        queue.epoch = self._epoch
+
+    def _count(self, queue: SalvagedQueue, first: int, stop: int) -> None:
+        """Know that positions *first* … *stop* - 1 were given away, and none behind them yet."""
+        if queue.counted != self._epoch:
+            self._miss(queue, queue.next, first)
+        while queue.missing and queue.missing[-1][1] >= first:  # a damaged head claimed too much
+            lost_first, _ = queue.missing.pop()
+            self._miss(queue, lost_first, first)
+            if lost_first < first:
+                break
+        queue.next = stop
+        queue.counted = self._epoch
 
     def _truncate(self, queue: SalvagedQueue, position: int) -> None:
         if position >= queue.start:
             self._raise_start(queue, position + 1)
             queue.next = max(queue.next, queue.start)
-            queue.epoch = self._epoch
 
     def _raise_start(self, queue: SalvagedQueue, start: int) -> None:
         queue.start = max(queue.start, start)
@@ -195,23 +222,40 @@ class _Fold:
             queue = self._queues[entry.id] = SalvagedQueue(entry.id, entry.name, entry.start, entry.next)
             if entry.start < entry.next:
                 self._owed[entry.id] = entry.next
-        elif entry.next > queue.next:
-            self._miss(queue, queue.next, entry.next)
-        queue.name = entry.name
+            queue.counted = self._epoch
+        else:
+            queue.counted = NEVER  # what is missing up to here is lost, not left out by a producer
+            self._count(queue, entry.next, entry.next)
+        queue.name, queue.name_lost, queue.named = entry.name, False, self._epoch
         self._raise_start(queue, entry.start)
         queue.next = entry.next
-        queue.epoch = self._epoch
 
     def _replace_name(self, name: str, queue_id: int) -> None:
         """Let go of an older queue of this name: its delete was lost."""
         for old in [old for old in self._queues.values() if old.name == name and old.id != queue_id]:
             del self._queues[old.id]
 
+    def _name_the_lost(self) -> None:
+        taken = {queue.name for queue in self._queues.values()}
+        for queue in self._queues.values():
+            if queue.name_lost:
+                queue.name = LOST_NAME.format(id=queue.id)
+                while queue.name in taken:
+                    queue.name += "-again"
+                taken.add(queue.name)
+
     def _note_lost(self, lost: LostRun) -> None:
-        queue = self._queues.get(lost.id)
-        if queue is not None and (lost.certain or lost.first_position == queue.next):
-            self._miss(queue, lost.first_position, lost.first_position + lost.records)
-            queue.next = max(queue.next, lost.first_position + lost.records)
+        """Note an append of which only the head can be read; one that no checksum vouches for must fit exactly."""
+        stop = lost.first_position + lost.records
+        if lost.certain:
+            queue = self._known(lost.id)
+            self._count(queue, lost.first_position, lost.first_position)
+        elif lost.id in self._queues and self._queues[lost.id].next == lost.first_position:
+            queue = self._queues[lost.id]
+        else:
+            return
+        self._miss(queue, lost.first_position, stop)
+        queue.next = max(queue.next, stop)
 
     def _miss(self, queue: SalvagedQueue, first: int, stop: int) -> None:
         if first < stop:

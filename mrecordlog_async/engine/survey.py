@@ -188,6 +188,8 @@ class _Surveyor:
 
     def _apply(self, segment: SegmentSurvey, record: LogRecord) -> None:
         if type(record) is Create:
+            for old in [known for known, queue in self._queues.items() if queue.name == record.name]:
+                del self._queues[old]  # its delete is damaged
             self._queues[record.id] = QueueSurvey(record.name, 0, 0)
             return
         queue = self._queues.get(record.id)
