@@ -93,7 +93,6 @@ def salvage(
         raise FileNotFoundError(2, "there is no segment in this directory", directory)
     layout = read_layout(files, directory, numbers)
     fold = _Fold()
-    fold.damage += layout.damage
     torn_bytes = 0
     meter = Meter(layout.total_bytes, on_progress)
     for number in range(layout.oldest, layout.end):
@@ -105,6 +104,8 @@ def salvage(
         for item in meter.watch(walk):
             fold.add(name, item)
         torn_bytes += walk.tail
+    for damage in layout.damage:  # of what says where the log ends
+        fold.lose(damage)
     return Salvage(fold.finish(), fold.damage, len(numbers), torn_bytes)
 
 

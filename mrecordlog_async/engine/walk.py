@@ -7,6 +7,7 @@
    offset, so what passes was written there by this log. The records among them are handed on with the gap. Of a record
    that is lost, its head may still tell which positions it held (`LostRun`).
 4. Without a COMMIT behind it, a place in the last segment of a log that was not closed is a torn tail, as in recovery.
+   Its table is not: no segment gets its name before its table is on the disk.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class SegmentWalk:
         """Describe what lies between the last whole batch and the next one that can be read; None for the tail."""
         due = parser.due_batch
         next_commit, proven, junk_end = self._look_behind(parser.end, parser.due_batch)
-        if not (proven or self._acknowledged):
+        promised = proven or self._acknowledged
+        if not promised and parser.table is not None:
             self.tail = max(junk_end - parser.end, 0)
             return None
         if next_commit is not None:
@@ -132,6 +134,8 @@ class SegmentWalk:
         end = self._expected.end if self._expected else max(junk_end, parser.end + 1)
         gap = Gap(parser.end, end, self._end_reason(), due, self._expected.last_batch if self._expected else None)
         self._rescue(gap, until_commit=None)
+        if not promised:
+            gap.found.clear()  # only the table is known to have been on the disk; what lies behind it may be torn
         return gap
 
     def _gap_before(self, offset: int, due: int, commit: Commit) -> Gap:
@@ -211,6 +215,8 @@ class SegmentWalk:
         frame = read_frame(block, base, at - base, self._seed) if at - base < len(block) else None
         if frame is not None or not any(block[at - base :]):
             return frame
+        if BLOCK_BYTES - (at - base) < FRAME_HEADER_BYTES:
+            return None  # it is only the padding that is damaged
         joiner.interrupt()
         joiner.note_damaged(block[at - base :])
         for start in range(at - base + 1, len(block) - FRAME_HEADER_BYTES + 1):
