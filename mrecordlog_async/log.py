@@ -8,6 +8,8 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from functools import partial
+from heapq import nsmallest
+from itertools import chain
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,6 +19,7 @@ from mrecordlog_async.engine.checks import Payload, check_payloads, check_positi
 from mrecordlog_async.engine.commands import (
     SINGLE_OVERHEAD_BYTES,
     Append,
+    AppendGroup,
     Command,
     CreateQueue,
     DeleteQueue,
@@ -32,7 +35,7 @@ from mrecordlog_async.errors import (
     LogFailedError,
 )
 from mrecordlog_async.memory.reads import ReadsQueues, check_name
-from mrecordlog_async.metrics import Counters
+from mrecordlog_async.metrics import Counters, SegmentPin
 from mrecordlog_async.model import (
     LogState,
     Record,
@@ -235,6 +238,33 @@ class MultiRecordLog(ReadsQueues):
             queues_limit=limits.queues,
             segments=len(journal.older) + 1,
         )
+
+    @property
+    def segments(self) -> range:
+        """The numbers of the segments on the disk, oldest first; the last one is being written."""
+        journal = self._opened.journal
+        older, current = journal.older[:1], journal.at.segment
+        return range(older[0][0] if older else current, current + 1)
+
+    @property
+    def pending_records(self) -> int:
+        """How many records wait to be stored. Counted when asked, so that a call pays nothing for it."""
+        admission = self._admission
+        waiting = chain(self._writer._in_flight, admission._held, admission._pending, admission._line)
+        return sum(len(command.payloads) for command in waiting if isinstance(command, Append | AppendGroup))
+
+    def pin(self) -> SegmentPin | None:
+        """Return the queue that keeps the oldest segment on the disk; None where none keeps an older than the current.
+
+        Looks at every queue once, if there are older segments at all.
+        """
+        segments = self.segments
+        if len(segments) == 1:
+            return None
+        current = segments[-1]
+        found = ((segment, queue.name) for queue in self._queues if (segment := queue.first_segment()) is not None)
+        (first, name), (second, _) = nsmallest(2, chain(found, [(current, "")] * 2))
+        return SegmentPin(name, current - first, min(second, current) - first) if first < current else None
 
     def stats(self) -> Counters:
         """Return what was counted since the log was opened; the copy does not move."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 def _doubling(first: float, steps: int) -> tuple[float, ...]:
@@ -56,6 +57,18 @@ class Histogram:
 
 def _seconds() -> Histogram:
     return Histogram(SECONDS_BOUNDS)
+
+
+class SegmentPin(NamedTuple):
+    """The queue whose oldest record lies furthest back, and what it keeps on the disk.
+
+    segments: how many, from the one with that record up to the current one, which stays anyway. alone: how many of
+    these no other queue needs, so that truncating or deleting this one would free them.
+    """
+
+    queue: str
+    segments: int
+    alone: int
 
 
 @dataclass(slots=True)
