@@ -1,10 +1,14 @@
 """`/metrics`: what the core counted, for Prometheus. Numbers are made when they are asked for; an append pays nothing.
 
+No series carries a queue's name unless `metrics_per_queue` is set; which queue keeps old segments is in `/v1/stats`.
 `Collector` may also be registered with an application's own registry.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
@@ -22,6 +26,7 @@ from mrecordlog_async.http.service import VERSION, Service
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Counters, Histogram
 from mrecordlog_async.model import LogState
+from mrecordlog_async.storage.segment import segment_name
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PREFIX = "mrecordlog_"
@@ -68,10 +73,14 @@ PER_QUEUE = {
 
 
 class Collector(PrometheusCollector):
-    """The metrics of one service."""
+    """The metrics of one service.
 
-    def __init__(self, service: Service) -> None:
+    oldest_age_seconds: as `oldest_age` has it. Only the disk knows it, so without it that series is left away.
+    """
+
+    def __init__(self, service: Service, oldest_age_seconds: float | None = None) -> None:
         self._service = service
+        self._oldest_age_seconds = oldest_age_seconds
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
@@ -81,15 +90,36 @@ class Collector(PrometheusCollector):
             return
         yield from _counters(log.stats())
         yield from _usage(log)
+        yield from _segments(log, self._oldest_age_seconds)
         if self._service.options.metrics_per_queue and log.state is not LogState.CLOSED:
             yield from _queues(log)
 
 
-def render(service: Service) -> str:
+async def render(service: Service) -> str:
     """Return the text that Prometheus reads."""
+    log = service.attached
+    age = await asyncio.to_thread(oldest_age, *_oldest_segment(log)) if log is not None else None
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(service))
+    registry.register(Collector(service, age))
     return generate_latest(registry).decode()
+
+
+def oldest_age(path: str, is_current: bool) -> float:
+    """Return the seconds since the segment at *path*, the oldest, was written last; 0 for the current one.
+
+    So long ago, at least, the oldest record was stored that keeps the segment. 0 too where it was removed just now.
+    """
+    if is_current:
+        return 0.0
+    try:
+        return max(time.time() - os.stat(path).st_mtime, 0.0)
+    except FileNotFoundError:
+        return 0.0
+
+
+def _oldest_segment(log: MultiRecordLog) -> tuple[str, bool]:
+    segments = log.segments
+    return f"{log.directory}/{segment_name(segments[0])}", len(segments) == 1
 
 
 def _service(service: Service) -> Iterator[Metric]:
@@ -137,10 +167,21 @@ def _usage(log: MultiRecordLog) -> Iterator[Metric]:
     for name, (attribute, documentation) in USAGE.items():
         yield _gauge(name, documentation, getattr(usage, attribute))
     report = log.recovery_report
+    yield _gauge("pending_records", "Records that wait for the writer", log.pending_records)
     yield _gauge("recovery_seconds", "How long opening took", report.seconds)
     yield _counter("recovered_records", "Records read at opening", report.records)
     yield _counter("recovered_bytes", "Payload bytes read at opening", report.bytes)
     yield _counter("dropped_bytes", "Bytes of a torn tail, cut at opening", report.dropped_bytes)
+
+
+def _segments(log: MultiRecordLog, oldest_age_seconds: float | None) -> Iterator[Metric]:
+    if oldest_age_seconds is not None:
+        documentation = "Since the last write to the oldest segment, 0 if it is the only one"
+        yield _gauge("oldest_file_age_seconds", documentation, oldest_age_seconds)
+    pin = log.pin()
+    segments, alone = (pin.segments, pin.alone) if pin is not None else (0, 0)
+    yield _gauge("pinned_files", "Segments kept by the queue that keeps most, without the current one", segments)
+    yield _gauge("pinned_files_alone", "Those of them that no other queue keeps", alone)
 
 
 def _queues(log: MultiRecordLog) -> Iterator[Metric]:

@@ -304,8 +304,22 @@ class UsageAnswer(Answer, frozen=True):
     segments: int = 0
 
 
+class PinAnswer(Answer, frozen=True):
+    """The queue that keeps the oldest segment on the disk.
+
+    segments: how many, from that one up to the one being written. alone: how many of them no other queue needs.
+    """
+
+    queue: str
+    segments: int
+    alone: int
+
+
 class StatsAnswer(Struct):
-    """Numbers of the service and its log. counters: everything counted since it was opened."""
+    """Numbers of the service and its log. counters: everything counted since it was opened.
+
+    pending_records: how many wait to be stored. pin: null where no queue keeps an older segment than the current one.
+    """
 
     state: str
     fraction: float
@@ -314,6 +328,8 @@ class StatsAnswer(Struct):
     requests: int
     problems: dict[str, int]
     usage: UsageAnswer = UsageAnswer()
+    pending_records: int = 0
+    pin: PinAnswer | None = None
     counters: dict[str, int] = {}
     append_seconds: TimesAnswer = TimesAnswer()
     commit_seconds: TimesAnswer = TimesAnswer()

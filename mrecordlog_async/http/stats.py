@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrecordlog_async.http.messages import StatsAnswer, TimesAnswer, UsageAnswer
+from mrecordlog_async.http.messages import PinAnswer, StatsAnswer, TimesAnswer, UsageAnswer
 from mrecordlog_async.http.service import Service
 from mrecordlog_async.metrics import Histogram
 
@@ -22,6 +22,9 @@ def stats_of(service: Service) -> StatsAnswer:
         return answer
     usage, counters = log.resource_usage(), log.stats()
     answer.usage = UsageAnswer(**{name: getattr(usage, name) for name in UsageAnswer.__struct_fields__})
+    answer.pending_records = log.pending_records
+    pin = log.pin()
+    answer.pin = PinAnswer(*pin) if pin is not None else None
     answer.counters = {
         name: value for name in counters.__dataclass_fields__ if isinstance(value := getattr(counters, name), int)
     }

@@ -32,7 +32,8 @@ async def stats(service: Service, request: web.Request) -> web.StreamResponse:
 
 async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
     """Numbers for Prometheus."""
-    return web.Response(body=exposition.render(service).encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
+    text = await exposition.render(service)
+    return web.Response(body=text.encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
 
 
 async def schema(service: Service, request: web.Request) -> web.StreamResponse:
