@@ -1,7 +1,7 @@
 """`ReadOnlyLog`: a look into a log directory without lock or write, beside a living writer or after it.
 
-For the command line and for Spark on files. Blocking: it reads the directory once and shows that state; open it again
-for a newer one. What it shows is on the disk, so no crash can take back what was seen.
+For the command line and for Spark on files. Blocking: it reads the directory once and shows that state; `refresh` reads
+on from there. What it shows is on the disk, so no crash can take back what was seen.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from mrecordlog_async.engine.contents import Contents
+from mrecordlog_async.engine.following import Follower, LostTrackError
 from mrecordlog_async.engine.recovery import read_log
 from mrecordlog_async.errors import CorruptionError, LogClosedError
 from mrecordlog_async.memory.reads import ReadsQueues
@@ -23,14 +24,16 @@ ATTEMPTS_MAX = 20
 
 
 class ReadOnlyLog(ReadsQueues):
-    """The queues of a log as the disk had them when it was opened."""
+    """The queues of a log as the disk had them when it was opened, or refreshed last."""
 
-    def __init__(self, directory: str, contents: Contents, seconds: float) -> None:
+    def __init__(self, directory: str, contents: Contents, seconds: float, files: FileSystem) -> None:
         """Use `open`."""
         self.directory = directory
         self.contents = contents
         self.recovery_report: RecoveryReport = contents.report(seconds)
+        self._files = files
         self._queues = contents.queues
+        self._follower = Follower(files, directory, contents)
         self._closed = False
 
     @classmethod
@@ -52,7 +55,29 @@ class ReadOnlyLog(ReadsQueues):
         contents = _read(files, path, on_progress)
         if contents is None:
             raise FileNotFoundError(2, "there is no log in this directory", path)
-        return cls(path, contents, time.perf_counter() - begun)
+        return cls(path, contents, time.perf_counter() - begun, files)
+
+    def refresh(self) -> bool:
+        """Read what a living writer stored since; True if that is anything. What was handed out does not change.
+
+        It costs what is new, not what is there. Only where segments were written and removed again between two calls,
+        or where something looks damaged, the whole log is read again, with the errors of `open`.
+        """
+        self._check_readable()
+        try:
+            return self._follower.read_on()
+        except LostTrackError:
+            return self._read_again()
+
+    def _read_again(self) -> bool:
+        before = self.contents
+        contents = _read(self._files, self.directory, None)
+        if contents is None:
+            raise FileNotFoundError(2, "there is no log in this directory any more", self.directory)
+        doubts = self._follower.doubts
+        self.contents, self._queues = contents, contents.queues
+        self._follower = Follower(self._files, self.directory, contents, doubts)
+        return (contents.log_id, contents.last_batch) != (before.log_id, before.last_batch)
 
     def close(self) -> None:
         """Let go of what was read."""

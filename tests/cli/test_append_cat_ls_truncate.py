@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from mrecordlog_async import MultiRecordLog
 from tests.cli.test_serve import run, wait_ready
 from tests.http.serving import Process, free_port
 
@@ -94,7 +98,6 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
     """What makes no sense together is said before anything is done."""
     wal = str(tmp_path / "wal")
     for arguments in (
-        ["cat", "q", "--dir", wal, "--follow"],
         ["cat", "q", "--follow", "--stop", "1"],
         ["append", "q", "--lines", "--position", "1"],
         ["append", "q", "--dir", wal, "--url", "http://x"],
@@ -118,6 +121,56 @@ def test_follow_shows_records_as_they_come(tmp_path: Path) -> None:
             following.send_signal(signal.SIGINT)
             _, told = following.communicate(timeout=30)
             assert (following.returncode, told) == (130, b"")
+
+
+@asynccontextmanager
+async def following(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
+    """Follow "q" in a directory from another process; yield that and its output."""
+    command = ["-m", "mrecordlog_async", "cat", "q", "--follow", "--dir", str(directory)]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=PIPE)
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def test_follow_reads_a_directory_beside_its_writer(directory: Path) -> None:
+    """No service is needed: from what is retained on, over new segments, until Ctrl-C."""
+    async with MultiRecordLog.open(directory, segment_bytes=32_768) as log:
+        await log.create_queue("q")
+        await log.append_records("q", None, [b"one", b"two"])
+        await log.truncate("q", 0)
+        async with following(directory) as (process, output):
+            assert await output.readline() == b"two\n"
+            for number in range(12):
+                payload = b"%d" % number * 8_000
+                position = await log.append_record("q", None, payload)
+                assert await output.readline() == payload + b"\n"
+                assert position is not None
+                await log.truncate("q", position)
+            assert log.stats().rolls > 1
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 130
+
+
+async def test_follow_ends_with_its_queue(directory: Path) -> None:
+    """A new queue of the same name is another one; a queue that is not there is said so."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await log.append_record("q", None, b"one")
+        async with following(directory) as (process, output):
+            assert await output.readline() == b"one\n"
+            await log.delete_queue("q")
+            await log.create_queue("q")
+            await log.append_record("q", None, b"another")
+            assert await output.read() == b""
+            assert await process.wait() == 0
+        await log.delete_queue("q")
+        async with following(directory) as (process, _):
+            assert await process.wait() == 1
 
 
 def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:

@@ -1,0 +1,231 @@
+"""`ReadOnlyLog.refresh`: reading on beside a living writer, at the cost of what is new."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import CorruptionError, LogClosedError, MultiRecordLog, PersistPolicy, ReadOnlyLog
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from tests import damage
+from tests.conftest import contents
+
+BLOCK = 32_768
+
+
+async def reader_of(directory: Path, files: OsFileSystem | None = None) -> ReadOnlyLog:
+    return await asyncio.to_thread(ReadOnlyLog.open, directory, filesystem=files)
+
+
+async def refresh(reader: ReadOnlyLog) -> bool:
+    return await asyncio.to_thread(reader.refresh)
+
+
+class Watched(OsFileSystem):
+    """Counts bytes read, notes syncs, and fails them when told to."""
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+        self.syncs = 0
+        self.error: int | None = None
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        piece = super().read(handle, length, offset)
+        self.read_bytes += len(piece)
+        return piece
+
+    def sync(self, handle: int) -> None:
+        self.syncs += 1
+        if self.error is not None:
+            raise OSError(self.error, os.strerror(self.error))
+        super().sync(handle)
+
+    def take(self) -> int:
+        """Return the bytes read since the last call."""
+        taken, self.read_bytes = self.read_bytes, 0
+        return taken
+
+
+async def test_a_refresh_shows_what_came(log: MultiRecordLog, directory: Path) -> None:
+    """Appends, truncates, new and deleted queues; False where nothing was stored."""
+    reader = await reader_of(directory)
+    assert not await refresh(reader)
+    await log.append_records("q", 5, [b"a", b"b"])
+    assert list(reader.range("q")) == []
+    assert await refresh(reader)
+    assert contents(reader) == contents(log)
+    await log.truncate("q", 5)
+    await log.create_queue("r")
+    assert await refresh(reader)
+    await log.delete_queue("q")
+    assert await refresh(reader)
+    assert contents(reader) == contents(log) == {"r": (0, 0, [])}
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_reader_that_reads_on_sees_what_the_writer_has(directory: Path, seed: int) -> None:
+    """Over rolls and removed segments, however much came between two looks, also over a reopened log."""
+    rng = random.Random(seed)
+    names = ["a", "b", "c"]
+    opened = MultiRecordLog.open(directory, segment_bytes=BLOCK, persist_policy=PersistPolicy.never())
+    log = await opened
+    reader = None
+    for step in range(60):
+        name, dice = rng.choice(names), rng.random()
+        if not log.queue_exists(name):
+            await log.create_queue(name)
+        elif dice < 0.7:
+            await log.append_records(name, None, [rng.randbytes(rng.choice([0, 9, 900, 9_000, 70_000]))] * 2)
+        elif dice < 0.85:
+            await log.truncate(name, max(log.next_position(name) - rng.choice([1, 2, 5]), 0))
+        elif dice < 0.95:
+            await log.delete_queue(name)
+        else:
+            await log.close()
+            log = await MultiRecordLog.open(directory, segment_bytes=BLOCK)
+        if reader is None:
+            reader = await reader_of(directory)
+        elif rng.random() < 0.5:
+            await refresh(reader)
+            assert contents(reader) == contents(log), step
+    await log.close()
+
+
+async def test_an_idle_look_reads_next_to_nothing_and_a_new_record_little(directory: Path) -> None:
+    """However large the log is."""
+    files = Watched()
+    async with MultiRecordLog.open(directory, segment_bytes=1 << 23) as log:
+        await log.create_queue("q")
+        for _ in range(20):
+            await log.append_record("q", None, bytes(1 << 20))
+    reader = await reader_of(directory, files)
+    assert files.take() > 20 << 20
+    for _ in range(10):
+        assert not await refresh(reader)
+    assert files.take() < 10 * 200
+    assert files.syncs == 1
+    async with MultiRecordLog.open(directory, segment_bytes=1 << 23) as log:
+        await log.append_record("q", None, b"one more")
+        assert await refresh(reader)
+        assert files.take() < 4 * BLOCK
+        assert reader.last_record("q") == (20, b"one more")
+
+
+async def test_between_two_looks_no_file_is_open(log: MultiRecordLog, directory: Path) -> None:
+    """A segment that the writer removes gives its space back, whoever reads."""
+    reader = await reader_of(directory)
+    await log.append_record("q", None, b"a")
+    writers = set(open_files(directory))
+    assert await refresh(reader)
+    assert set(open_files(directory)) <= writers
+
+
+def open_files(directory: Path) -> list[str]:
+    """Return the descriptors of this process that are open on files of *directory*."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith(str(directory)):
+                found.append(descriptor)
+        except OSError:  # the listing's own
+            continue
+    return found
+
+
+async def test_nothing_is_shown_that_could_not_be_synced(log: MultiRecordLog, directory: Path) -> None:
+    """What a reader has seen is on the disk; the next look tries again."""
+    files = Watched()
+    reader = await reader_of(directory, files)
+    await log.append_record("q", None, b"a")
+    files.error = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        await refresh(reader)
+    assert list(reader.range("q")) == []
+    files.error = errno.EROFS  # nobody writes there, so there is nothing to bring to the disk
+    await refresh(reader)
+    assert list(reader.range("q")) == [(0, b"a")]
+
+
+async def three_records(directory: Path) -> tuple[Path, list[int]]:
+    """Make a log that was killed; return its segment and where its batches end."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        for payload in (b"one", b"two", b"three"):
+            await log.append_record("q", None, payload)
+    (directory / "CLOSED").unlink()
+    segment = damage.last_segment(directory)
+    return segment, damage.batch_ends(segment)
+
+
+async def test_half_a_batch_is_not_shown_and_a_whole_one_is(directory: Path) -> None:
+    """It is seen while it is being written: neither a record nor damage, until the rest is there."""
+    segment, ends = await three_records(directory)
+    last = segment.read_bytes()[ends[-2] : ends[-1]]
+    damage.zero(segment, ends[-2], len(last))
+    reader = await reader_of(directory)
+    for written in range(0, len(last), 7):
+        damage.write_at(segment, ends[-2], last[:written])
+        assert not await refresh(reader)
+    damage.write_at(segment, ends[-2], last)
+    assert await refresh(reader)
+    assert [payload for _, payload in reader.range("q")] == [b"one", b"two", b"three"]
+
+
+async def test_a_torn_tail_that_stays_is_judged_ever_more_rarely(directory: Path) -> None:
+    """A writer died; the log is read as a whole again only at every doubling of the looks."""
+    segment, ends = await three_records(directory)
+    damage.write_at(segment, ends[-1], b"half a batch")
+    files = Watched()
+    reader = await reader_of(directory, files)
+    files.syncs = 0
+    for _ in range(100):
+        assert not await refresh(reader)
+    assert files.syncs == 6  # at looks 2, 4, 8, 16, 32 and 64
+    async with MultiRecordLog.open(directory) as log:
+        await log.append_record("q", None, b"four")
+        assert await refresh(reader)
+    assert reader.last_record("q") == (3, b"four")
+
+
+async def test_damage_to_what_was_acknowledged_is_refused(directory: Path) -> None:
+    """A later batch says so: the reader does not wait for the damaged one for ever."""
+    segment, ends = await three_records(directory)
+    whole = segment.read_bytes()
+    damage.zero(segment, ends[1], ends[-1] - ends[1])
+    reader = await reader_of(directory)
+    assert [payload for _, payload in reader.range("q")] == [b"one"]
+    damage.write_at(segment, ends[1], whole[ends[1] : ends[-1]])
+    damage.flip_byte(segment, ends[1] + 10)
+    assert not await refresh(reader)
+    with pytest.raises(CorruptionError, match="batch 3 was acknowledged and is damaged"):
+        await refresh(reader)
+
+
+async def test_another_log_in_the_same_place_is_read_anew(directory: Path, tmp_path: Path) -> None:
+    """Its queues are other queues; where no log is left at all, that is said."""
+    await three_records(directory)
+    reader = await reader_of(directory)
+    before = reader.queue_summary("q").id
+    shutil.rmtree(directory)
+    await three_records(directory)
+    assert await refresh(reader)
+    assert reader.queue_summary("q").id != before
+    assert not await refresh(reader)
+    shutil.rmtree(directory)
+    directory.mkdir()
+    with pytest.raises(FileNotFoundError):
+        await refresh(reader)
+
+
+async def test_a_closed_reader_does_not_refresh(log: MultiRecordLog, directory: Path) -> None:
+    """As with every other call."""
+    reader = await reader_of(directory)
+    reader.close()
+    with pytest.raises(LogClosedError):
+        await refresh(reader)
