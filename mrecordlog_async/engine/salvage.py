@@ -155,6 +155,8 @@ class _Fold:
         for queue in self._queues.values():
             queue.missing = _merge(_outside(queue.missing, queue))
             queue.maybe_gone = queue.named < self._epoch
+            if not queue.records:
+                queue.start = queue.next  # empty, and its positions do not go back
         return sorted(self._queues.values(), key=lambda queue: queue.name)
 
     def _apply(self, record: LogRecord) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.cli.main import main
 from mrecordlog_async.engine.salvage import salvage
 from mrecordlog_async.format.frame import FULL
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests import damage
 from tests.cli.running import build, mrecordlog
 from tests.conftest import contents
+from tests.engine.salvage_histories import HARMS, make_history
 
 RECORDS = 60
 PAYLOAD_BYTES = 3_000
@@ -116,6 +118,23 @@ def test_a_header_that_is_damaged_costs_no_record(directory: Path) -> None:
     assert [(queue["records"], queue["missing"]) for queue in facts["queues"]] == [(RECORDS, []), (RECORDS, [])]
 
 
+def test_a_queue_that_lost_every_record_keeps_its_positions(tmp_path: Path) -> None:
+    """The new log has it, empty, and goes on behind what is lost."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await log.create_queue("a")
+        await log.append_records("a", None, [b"lost", b"too"])
+
+    directory = build(tmp_path / "wal", fill)
+    path, offset = frame_of(directory, b"lost")
+    damage.flip_byte(path, offset)
+    ran = mrecordlog("repair", directory, "--apply")
+    assert (ran.code, ran.err) == (0, "")
+    assert "queue a: 0 records readable, missing positions 0-1; may be gone\n" in ran.out
+    with ReadOnlyLog.open(tmp_path / "wal.repaired") as repaired:
+        assert contents(repaired) == {"a": (2, 2, [])}
+
+
 def test_a_healthy_log_needs_no_repair(directory: Path, tmp_path: Path) -> None:
     """Nothing is written, also with --apply."""
     ran = mrecordlog("repair", directory, "--apply")
@@ -194,3 +213,26 @@ def test_any_damage_loses_what_is_named_and_nothing_else(
         assert read.items() <= records.items()
         assert named <= lost
         assert all(position > max(read) for position in lost - named)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_written_is_what_was_found(tmp_path: Path, seed: int) -> None:
+    """Queues that lost their names, positions with holes, queues without a record: the new log opens and has them."""
+    rng = random.Random(seed)
+    log = tmp_path / "wal"
+    history = make_history(log, rng)
+    history.restore(log)
+    for harm in rng.choices(HARMS, k=3):
+        harm(log, rng, history)
+    found = salvage(OsFileSystem(), str(log))
+    assert main(["repair", str(log), "--apply", "--segment-bytes", "65536"]) == 0
+    if not found.damage:
+        assert not (tmp_path / "wal.repaired").exists()
+        return
+    with ReadOnlyLog.open(tmp_path / "wal.repaired") as repaired:
+        written = {name: (following, records) for name, (_, following, records) in contents(repaired).items()}
+    assert written == {
+        queue.name: (queue.readable_next, [tuple(record) for run in queue.live_runs() for record in run.each()])
+        for queue in found.queues
+        if queue.records or not queue.name_lost
+    }
