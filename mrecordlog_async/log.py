@@ -363,13 +363,10 @@ class MultiRecordLog(ReadsQueues):
             return await self._append(queue, None, [payload])
         if asyncio.get_running_loop() is not self._loop:
             raise LogClosedError("the log belongs to another event loop")
-        group = admission.groups.get(queue)
-        if group is None:
-            if self._queues.get(queue) is None:
-                self._check_name(queue)
-            group = admission.open_group(queue)
+        group = admission.group or admission.open_group()
         admission.room -= size
         future: asyncio.Future[Any] = self._loop.create_future()
+        group.queues.append(queue)
         group.payloads.append(payload)
         group.futures.append(future)
         position: int | None = await future

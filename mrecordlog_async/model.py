@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from io import BytesIO
 from itertools import accumulate, count, repeat
 from operator import sub
@@ -46,7 +47,7 @@ class Run(NamedTuple):
         """Join *payloads* into a run; a single one is kept as the object it is."""
         if len(payloads) == 1:
             payload = payloads[0]
-            return cls(first_position, b"\0\0\0\0" + len(payload).to_bytes(4, "little"), payload)
+            return cls(first_position, offsets_of_one(len(payload)), payload)
         return cls(first_position, pack_offsets(accumulate(map(len, payloads), initial=0)), b"".join(payloads))
 
     @classmethod
@@ -184,3 +185,9 @@ class ResourceUsage:
 def pack_offsets(offsets: Iterator[int] | Sequence[int]) -> bytes:
     """Pack integers as int32; OverflowError above 2 GiB."""
     return array("i", offsets).tobytes()
+
+
+@lru_cache(maxsize=4096)
+def offsets_of_one(payload_bytes: int) -> bytes:
+    """Return the offsets of a run of one record; records of one size share the object, 48 bytes in memory each."""
+    return pack_offsets((0, payload_bytes))

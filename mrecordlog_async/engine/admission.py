@@ -1,8 +1,8 @@
 """The door: which calls may wait for the writer, and in what order.
 
 1. A call that can never fit is refused at once.
-2. As long as there is room, calls join `pending`; single records for one queue share a group, so a thousand callers
-   are one command to the writer.
+2. As long as there is room, calls join `pending`; single records share a group, whatever their queues, so a
+   thousand callers are one command to the writer.
 3. Above `pending_bytes`, appends wait in line and move up in order. Above `memory_bytes` they are refused, or wait.
    Truncate and delete never stand in that line.
 
@@ -45,7 +45,7 @@ class Admission:
         self.starved = False  # appends were refused for space and wait for some: nobody passes
         self._queues = queues
         self._pending: deque[Command] = deque()
-        self.groups: dict[str, AppendGroup] = {}  # open ones, that single records for a queue may join
+        self.group: AppendGroup | None = None  # the open one, that single records may join
         self._held: list[Command] = []
         self._line: OrderedDict[Append, None] = OrderedDict()
         self._sleeper: asyncio.Future[None] | None = None
@@ -56,9 +56,9 @@ class Admission:
         """What the calls that wait for the writer are charged."""
         return self._charged_bytes + self._granted - self.room
 
-    def open_group(self, queue: str) -> AppendGroup:
-        """Begin a group for single records of *queue*; the caller adds the first one at once."""
-        group = self.groups[queue] = AppendGroup(queue)
+    def open_group(self) -> AppendGroup:
+        """Begin a group for single records; the caller adds the first one at once."""
+        group = self.group = AppendGroup()
         self._put(group)
         return group
 
@@ -68,7 +68,7 @@ class Admission:
             raise self.closed()
         self._check_ever_fits(call)
         if self.room < call.bytes:
-            self.groups.clear()
+            self.group = None
         if self._line or self._room() < call.bytes:
             self._check_memory(call)
             self._line[call] = None
@@ -80,7 +80,7 @@ class Admission:
         """Take a command that passes every limit."""
         if self.closed is not None:
             raise self.closed()
-        self.groups.clear()  # appends that come later must not overtake it
+        self.group = None  # appends that come later must not overtake it
         self._charged_bytes += command.bytes
         self._put(command)
         self.update()
@@ -102,8 +102,8 @@ class Admission:
                 break
             self._pending.popleft()
             command.bytes = charged  # as it was charged, whatever is withdrawn from it
-            if type(command) is AppendGroup and self.groups.get(command.queue) is command:
-                del self.groups[command.queue]
+            if command is self.group:
+                self.group = None
             if command.withdrawn():
                 self.release(command.bytes)
             else:
@@ -119,7 +119,7 @@ class Admission:
     def feed(self) -> None:
         """Let the held commands try again, first in line."""
         self.starved = False
-        self.groups.clear()
+        self.group = None
         self._pending.extendleft(reversed(self._held))
         self._held = []
         self.update()
@@ -155,7 +155,7 @@ class Admission:
         self._held = []
         while self._pending:
             yield self._pending.popleft()
-        self.groups.clear()
+        self.group = None
         while self._line:
             yield self._line.popitem(last=False)[0]
         self._charged_bytes = 0
@@ -183,11 +183,12 @@ class Admission:
     def _admit(self, call: Append) -> None:
         self._charged_bytes += call.bytes
         if call.position is None and len(call.payloads) == 1:
-            group = self.groups.get(call.queue) or self.open_group(call.queue)
+            group = self.group or self.open_group()
+            group.queues.append(call.queue)
             group.payloads.append(call.payloads[0])
             group.futures.append(call.future)
         else:
-            self.groups.pop(call.queue, None)
+            self.group = None
             self._put(call)
 
     def _room(self) -> int:

@@ -26,6 +26,7 @@ from mrecordlog_async.errors import (
     LogFullError,
     PositionInPastError,
     QueueExistsError,
+    QueueNameError,
     QueueNotFoundError,
     RecordLogError,
 )
@@ -33,7 +34,8 @@ from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.queue import Queue, same_payloads
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
+from mrecordlog_async.memory.reads import check_name
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run, offsets_of_one
 from mrecordlog_async.options import Limits
 
 RUN_BYTES = 32_768
@@ -82,9 +84,12 @@ def build(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
     """Turn a plan's records into log records: payloads are joined into runs here, on the log's thread."""
     built: list[LogRecord] = []
     for record in records:
-        if type(record) is PlannedRun and len(record.payloads) == 1:
-            built.append(log_record.Append(record.id, Run.of(record.first_position, record.payloads)))
-        elif type(record) is PlannedRun:
+        if type(record) is PlannedRun:
+            queue_id, first_position, payloads = record
+            if len(payloads) == 1:
+                run = tuple.__new__(Run, (first_position, offsets_of_one(len(payloads[0])), payloads[0]))
+                built.append(tuple.__new__(log_record.Append, (queue_id, run)))
+                continue
             built += [
                 log_record.Append(record.id, run) for run in split_into_runs(record.first_position, record.payloads)
             ]
@@ -96,6 +101,8 @@ def build(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
 def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
     """Join *payloads* into runs of about `RUN_BYTES`; a larger payload gets one of its own."""
     records = len(payloads)
+    if sum(map(len, payloads)) + OFFSET_BYTES * records <= RUN_BYTES:
+        return [Run.of(first_position, payloads)]
     ends = list(accumulate(map(OFFSET_BYTES.__add__, map(len, payloads)), initial=0))
     runs = []
     start = 0
@@ -110,18 +117,22 @@ def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]
 class _View:
     """A queue as the commands planned so far leave it."""
 
-    __slots__ = ("id", "next", "planned", "queue", "start", "touched")
+    __slots__ = ("id", "next", "planned", "queue", "singles", "start")
 
-    def __init__(self, queue: Queue | None, queue_id: int) -> None:
+    def __init__(self, queue: Queue | None, queue_id: int, start: int, next_position: int) -> None:
         self.queue = queue
         self.id = queue_id
-        self.start = queue.start if queue else 0
-        self.next = queue.next if queue else 0
+        self.start = start
+        self.next = next_position
         self.planned: list[PlannedRun] = []
-        self.touched = queue is None
+        self.singles: list[bytes] | None = None  # payloads of the last planned run, if single records may still join
+
+    def touched(self) -> bool:
+        """Whether this batch changes the queue."""
+        return self.queue is None or bool(self.planned) or self.start != self.queue.start
 
 
-_UNSEEN = _View(None, 0)
+_UNSEEN = _View(None, 0, 0, 0)
 """Stands for a queue that no command of the batch has named yet."""
 
 
@@ -153,15 +164,44 @@ class _Planner:
             self.plan.answers.append(Answer(command))
 
     def _append_group(self, group: AppendGroup) -> None:
-        view = self._find(group.queue)
+        queue = group.one_queue()
+        if queue is None:
+            self._append_to_many(group)
+            return
+        view = self._find(queue)
         if view is None:
-            self._refuse(group, QueueNotFoundError(group.queue), group.queue)
+            self._refuse(group, self._not_found(queue), queue)
         elif view.next + len(group.payloads) - 1 > POSITION_MAX:
-            self._refuse(group, LogFullError("positions", view.next, POSITION_MAX + 1), group.queue)
+            self._refuse(group, LogFullError("positions", view.next, POSITION_MAX + 1), queue)
         else:
             first = view.next
             self._store(view, first, group.payloads)
             self.plan.answers.append(Answer(group, first))
+
+    def _append_to_many(self, group: AppendGroup) -> None:
+        """Plan single records of several queues: those of one queue that follow one another become one run."""
+        views, records = self._views, self.plan.records
+        positions: list[int] = []
+        for queue, payload in zip(group.queues, group.payloads, strict=True):
+            view = views.get(queue) or self._find(queue)
+            if view is None or view.next > POSITION_MAX:
+                full = LogFullError("positions", POSITION_MAX + 1, POSITION_MAX + 1)
+                error = self._not_found(queue) if view is None else full
+                self._refuse(Command(group.futures[len(positions)]), error, queue)
+                positions.append(-1)  # told to nobody: the call has its answer by then
+                continue
+            position = view.next
+            positions.append(position)
+            view.next = position + 1
+            if view.singles is None:
+                view.singles = singles = [payload]
+                run = tuple.__new__(PlannedRun, (view.id, position, singles))  # half the time of PlannedRun(…)
+                view.planned.append(run)
+                records.append(run)
+                self.plan.needs_space = True
+            else:
+                view.singles.append(payload)
+        self.plan.answers.append(Answer(group, positions))
 
     def _append(self, call: Append) -> None:
         view, records = self._find(call.queue), len(call.payloads)
@@ -190,8 +230,8 @@ class _Planner:
             self._answer(call, view, 0)
         else:
             view.start = call.position + 1
+            view.singles = None
             view.next = max(view.next, view.start)
-            view.touched = True
             self.plan.records.append(log_record.Truncate(view.id, call.position))
             self.plan.answers.append(Answer(call, counts=True))
 
@@ -207,7 +247,7 @@ class _Planner:
         else:
             queue_id, self._next_queue_id = self._next_queue_id, self._next_queue_id + 1
             self._queue_count += 1
-            self._views[call.queue] = _View(None, queue_id)
+            self._views[call.queue] = _View(None, queue_id, 0, 0)
             self.plan.records.append(log_record.Create(queue_id, call.queue))
             self.plan.more_table_bytes += log_record.entry_bytes(call.queue)
             self.plan.answers.append(Answer(call, True))
@@ -232,16 +272,24 @@ class _Planner:
         queue = self._queues.get(name)
         if queue is None:
             return None
-        view = self._views[name] = _View(queue, queue.id)
+        view = self._views[name] = _View(queue, queue.id, queue.start, queue.next)
         return view
+
+    def _not_found(self, name: str) -> RecordLogError:
+        """Return why there is no such queue. A name is looked at here only: those that are found were good before."""
+        try:
+            check_name(name, self._limits.name_bytes)
+        except QueueNameError as error:
+            return error
+        return QueueNotFoundError(name)
 
     def _store(self, view: _View, first: int, payloads: Sequence[bytes]) -> None:
         if view.start == 0 == view.next:
             view.start = first
         run = PlannedRun(view.id, first, payloads)
         view.planned.append(run)
+        view.singles = None
         view.next = first + len(payloads)
-        view.touched = True
         self.plan.records.append(run)
         self.plan.needs_space = True
 
@@ -268,9 +316,9 @@ class _Planner:
 
     def _answer(self, command: Command, view: _View, value: object) -> None:
         """Answer what writes nothing: at once, unless it rests on what this batch writes."""
-        (self.plan.answers if view.touched else self.plan.immediate).append(Answer(command, value))
+        (self.plan.answers if view.touched() else self.plan.immediate).append(Answer(command, value))
 
     def _refuse(self, command: Command, error: RecordLogError, queue: str) -> None:
         view = self._views.get(queue)
-        rests_on_batch = view.touched if view is not None else queue in self._views
+        rests_on_batch = view.touched() if view is not None else queue in self._views
         (self.plan.answers if rests_on_batch else self.plan.immediate).append(Answer(command, error=error))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from itertools import count
+from collections.abc import Iterable, Sequence
+from itertools import compress, count
 
 from mrecordlog_async.errors import RecordLogError
 
@@ -46,12 +46,16 @@ class Command:
 
 
 class AppendGroup(Command):
-    """Single records for one queue, each from a caller of its own, in the order they came."""
+    """Single records, each from a caller of its own and for a queue of its choice, by column, in the order they came.
 
-    __slots__ = ("futures", "payloads", "queue")
+    One group for all queues: one for each would be an object, three lists and an answer more for every record of a
+    batch that names a thousand queues.
+    """
 
-    def __init__(self, queue: str) -> None:
-        self.queue = queue
+    __slots__ = ("futures", "payloads", "queues")
+
+    def __init__(self) -> None:
+        self.queues: list[str] = []
         self.payloads: list[bytes] = []
         self.futures: list[asyncio.Future[object]] = []
         self.bytes = 0
@@ -65,20 +69,21 @@ class AppendGroup(Command):
         if len(self.futures) == 1:
             return self.futures[0].done()
         if any(map(asyncio.Future.done, self.futures)):
-            pairs = zip(self.payloads, self.futures, strict=True)
-            waiting = [(payload, future) for payload, future in pairs if not future.done()]
-            self.payloads = [payload for payload, _ in waiting]
-            self.futures = [future for _, future in waiting]
+            waits = [not future.done() for future in self.futures]
+            self.queues = list(compress(self.queues, waits))
+            self.payloads = list(compress(self.payloads, waits))
+            self.futures = list(compress(self.futures, waits))
         return not self.futures
 
+    def one_queue(self) -> str | None:
+        """Return the queue that all records are for, None where they are for several."""
+        first = self.queues[0]
+        return first if self.queues.count(first) == len(self.queues) else None
+
     def acknowledge(self, value: object) -> None:
-        """Answer each caller with a position, counted from *value*."""
-        assert isinstance(value, int)
-        if len(self.futures) == 1:
-            if not self.futures[0].done():
-                self.futures[0].set_result(value)
-            return
-        for future, position in zip(self.futures, count(value)):  # count has no end
+        """Answer each caller with a position, counted from *value* or its place in it."""
+        positions: Iterable[int] = count(value) if isinstance(value, int) else value  # type: ignore[assignment]
+        for future, position in zip(self.futures, positions, strict=False):  # count has no end
             try:  # noqa: SIM105  # a with statement for each record would cost more than the answer
                 future.set_result(position)
             except asyncio.InvalidStateError:  # the caller gave up

@@ -23,7 +23,7 @@ from mrecordlog_async.engine.orders import FatalError, Order, Position, Receipt
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import (
     Buffer,
-    encode_frames,
+    encode_all_frames,
     encode_unsplit,
     frames_bytes_max,
     segment_seed,
@@ -269,9 +269,7 @@ class Journal:
         """Cut a batch into frames behind the last one; return the buffers and the offset behind its COMMIT."""
         at = self.at
         buffers: list[Buffer] = []
-        offset = at.end
-        for parts in records:
-            offset = encode_frames(parts, offset, self._seed, buffers)
+        offset = encode_all_frames(records, at.end, self._seed, buffers)
         oldest = at.segment if oldest_segment is None else oldest_segment
         commit = Commit(self._log_id, at.last_batch + 1, at.durable_batch, at.end, oldest, time.time_ns())
         return buffers, encode_unsplit(encode_commit(commit), offset, self._seed, buffers)

@@ -24,7 +24,6 @@ from mrecordlog_async.engine.orders import FatalError, Order, Receipt
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError, RecordLogError
-from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.release import release_memory, worth_releasing
 from mrecordlog_async.metrics import Counters
@@ -171,25 +170,15 @@ class Writer:
 
     def _apply(self, receipt: Receipt) -> Iterator[int]:
         """Apply log records; return what each truncate and delete dropped."""
-        apply, counters, segment = self._queues.apply, self._counters, receipt.segment
-        dropped = []
-        touched = set()
         held = self._queues.memory_bytes
-        records = size = 0
-        for record in receipt.records:
-            count = apply(segment, record)
-            touched.add(record.id)
-            if type(record) is log_record.Append:
-                records += record.run.records
-                size += len(record.run.payload)
-            elif type(record) is not log_record.Create:
-                counters.truncated_records += count
-                dropped.append(count)
+        records, payload_bytes, dropped = self._queues.apply_all(receipt.segment, receipt.records)
+        counters = self._counters
         counters.appended_records += records
-        counters.appended_bytes += size
+        counters.appended_bytes += payload_bytes
+        counters.truncated_records += sum(dropped)
         counters.commit_records.observe(records or len(receipt.records))
         self._freed_bytes += max(held - self._queues.memory_bytes, 0)
-        self._on_applied(touched)
+        self._on_applied(record.id for record in receipt.records)
         return iter(dropped)
 
     def _settle(self, answers: list[Answer]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -87,6 +87,21 @@ def encode_frames(parts: Sequence[Buffer], offset: int, seed: int, out: list[Buf
         piece, rest = _split(rest, room)
         offset = _put(kind, piece, room, offset, seed, out)
         kind, length = MIDDLE, length - room
+    return offset
+
+
+def encode_all_frames(records: Iterable[Sequence[Buffer]], offset: int, seed: int, out: list[Buffer]) -> int:
+    """Do what `encode_frames` does for one log record behind the other; return the end of the last one."""
+    for parts in records:
+        length = len(parts[0])
+        if len(parts) == 1 and length <= BLOCK_BYTES - offset % BLOCK_BYTES - FRAME_HEADER_BYTES:
+            # Most records of a batch: no call of ours.
+            checksum = crc32c(parts[0], crc32c(_CHECKED.pack(offset, length, FULL), seed))
+            out.append(_HEADER.pack(checksum, length, FULL))
+            out.append(parts[0])
+            offset += FRAME_HEADER_BYTES + length
+        else:
+            offset = encode_frames(parts, offset, seed, out)
     return offset
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mrecordlog_async.format.frame import Buffer
+from mrecordlog_async.format.frame import JOIN_BYTES_MAX, Buffer
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
 
 QUEUES, CREATE, DELETE, APPEND, TRUNCATE, COMMIT = range(1, 7)
@@ -115,9 +115,11 @@ def entry_bytes(name: str) -> int:
 def encode_record(record: LogRecord) -> tuple[Buffer, ...]:
     """Encode a log record that belongs into a batch, as parts to be written one behind the other."""
     if type(record) is Append:
-        run = record.run
-        head = _APPEND.pack(APPEND, record.id, run.first_position, run.records)
-        return head, run.offsets, run.payload
+        queue_id, (first_position, offsets, payload) = record
+        head = _APPEND.pack(APPEND, queue_id, first_position, len(offsets) // OFFSET_BYTES - 1)
+        if len(offsets) + len(payload) <= JOIN_BYTES_MAX:
+            return (b"".join((head, offsets, payload)),)
+        return head, offsets, payload
     if type(record) is Truncate:
         return (_TRUNCATE.pack(TRUNCATE, record.id, record.position),)
     if type(record) is Create:

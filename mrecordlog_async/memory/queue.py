@@ -26,6 +26,8 @@ KEPT_RECORDS = SEAL_RECORDS // 4
 RUN_OVERHEAD_BYTES = 120
 """What a run costs besides its bytes: two bytes objects and its places in the columns."""
 
+NO_SEGMENT = -1
+
 QUEUE_OVERHEAD_BYTES = 500
 """What an empty queue costs."""
 
@@ -61,9 +63,10 @@ class Queue:
     """State of one queue. Owned by `Queues`; readers get runs, which never change."""
 
     __slots__ = (
+        "_newest_segment",
+        "_older_segments",
         "_pins",
         "_sealed",
-        "_segments",
         "_tail",
         "_tail_bytes",
         "_tail_records",
@@ -89,38 +92,42 @@ class Queue:
         self._tail = NO_RUNS
         self._tail_bytes = 0
         self._tail_records = 0
-        self._segments: list[list[int]] = []  # [segment, next position behind its last record], oldest first
+        self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position behind its last record)
+        self._newest_segment = NO_SEGMENT  # with records up to `next`
 
-    def append(self, segment: int, run: Run) -> None:
-        """Add *run*, which was stored in *segment*. FoldError if its positions are taken."""
+    def append(self, segment: int, run: Run) -> int:
+        """Add *run*, which was stored in *segment*; return by how much the memory in use grew.
+
+        FoldError if its positions are taken.
+        """
         first, offsets, payload = run
+        held = self.memory_bytes
         records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
         if first < self.next:
             raise FoldError(f"queue {self.name!r}: position {first} comes after {self.next - 1}")
-        if self.start == 0 == self.next:
-            self.start = first
-        if not self._segments or self._segments[-1][0] != segment:
+        if segment != self._newest_segment:
+            self._enter(segment)
+        if first != self.next:
             self._seal()
-            self._segments.append([segment, 0])
-            self._pins.add(segment)
-        self._segments[-1][1] = first + records
-        kept = size >= KEPT_BYTES or records >= KEPT_RECORDS
-        if kept or first != self.next:
-            self._seal()
+            if self.start == 0 == self.next:
+                self.start = first
         self.next = first + records
         self.records += records
         self.held_bytes += size
         self.memory_bytes += RUN_OVERHEAD_BYTES + len(offsets) + size
-        if kept:
+        if size >= KEPT_BYTES or records >= KEPT_RECORDS:
+            self._seal()
             self._add_sealed(run)
-        else:
-            if self._tail is NO_RUNS:
-                self._tail = Runs()
-            self._tail.append(first, offsets, payload)
-            self._tail_bytes += size
-            self._tail_records += records
-            if self._tail_bytes >= SEAL_BYTES or self._tail_records >= SEAL_RECORDS:
-                self._seal()
+            return self.memory_bytes - held
+        tail = self._tail
+        if tail is NO_RUNS:
+            tail = self._tail = Runs()
+        tail.append(first, offsets, payload)
+        self._tail_bytes += size
+        self._tail_records += records
+        if self._tail_bytes >= SEAL_BYTES or self._tail_records >= SEAL_RECORDS:
+            self._seal()
+        return self.memory_bytes - held
 
     def truncate(self, position: int) -> int:
         """Drop positions up to and including *position*; return how many records went."""
@@ -171,17 +178,23 @@ class Queue:
 
     def segments(self) -> list[int]:
         """Return the segments that hold records of this queue, oldest first."""
-        return [segment for segment, _ in self._segments]
+        newest = [] if self._newest_segment == NO_SEGMENT else [self._newest_segment]
+        return [segment for segment, _ in self._older_segments] + newest
 
     def first_segment(self) -> int | None:
         """Return the oldest segment that this queue needs."""
-        return self._segments[0][0] if self._segments else None
+        if self._older_segments:
+            return self._older_segments[0][0]
+        return None if self._newest_segment == NO_SEGMENT else self._newest_segment
 
     def adopt(self, older: Queue) -> None:
         """Put what *older*, the same queue up to an earlier segment, holds before what is here; pins are left alone."""
         older._seal()
-        older._segments += self._segments
-        self._segments = older._segments
+        if self._newest_segment == NO_SEGMENT:
+            self._older_segments, self._newest_segment = older._older_segments, older._newest_segment
+        elif older._newest_segment != NO_SEGMENT:
+            joint = (older._newest_segment, older.next)
+            self._older_segments = (*older._older_segments, joint, *self._older_segments)
         if older._sealed:
             older._sealed.extend(self._sealed)
             self._sealed = older._sealed
@@ -190,8 +203,7 @@ class Queue:
         self.memory_bytes += older.memory_bytes - QUEUE_OVERHEAD_BYTES
         self._drop_dead_runs(older.start)
         self._recount()
-        while self._segments and self._segments[0][1] <= self.start:
-            self._segments.pop(0)
+        self._forget_dead_segments()
 
     def pin_anew(self, pins: SegmentPins) -> None:
         """Count this queue's segments in *pins* from now on."""
@@ -203,6 +215,14 @@ class Queue:
         """Return the position behind the newest retained record, None when nothing is retained."""
         runs = self._tail or self._sealed
         return runs.newest().next_position if runs else None
+
+    def _enter(self, segment: int) -> None:
+        """Go on in *segment*: a run never spans segments."""
+        self._seal()
+        if self._newest_segment != NO_SEGMENT:
+            self._older_segments = (*self._older_segments, (self._newest_segment, self.next))
+        self._newest_segment = segment
+        self._pins.add(segment)
 
     def _add_sealed(self, run: Run) -> None:
         if self._sealed is NO_RUNS:
@@ -255,9 +275,19 @@ class Queue:
         self.memory_bytes -= _memory_bytes(run)
 
     def _drop_dead_segments(self) -> None:
-        segments = self._segments
-        while segments and segments[0][1] <= self.start:
-            self._pins.drop(segments.pop(0)[0])
+        for segment in self._forget_dead_segments():
+            self._pins.drop(segment)
+
+    def _forget_dead_segments(self) -> list[int]:
+        """Let go of the segments with nothing from start on, and return them."""
+        dead = []
+        while self._older_segments and self._older_segments[0][1] <= self.start:
+            dead.append(self._older_segments[0][0])
+            self._older_segments = self._older_segments[1:]
+        if self.start >= self.next and self._newest_segment != NO_SEGMENT:
+            dead.append(self._newest_segment)
+            self._newest_segment = NO_SEGMENT
+        return dead
 
 
 def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[bytes]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from mrecordlog_async.format.record import (
     TABLE_BYTES,
@@ -16,6 +17,15 @@ from mrecordlog_async.format.record import (
     entry_bytes,
 )
 from mrecordlog_async.memory.queue import FoldError, Queue, SegmentPins
+from mrecordlog_async.model import OFFSET_BYTES
+
+
+class Applied(NamedTuple):
+    """What a batch did: records and payload bytes that it added, and what each of its truncates and deletes dropped."""
+
+    records: int
+    payload_bytes: int
+    dropped: list[int]
 
 
 class Queues:
@@ -66,10 +76,7 @@ class Queues:
         FoldError if it does not fit: an unknown or known queue, or a position that is taken.
         """
         if type(record) is Append:
-            queue = self._known(record.id)
-            before = queue.memory_bytes
-            queue.append(segment, record.run)
-            self.memory_bytes += queue.memory_bytes - before
+            self.memory_bytes += self._known(record.id).append(segment, record.run)
             return 0
         if type(record) is Truncate:
             queue = self._known(record.id)
@@ -81,6 +88,23 @@ class Queues:
             return self._create(record)
         assert type(record) is Delete
         return self._delete(record)
+
+    def apply_all(self, segment: int, records: Iterable[LogRecord]) -> Applied:
+        """Do what `apply` does for one record after the other."""
+        by_id, dropped = self._by_id, []
+        appended = size = 0
+        for record in records:
+            if type(record) is Append:  # most are: no call between here and the queue
+                queue_id, run = record
+                self.memory_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run)
+                _, offsets, payload = run
+                appended += len(offsets) // OFFSET_BYTES - 1
+                size += len(payload)
+            else:
+                count = self.apply(segment, record)
+                if type(record) is not Create:
+                    dropped.append(count)
+        return Applied(appended, size, dropped)
 
     def adopt(self, older: Queues) -> None:
         """Join what was folded from older segments, up to the table that this state began with."""

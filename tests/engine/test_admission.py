@@ -18,8 +18,9 @@ def single(admission: Admission, queue: str, payload: bytes) -> asyncio.Future[o
     if size > admission.room:
         admission.add_append(Append(future, queue, None, [payload], len(payload)))
         return future
-    group = admission.groups.get(queue) or admission.open_group(queue)
+    group = admission.group or admission.open_group()
     admission.room -= size
+    group.queues.append(queue)
     group.payloads.append(payload)
     group.futures.append(future)
     return future

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mrecordlog_async.engine.batch import RUN_BYTES, PlannedRun, build, plan, split_into_runs
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from mrecordlog_async.engine.batch import RUN_BYTES, Answer, PlannedRun, build, plan, split_into_runs
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
-from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError
+from mrecordlog_async.errors import PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
@@ -26,7 +29,8 @@ def append(queue: str, position: int | None, *payloads: bytes) -> Append:
 
 def group(queue: str, *payloads: bytes) -> AppendGroup:
     """Make a group of single records."""
-    made = AppendGroup(queue)
+    made = AppendGroup()
+    made.queues = [queue] * len(payloads)
     made.payloads = list(payloads)
     made.futures = [future() for _ in payloads]
     return made
@@ -97,3 +101,130 @@ async def test_runs_are_about_a_block() -> None:
     assert all(len(run.payload) + len(run.offsets) <= RUN_BYTES + 4 for run in runs if run.records > 1)
     assert [run.records for run in runs if len(run.payload) >= 100_000] == [1]
     assert build([PlannedRun(1, 5, payloads)]) == [log_record.Append(1, run) for run in runs]
+
+
+def singles(*records: tuple[str, bytes]) -> AppendGroup:
+    """Make a group of single records for several queues."""
+    made = AppendGroup()
+    made.queues, made.payloads = [queue for queue, _ in records], [payload for _, payload in records]
+    made.futures = [future() for _ in records]
+    return made
+
+
+async def test_single_records_of_one_queue_become_one_run_wherever_they_stand() -> None:
+    """A group is for all queues; each queue's records follow one another, also from group to group."""
+    first = singles(("q", b"c"), ("r", b"x"), ("q", b"d"))
+    records, _, later = answers([first, singles(("r", b"y"), ("q", b"e"))])
+    assert records == [PlannedRun(1, 2, [b"c", b"d", b"e"]), PlannedRun(2, 0, [b"x", b"y"])]
+    assert later == [[2, 0, 3], [1, 4]]
+
+
+async def test_single_record_does_not_join_what_another_call_came_behind() -> None:
+    """A call of several records, or a truncate, ends the run: the ones behind it begin a new one."""
+    records, _, later = answers(
+        [singles(("q", b"c"), ("r", b"x")), append("q", None, b"d", b"e"), singles(("q", b"f"), ("r", b"y"))]
+    )
+    assert records == [
+        PlannedRun(1, 2, [b"c"]),
+        PlannedRun(2, 0, [b"x", b"y"]),
+        PlannedRun(1, 3, [b"d", b"e"]),
+        PlannedRun(1, 5, [b"f"]),
+    ]
+    assert later == [[2, 0], 4, [5, 1]]
+    records, _, _ = answers(
+        [singles(("q", b"c"), ("r", b"x")), TruncateQueue(future(), "q", 2, None), singles(("q", b"d"), ("r", b"y"))]
+    )
+    assert records[2:] == [log_record.Truncate(1, 2), PlannedRun(1, 3, [b"d"])]
+
+
+async def test_single_record_for_a_missing_queue_is_refused_alone() -> None:
+    """The others of its group are stored, and each caller is told what became of its own record."""
+    group = singles(("q", b"c"), ("nowhere", b"lost"), ("", b"nameless"), ("q", b"d"), ("r", b"x"))
+    made = plan([group], state(), Limits())
+    assert made.records == [PlannedRun(1, 2, [b"c", b"d"]), PlannedRun(2, 0, [b"x"])]
+    for answer in made.immediate:
+        assert answer.error is not None
+        answer.command.refuse(answer.error)
+    assert [type(future.exception()) if future.done() else None for future in group.futures] == [
+        None, QueueNotFoundError, QueueNameError, None, None,
+    ]  # fmt: skip
+    (answer,) = made.answers
+    answer.command.acknowledge(answer.value)
+    assert [group.futures[at].result() for at in (0, 3, 4)] == [2, 3, 0]
+
+
+@given(
+    calls=st.lists(
+        st.one_of(
+            st.tuples(st.just("single"), st.sampled_from("qrs"), st.binary(max_size=3)),
+            st.tuples(st.just("append"), st.sampled_from("qrs"), st.none() | st.integers(0, 8), st.integers(0, 3)),
+            st.tuples(st.just("truncate"), st.sampled_from("qrs"), st.integers(0, 8)),
+            st.tuples(st.just("create"), st.sampled_from("qrs")),
+            st.tuples(st.just("delete"), st.sampled_from("qrs")),
+        ),
+        max_size=25,
+    )
+)
+@settings(deadline=None, max_examples=300)
+def test_batch_does_what_its_calls_would_do_one_by_one(calls: list[tuple[Any, ...]]) -> None:
+    """However calls are gathered, every caller is told the same and the queues end the same."""
+
+    async def compared() -> None:
+        together, alone = state(), state()
+        told_together = carry_out(gathered(calls), together)
+        told_alone = [answer for call in calls for answer in carry_out(gathered([call]), alone)]
+        assert told_together == told_alone
+        assert contents(together) == contents(alone)
+
+    asyncio.run(compared())
+
+
+def gathered(calls: list[tuple[Any, ...]]) -> list[Command]:
+    """Make commands of *calls*, single records in a row in one group."""
+    commands: list[Command] = []
+    for kind, queue, *arguments in calls:
+        if kind == "single":
+            if not commands or not isinstance(commands[-1], AppendGroup):
+                commands.append(AppendGroup())
+            group = commands[-1]
+            assert isinstance(group, AppendGroup)
+            group.queues.append(queue)
+            group.payloads.append(arguments[0])
+            group.futures.append(future())
+        elif kind == "append":
+            commands.append(append(queue, arguments[0], *[b"%d" % n for n in range(arguments[1])]))
+        elif kind == "truncate":
+            commands.append(TruncateQueue(future(), queue, arguments[0], None))
+        elif kind == "create":
+            commands.append(CreateQueue(future(), queue, False))
+        else:
+            commands.append(DeleteQueue(future(), queue))
+    return commands
+
+
+def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
+    """Plan, fold and answer as the writer does; return what each caller was told, in the order they came."""
+    made = plan(commands, queues, Limits())
+    for answer in made.immediate:
+        finish(answer, answer.value)
+    dropped = iter(queues.apply_all(0, build(made.records)).dropped)
+    for answer in made.answers:
+        finish(answer, next(dropped) if answer.counts else answer.value)
+    futures = [each for command in commands for each in getattr(command, "futures", None) or [command.future]]
+    return [type(error) if (error := each.exception()) else each.result() for each in futures]
+
+
+def finish(answer: Answer, value: object) -> None:
+    """Tell one command's callers."""
+    if answer.error is not None:
+        answer.command.refuse(answer.error)
+    else:
+        answer.command.acknowledge(value)
+
+
+def contents(queues: Queues) -> dict[str, tuple[int, int, list[Any]]]:
+    """Return all queues with positions and records."""
+    return {
+        queue.name: (queue.start, queue.next, [tuple(r) for run in queue.runs(None, None) for r in run.each()])
+        for queue in queues
+    }
