@@ -50,16 +50,6 @@ class Run(NamedTuple):
             return cls(first_position, offsets_of_one(len(payload)), payload)
         return cls(first_position, pack_offsets(accumulate(map(len, payloads), initial=0)), b"".join(payloads))
 
-    @classmethod
-    def merge(cls, runs: Sequence[Run]) -> Run:
-        """Join *runs*, each beginning where the one before it ends, into one."""
-        lengths: list[int] = []
-        for run in runs:
-            ends = run.ends()
-            lengths.extend(map(sub, ends[1:], ends))
-        offsets = pack_offsets(accumulate(lengths, initial=0))
-        return cls(runs[0].first_position, offsets, b"".join([run.payload for run in runs]))
-
     @property
     def records(self) -> int:
         """Number of records."""

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from itertools import accumulate, chain
+from operator import sub
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.model import OFFSET_BYTES, Run
+from mrecordlog_async.model import OFFSET_BYTES, Run, pack_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,6 +75,17 @@ class Runs:
     def all(self) -> list[Run]:
         """Return every run."""
         return self._cut(self._gone, len(self._payloads))
+
+    def joined(self) -> Run:
+        """Return one run that holds the records of all, which follow one another without a gap."""
+        offsets, payloads = self._offsets[self._gone :], self._payloads[self._gone :]
+        if len(payloads) == 1:
+            return self.oldest()
+        lengths: Iterable[int] = map(len, payloads)
+        if max(map(len, offsets)) > 2 * OFFSET_BYTES:  # not all of them are single records
+            each = [memoryview(ends).cast("i").tolist() for ends in offsets]
+            lengths = chain.from_iterable(map(sub, ends[1:], ends) for ends in each)
+        return Run(self.first_position(), pack_offsets(accumulate(lengths, initial=0)), b"".join(payloads))
 
     def between(self, start: int, stop: int) -> list[Run]:
         """Return the runs with any of the positions *start* … *stop* - 1, whole."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from mrecordlog_async.format.record import Append, Create, Delete, Table, Truncate
 from mrecordlog_async.memory.queue import KEPT_BYTES, SEAL_RECORDS, FoldError, Queue, SegmentPins
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.runs import Runs
 from mrecordlog_async.model import Record, Run
 
 actions = st.lists(
@@ -67,12 +68,35 @@ def test_queue_is_what_a_dictionary_says(actions: list[tuple[str, int, int, int]
 
 def test_small_runs_are_joined() -> None:
     """A thousand single records become one run: four bytes a record over the payloads."""
-    queue = Queue(1, "q", SegmentPins())
+    queue = Queue(0, "q", SegmentPins())
     empty = queue.memory_bytes
     for position in range(SEAL_RECORDS * 3):
         queue.append(0, Run.of(position, [b"12345678"]))
     assert len(queue.runs(None, None)) == 3
     assert queue.memory_bytes - empty <= SEAL_RECORDS * 3 * (8 + 4) + 3 * 200
+
+
+@pytest.mark.parametrize("size", [0, 500])
+def test_queues_that_fill_in_step_are_not_joined_all_at_once(size: int) -> None:
+    """A thousand queues with a record each in turn: no turn joins more than a few, or it would stop the event loop."""
+    queues = [Queue(number, f"q{number}", SegmentPins()) for number in range(1000)]
+    most = 0
+    for position in range(SEAL_RECORDS * 2):
+        run = Run.of(position, [bytes(size)])
+        joined = sum(queue.append(0, run) < 0 for queue in queues)
+        most = max(most, joined)
+    assert 0 < most <= 100
+
+
+def test_joined_runs_hold_what_the_parts_held() -> None:
+    """Runs of one record and of several, empty payloads among them, become one run with the same records."""
+    runs = Runs()
+    parts = [Run.of(5, [b"a"]), Run.of(6, [b"", b"bb", b""]), Run.of(9, [b""]), Run.of(10, [b"c", b"d"])]
+    for part in parts:
+        runs.append(*part)
+    assert runs.joined() == Run.of(5, [b"a", b"", b"bb", b"", b"", b"c", b"d"])
+    runs.drop_oldest()
+    assert runs.joined() == Run.of(6, [b"", b"bb", b"", b"", b"c", b"d"])
 
 
 def test_large_payload_is_handed_out_without_a_copy() -> None:
@@ -92,7 +116,6 @@ def test_run_cuts() -> None:
     assert list(run.cut_bytes(1).each()) == [(10, b"a"), (11, b"")]
     assert list(run.cut_bytes(0).each()) == [(10, b"a")]
     assert run.cut_bytes(6) is run
-    assert Run.merge([run.cut(10, 11), run.cut(11, 14)]) == run
 
 
 @pytest.mark.parametrize(
