@@ -76,12 +76,12 @@ def test_small_runs_are_joined() -> None:
     assert queue.memory_bytes - empty <= SEAL_RECORDS * 3 * (8 + 4) + 3 * 200
 
 
-@pytest.mark.parametrize("size", [0, 500])
-def test_queues_that_fill_in_step_are_not_joined_all_at_once(size: int) -> None:
+@pytest.mark.parametrize(("size", "turns"), [(0, SEAL_RECORDS * 2), (500, 300)])
+def test_queues_that_fill_in_step_are_not_joined_all_at_once(size: int, turns: int) -> None:
     """A thousand queues with a record each in turn: no turn joins more than a few, or it would stop the event loop."""
     queues = [Queue(number, f"q{number}", SegmentPins()) for number in range(1000)]
     most = 0
-    for position in range(SEAL_RECORDS * 2):
+    for position in range(turns):
         run = Run.of(position, [bytes(size)])
         joined = sum(queue.append(0, run) < 0 for queue in queues)
         most = max(most, joined)
