@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async import errors as all_errors
+from mrecordlog_async.engine.writer import ANSWERS_AT_ONCE
 from tests.conftest import contents
 
 POSITION_MAX = 2**63 - 2
@@ -55,6 +57,36 @@ async def test_appended_records_are_there_after_reopening(directory: Path) -> No
         assert contents(log) == before == {"q": (0, 3, [(0, b"a"), (1, b"b"), (2, b"c")])}
         assert log.recovery_report.clean
         assert log.recovery_report.records == 3
+
+
+@pytest.mark.parametrize("calls", ["single records", "single records of many queues", "calls of several records"])
+async def test_loop_gets_a_turn_while_many_callers_are_answered(log: MultiRecordLog, calls: str) -> None:
+    """The callers of one batch do not all go on in one turn of the event loop: nothing else would run for so long."""
+    await asyncio.gather(*(log.create_queue(f"q{n}") for n in range(7)))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def caller(number: int) -> tuple[int, int | None]:
+        queue = f"q{number % 7}" if calls == "single records of many queues" else "q0"
+        if calls == "calls of several records":
+            position = await log.append_records(queue, None, [b"a", b"b"])
+        else:
+            position = await log.append_record(queue, None, b"a")
+        return turns, position
+
+    counting = asyncio.create_task(count_turns())
+    answers = await asyncio.gather(*(caller(number) for number in range(1000)))
+    counting.cancel()
+    assert max(Counter(turn for turn, _ in answers).values()) <= ANSWERS_AT_ONCE
+    assert [turn for turn, _ in answers] == sorted(turn for turn, _ in answers)
+    queues = 7 if calls == "single records of many queues" else 1
+    records = 2 if calls == "calls of several records" else 1
+    assert [position for _, position in answers] == [(n // queues + 1) * records - 1 for n in range(1000)]
 
 
 async def test_batches_are_counted_by_the_records_in_them(log: MultiRecordLog) -> None:

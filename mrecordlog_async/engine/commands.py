@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress, count
 
 from mrecordlog_async.errors import RecordLogError
@@ -82,12 +82,19 @@ class AppendGroup(Command):
 
     def acknowledge(self, value: object) -> None:
         """Answer each caller with a position, counted from *value* or its place in it."""
-        positions: Iterable[int] = count(value) if isinstance(value, int) else value  # type: ignore[assignment]
-        for future, position in zip(self.futures, positions, strict=False):  # count has no end
-            try:  # noqa: SIM105  # a with statement for each record would cost more than the answer
-                future.set_result(position)
-            except asyncio.InvalidStateError:  # the caller gave up
-                pass
+        for _ in self.acknowledge_in_parts(value, len(self.futures)):
+            pass
+
+    def acknowledge_in_parts(self, value: object, callers: int) -> Iterator[None]:
+        """Do the same for so many *callers* at a time; the rest is answered as the iterator is gone through."""
+        positions: Iterator[int] = count(value) if isinstance(value, int) else iter(value)  # type: ignore[call-overload]
+        for at in range(0, len(self.futures), callers):
+            for future, position in zip(self.futures[at : at + callers], positions, strict=False):  # count has no end
+                try:  # noqa: SIM105  # a with statement for each record would cost more than the answer
+                    future.set_result(position)
+                except asyncio.InvalidStateError:  # the caller gave up
+                    pass
+            yield
 
     def refuse(self, error: Exception) -> None:
         """Fail all the calls."""

@@ -36,6 +36,9 @@ _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 EARLY_ROLL_BYTES = 1 * MIB
 """A segment in which nothing is live is left behind when it holds more than this, or four tables."""
 
+ANSWERS_AT_ONCE = 128
+"""So many callers go on in one turn of the event loop. With 10,000 in one turn nothing else ran for 11 to 19 ms."""
+
 
 class Writer:
     """Runs as one task. Owns `queues` and the journal while it runs; calls `on_applied` with the touched queue ids."""
@@ -113,7 +116,7 @@ class Writer:
             receipt = await self._commit(batch)
         except (OSError, LogFullError) as refusal:
             return await self._store_without_space(commands, refusal)
-        self._acknowledge(batch, receipt)
+        await self._acknowledge(batch, receipt)
         return 0
 
     async def _store_without_space(self, commands: list[Command], refusal: OSError | LogFullError) -> int:
@@ -128,7 +131,7 @@ class Writer:
             except (OSError, LogFullError) as refusal_of_controls:
                 self._refuse(controls, refusal_of_controls)
             else:
-                self._acknowledge(batch, receipt)
+                await self._acknowledge(batch, receipt)
         else:
             self._settle(batch.answers)
         self._settle(batch.immediate)
@@ -159,14 +162,27 @@ class Writer:
         self._count(receipt)
         return receipt
 
-    def _acknowledge(self, batch: Plan, receipt: Receipt | None) -> None:
-        """Fold what was stored into memory, then answer: in this order, so that a caller finds what it was told."""
+    async def _acknowledge(self, batch: Plan, receipt: Receipt | None) -> None:
+        """Fold what was stored into memory, then answer: in this order, so that a caller finds what it was told.
+
+        After every `ANSWERS_AT_ONCE` the loop gets a turn, and one behind the last of them: then all callers have
+        gone on, and what they append next is one batch again.
+        """
+        answered = 0
         dropped = self._apply(receipt) if receipt is not None else iter(())
         for command, value, error, counts in batch.answers:
             if error is not None:
                 self._tell(command, error)
+            elif type(command) is AppendGroup and len(command.futures) > ANSWERS_AT_ONCE:
+                for _ in command.acknowledge_in_parts(value, ANSWERS_AT_ONCE):
+                    await asyncio.sleep(0)
             else:
                 command.acknowledge(next(dropped) if counts else value)
+            answered += 1
+            if answered % ANSWERS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if answered > ANSWERS_AT_ONCE:
+            await asyncio.sleep(0)
 
     def _apply(self, receipt: Receipt) -> Iterator[int]:
         """Apply log records; return what each truncate and delete dropped."""
