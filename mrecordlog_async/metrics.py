@@ -89,6 +89,7 @@ class Counters:
     io_errors: int = 0
     commit_seconds: Histogram = field(default_factory=_seconds)
     sync_seconds: Histogram = field(default_factory=_seconds)
+    roll_seconds: Histogram = field(default_factory=_seconds)
     append_seconds: Histogram = field(default_factory=_seconds)
     commit_records: Histogram = field(default_factory=lambda: Histogram(COUNT_BOUNDS))
     commit_bytes: Histogram = field(default_factory=lambda: Histogram(BYTES_BOUNDS))

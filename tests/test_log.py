@@ -89,6 +89,17 @@ async def test_loop_gets_a_turn_while_many_callers_are_answered(log: MultiRecord
     assert [position for _, position in answers] == [(n // queues + 1) * records - 1 for n in range(1000)]
 
 
+async def test_batches_that_began_a_segment_are_timed_by_themselves(directory: Path) -> None:
+    """How long a roll holds up its batch can be told from how long the disk takes anyway."""
+    async with MultiRecordLog.open(directory, segment_bytes=65_536) as log:
+        await log.create_queue("q")
+        for _ in range(10):
+            await log.append_record("q", None, bytes(30_000))
+        stats = log.stats()
+    assert stats.rolls == stats.roll_seconds.count == 4
+    assert 0 < stats.roll_seconds.sum < stats.commit_seconds.sum
+
+
 async def test_batches_are_counted_by_the_records_in_them(log: MultiRecordLog) -> None:
     """A run of three records counts as three, however it is laid out on the disk."""
     before = log.stats().commit_records.sum

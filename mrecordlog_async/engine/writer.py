@@ -307,7 +307,9 @@ class Writer:
         counters = self._counters
         counters.commits += 1
         counters.written_bytes += receipt.written_bytes
-        counters.rolls += receipt.rolled
+        if receipt.rolled:
+            counters.rolls += 1
+            counters.roll_seconds.observe(receipt.seconds)
         counters.commit_seconds.observe(receipt.seconds)
         counters.commit_bytes.observe(receipt.written_bytes)
         if receipt.synced:

@@ -49,6 +49,7 @@ HISTOGRAMS = {
     "append_seconds": "From the call to its answer",
     "commit_seconds": "Of a batch, write and sync",
     "fsync_seconds": "Of a sync",
+    "roll_seconds": "Of a batch that began a new segment",
     "commit_records": "Records in a batch",
     "commit_bytes": "Bytes in a batch",
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import mmap
 import time
 
 import pytest
 
+from mrecordlog_async.bench.bystander import Bystander
 from mrecordlog_async.bench.drive import drive, payloads
 from mrecordlog_async.bench.probe import StallProbe, machine, resident_bytes
 
@@ -62,6 +64,14 @@ async def test_probe_sees_a_loop_that_stands_still() -> None:
             pass
         await asyncio.sleep(0.005)
     assert probe.longest_seconds >= 0.04
+
+
+async def test_bystander_watches_from_a_process_of_its_own() -> None:
+    """It runs before the block is entered, and its figure is there when the block is left."""
+    bystander = Bystander()
+    async with bystander:
+        assert math.isnan(bystander.longest_seconds)
+    assert 0.0 <= bystander.longest_seconds < math.inf
 
 
 def test_machine_is_named_in_one_line(tmp_path: object) -> None:
