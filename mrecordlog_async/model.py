@@ -180,4 +180,4 @@ def pack_offsets(offsets: Iterator[int] | Sequence[int]) -> bytes:
 @lru_cache(maxsize=4096)
 def offsets_of_one(payload_bytes: int) -> bytes:
     """Return the offsets of a run of one record; records of one size share the object, 48 bytes in memory each."""
-    return pack_offsets((0, payload_bytes))
+    return b"\0\0\0\0" + payload_bytes.to_bytes(OFFSET_BYTES, "little")

@@ -6,7 +6,7 @@ from mrecordlog_async.engine.contents import Counts
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HEADER_BYTES
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Append, Table
+from mrecordlog_async.format.record import Table
 from mrecordlog_async.memory.queue import FoldError
 from mrecordlog_async.memory.queues import Queues
 
@@ -34,11 +34,9 @@ class Fold:
         counts = self._counts
         counts.batches += 1
         self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
-        for record in batch.records:
-            try:
-                self.queues.apply(segment, record)
-            except FoldError as error:
-                raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
-            if type(record) is Append:
-                counts.records += record.run.records
-                counts.bytes += len(record.run.payload)
+        try:
+            applied = self.queues.apply_all(segment, batch.records)
+        except FoldError as error:
+            raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
+        counts.records += applied.records
+        counts.bytes += applied.payload_bytes

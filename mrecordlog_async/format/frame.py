@@ -139,10 +139,15 @@ def read_frame(piece: memoryview, base: int, at: int, seed: int) -> Frame | None
 
     Skips the padding at a block's end. None where no valid frame begins, or where it is not wholly in *piece*.
     """
-    begin = skip_padding(piece, base, at)
-    if begin is None or begin + FRAME_HEADER_BYTES > len(piece):
+    left = BLOCK_BYTES - (base + at) % BLOCK_BYTES
+    if left < FRAME_HEADER_BYTES:
+        begin = skip_padding(piece, base, at)
+        if begin is None:
+            return None
+        at, left = begin, BLOCK_BYTES
+    start = at + FRAME_HEADER_BYTES
+    if start > len(piece):
         return None
-    at, start, left = begin, begin + FRAME_HEADER_BYTES, block_left(base + begin)
     checksum, length, kind = _HEADER.unpack_from(piece, at)
     if kind == 0 or kind > FILLER or length > left - FRAME_HEADER_BYTES:
         return None

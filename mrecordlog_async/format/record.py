@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mrecordlog_async.format.frame import JOIN_BYTES_MAX, Buffer
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run, offsets_of_one
 
 QUEUES, CREATE, DELETE, APPEND, TRUNCATE, COMMIT = range(1, 7)
 
@@ -203,7 +203,10 @@ def _decode_append(body: memoryview | bytes, *rest: memoryview) -> Append:
     if first_position + count - 1 > POSITION_MAX:
         raise RecordError(f"a run goes beyond the last position: {first_position} and {count} records")
     payload = b"".join((body[payload_at:], *rest)) if rest else bytes(body[payload_at:])
-    run = Run(first_position, bytes(body[_APPEND.size : payload_at]), payload)
+    offsets = bytes(body[_APPEND.size : payload_at])
+    if count == 1 and offsets == (shared := offsets_of_one(len(payload))):
+        return Append(queue_id, Run(first_position, shared, payload))
+    run = Run(first_position, offsets, payload)
     check_run(run)
     return Append(queue_id, run)
 
