@@ -89,10 +89,8 @@ def build(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
             if len(payloads) == 1:
                 run = tuple.__new__(Run, (first_position, offsets_of_one(len(payloads[0])), payloads[0]))
                 built.append(tuple.__new__(log_record.Append, (queue_id, run)))
-                continue
-            built += [
-                log_record.Append(record.id, run) for run in split_into_runs(record.first_position, record.payloads)
-            ]
+            else:
+                built += [log_record.Append(queue_id, run) for run in split_into_runs(first_position, payloads)]
         else:
             built.append(record)  # type: ignore[arg-type]  # a record that is no PlannedRun; mypy keeps the union
     return built
@@ -185,8 +183,9 @@ class _Planner:
         for queue, payload in zip(group.queues, group.payloads, strict=True):
             view = views.get(queue) or self._find(queue)
             if view is None or view.next > POSITION_MAX:
-                full = LogFullError("positions", POSITION_MAX + 1, POSITION_MAX + 1)
-                error = self._not_found(queue) if view is None else full
+                error = (
+                    self._not_found(queue) if view is None else LogFullError("positions", view.next, POSITION_MAX + 1)
+                )
                 self._refuse(Command(group.futures[len(positions)]), error, queue)
                 positions.append(-1)  # told to nobody: the call has its answer by then
                 continue

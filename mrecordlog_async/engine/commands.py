@@ -82,7 +82,7 @@ class AppendGroup(Command):
 
     def acknowledge(self, value: object) -> None:
         """Answer each caller with a position, counted from *value* or its place in it."""
-        for _ in self.acknowledge_in_parts(value, len(self.futures)):
+        for _ in self.acknowledge_in_parts(value, len(self.futures) or 1):
             pass
 
     def acknowledge_in_parts(self, value: object, callers: int) -> Iterator[None]:

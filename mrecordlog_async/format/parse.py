@@ -84,12 +84,10 @@ class SegmentParser:
         """
         view = memoryview(piece)
         while not self.stopped and self._at < base + len(view):
-            at: int | None = self._at - base
-            if block_left(self._at) < FRAME_HEADER_BYTES:
-                at = skip_padding(view, base, self._at - base)
-                if at is not None and at >= len(view):
-                    self._at = base + at  # the frame begins with the next piece
-                    return
+            at = skip_padding(view, base, self._at - base)
+            if at is not None and at >= len(view):
+                self._at = base + at  # the frame begins with the next piece
+                return
             frame = read_frame(view, base, at, self._seed) if at is not None else None
             if frame is None:
                 self.stopped = True

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mrecordlog_async.format.frame import JOIN_BYTES_MAX, Buffer
+from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run, offsets_of_one
 
 QUEUES, CREATE, DELETE, APPEND, TRUNCATE, COMMIT = range(1, 7)
@@ -22,6 +22,9 @@ _DELETE = struct.Struct("<BQ")
 _APPEND = struct.Struct("<BQQI")
 _TRUNCATE = struct.Struct("<BQQ")
 _COMMIT = struct.Struct("<B16sQQQQQ")
+
+JOIN_BYTES_MAX = 512
+"""The parts of a run this small are joined: cheaper than a checksum and a buffer for each."""
 
 COMMIT_BYTES = _COMMIT.size
 LOG_ID_BYTES = 16

@@ -1,4 +1,4 @@
-"""All queues of a log, and the fold: one `apply` for a record that was just synced and for one read at open."""
+"""All queues of a log, and the fold: one `apply_all` for a batch that was just synced and for one read at open."""
 
 from __future__ import annotations
 

@@ -72,10 +72,6 @@ class Runs:
             self._move_up()
         return run
 
-    def all(self) -> list[Run]:
-        """Return every run."""
-        return self._cut(self._gone, len(self._payloads))
-
     def joined(self) -> Run:
         """Return one run that holds the records of all, which follow one another without a gap."""
         offsets, payloads = self._offsets[self._gone :], self._payloads[self._gone :]

@@ -28,12 +28,8 @@ def append(queue: str, position: int | None, *payloads: bytes) -> Append:
 
 
 def group(queue: str, *payloads: bytes) -> AppendGroup:
-    """Make a group of single records."""
-    made = AppendGroup()
-    made.queues = [queue] * len(payloads)
-    made.payloads = list(payloads)
-    made.futures = [future() for _ in payloads]
-    return made
+    """Make a group of single records for one queue."""
+    return singles(*((queue, payload) for payload in payloads))
 
 
 def state() -> Queues:

@@ -109,8 +109,8 @@ async def run(bench: Bench) -> list[Row]:
     await asyncio.to_thread(_compare, bench.path("log"), retained + arrivals.sent, first, behind)
     async with raw_disk(bench) as raw:
         raw_rate = await asyncio.to_thread(_raw_rate, raw, calls, arrivals.sent)
-    stalls = probe.longest_seconds, bystander.longest_seconds
-    return [_row(bench, arrivals, taken, cpu, stalls, max(peak), retained, raw_rate, syncs)]
+    stall, beside = probe.longest_seconds, bystander.longest_seconds
+    return [_row(bench, arrivals, taken, cpu, stall, beside, max(peak), retained, raw_rate, syncs)]
 
 
 async def _fill(log: MultiRecordLog, texts: Sequence[bytes], records: int) -> None:
@@ -161,14 +161,14 @@ def _row(
     arrivals: Arrivals,
     taken: float,
     cpu: float,
-    stalls: tuple[float, float],
+    stall: float,
+    bystander_stall: float,
     resident: int,
     retained: int,
     raw_rate: float,
     syncs: Latencies,
 ) -> Row:
     scale = bench.scale
-    stall, bystander = stalls
     latency = Latencies.of(arrivals.latencies)
     megabytes = scale.mission_rate / 1e6
     achieved = arrivals.sent * PAYLOAD_BYTES / taken / 1e6
@@ -190,12 +190,13 @@ def _row(
                 f"{what}: no loop stall above 5 ms",
                 stall,
                 0.005,
-                f"{duration(stall)} (a process beside it that does nothing: {duration(bystander)})",
+                f"{duration(stall)} (a process beside it that does nothing: {duration(bystander_stall)})",
             ),
             at_most(f"{what}: RSS ≤ 1.15 × retained", share, 1.15, f"{share:.2f} × ({resident / 1e9:.2f} GB)"),
         ),
         note=f"CPU {cpu / taken:.0%} of one core with the load generator; longest loop stall {duration(stall)}, "
-        f"{duration(bystander)} in a process beside it that does nothing; RSS {resident / 1e9:.2f} GB; the disk's "
-        f"part: syncs with p50 {duration(syncs.p50)}, p99 {duration(syncs.p99)}, longest {duration(syncs.longest)}",
+        f"{duration(bystander_stall)} in a process beside it that does nothing; RSS {resident / 1e9:.2f} GB; the "
+        f"disk's part: syncs with p50 {duration(syncs.p50)}, p99 {duration(syncs.p99)}, "
+        f"longest {duration(syncs.longest)}",
         histogram=True,
     )
