@@ -108,6 +108,7 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
         assert run(*arguments).returncode == 2, arguments
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_follow_shows_records_as_they_come(tmp_path: Path) -> None:
     """Ctrl-C ends it, with the exit code that shells expect."""
     with Process(tmp_path / "wal") as process:
@@ -137,6 +138,7 @@ async def following(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.P
         await process.communicate()
 
 
+@pytest.mark.usefixtures("interruptible")
 async def test_follow_reads_a_directory_beside_its_writer(directory: Path) -> None:
     """No service is needed: from what is retained on, over new segments, until Ctrl-C."""
     async with MultiRecordLog.open(directory, segment_bytes=32_768) as log:
@@ -173,6 +175,7 @@ async def test_follow_ends_with_its_queue(directory: Path) -> None:
             assert await process.wait() == 1
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
     """A pipe that stays silent does not hold it; what was stored is told."""
     with Process(tmp_path / "wal") as process:

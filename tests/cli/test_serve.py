@@ -41,13 +41,15 @@ def wait_ready(process: Process) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(tmp_path: Path, number: int) -> None:
     """SIGTERM and Ctrl-C close the log; the next start finds a clean end and recovers nothing."""
     with Process(tmp_path / "wal") as process:
         wait_ready(process)
         code, told = process.stop(number)
-        assert (code, told) == (0, "mrecordlog: new log\n")
+        assert code == 0
+        assert told in ("mrecordlog: new log\n", "")  # a signal may come between "ready" and this line
     assert (tmp_path / "wal" / "CLOSED").exists()
 
 

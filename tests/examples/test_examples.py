@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -75,6 +77,7 @@ def test_replay_of_a_file_through_kill_9(tmp_path: Path) -> None:
     assert 1_500 <= int(killed_at[1]) < 3_000
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_aiohttp_ingest(tmp_path: Path) -> None:
     """Records are stored, also read through the API below the prefix, and are there after a restart."""
     port = free_port()
