@@ -24,7 +24,7 @@ from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.options import GIB
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.reader import Finding, Report, read
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     copies = list(_copies(report, arguments.empty_name))
     accepted = arguments.accept_damage or not report.damage
     if accepted:
-        asyncio.run(_build(arguments.log, copies, arguments.segment_bytes))
+        asyncio.run(build(arguments.log, copies, arguments.segment_bytes))
     if arguments.json:
         print(json.dumps(_facts(report, copies, accepted)))
     else:
@@ -64,8 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE if accepted else DAMAGE
 
 
-async def _build(directory: str, copies: list[QueueCopy], segment_bytes: int) -> None:
-    async with new_log(directory, segment_bytes) as log:
+async def build(
+    directory: str, copies: list[QueueCopy], segment_bytes: int, filesystem: FileSystem | None = None
+) -> None:
+    """Write *copies* as a new log in *directory*, whole or not at all."""
+    async with new_log(directory, segment_bytes, filesystem) as log:
         await copy_queues(log, copies)
 
 

@@ -17,6 +17,7 @@ from mrecordlog_async.cli.exits import UsageError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.options import GIB, Limits, PersistPolicy
+from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 PARTIAL_SUFFIX = ".partial"
 QUEUES_AT_ONCE = 1_000
@@ -84,39 +85,61 @@ async def copy_queues(log: MultiRecordLog, queues: Iterable[QueueCopy]) -> int:
 
 
 @asynccontextmanager
-async def new_log(directory: str, segment_bytes: int = GIB) -> AsyncIterator[MultiRecordLog]:
+async def new_log(
+    directory: str, segment_bytes: int = GIB, filesystem: FileSystem | None = None
+) -> AsyncIterator[MultiRecordLog]:
     """Build a log that takes its name *directory* only when the block ends well; UsageError if the name is taken."""
-    directory, partial = free_names(directory)
+    files = filesystem or OsFileSystem()
+    directory, partial = free_names(files, directory)
     async with MultiRecordLog.open(
-        partial, persist_policy=PersistPolicy.never(), limits=BUILD_LIMITS, segment_bytes=segment_bytes
+        partial,
+        persist_policy=PersistPolicy.never(),
+        limits=BUILD_LIMITS,
+        segment_bytes=segment_bytes,
+        filesystem=files,
     ) as log:
         yield log
         # Close syncs as well, but has no way to say that it could not.
         await log.sync()
-    rename_durably(partial, directory)
+    rename_durably(files, partial, directory)
 
 
-def free_names(directory: str) -> tuple[str, str]:
+def free_names(files: FileSystem, directory: str) -> tuple[str, str]:
     """Return the absolute name of a directory to be made and the one it is built under; UsageError if one is taken."""
     directory = os.path.abspath(directory)
     partial = directory + PARTIAL_SUFFIX
-    if os.path.isdir(directory) and os.listdir(directory):
+    if _names(files, directory):
         raise UsageError(f"{directory} is not empty: name a directory that does not exist yet")
-    if os.path.lexists(partial):
+    parent, name = os.path.split(partial)
+    if name in _names(files, parent):
         raise UsageError(f"{partial} is there, left by a run that was interrupted: remove it and try again")
     return directory, partial
 
 
-def rename_durably(partial: str, directory: str) -> None:
+def rename_durably(files: FileSystem, partial: str, directory: str) -> None:
     """Give a complete directory its name, and see to it that both outlast a power cut."""
-    _sync_directory(partial)
-    os.rename(partial, directory)
-    _sync_directory(os.path.dirname(directory))
+    _sync_directory(files, partial)
+    files.rename(partial, directory)
+    _sync_directory(files, os.path.dirname(directory))
 
 
-def _sync_directory(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def remove_directory(files: FileSystem, directory: str) -> None:
+    """Remove a directory of files, and the files."""
+    for name in files.names(directory):
+        files.unlink(f"{directory}/{name}")
+    files.remove_directory(directory)
+
+
+def _names(files: FileSystem, directory: str) -> list[str]:
     try:
-        os.fsync(handle)
+        return files.names(directory)
+    except FileNotFoundError:
+        return []
+
+
+def _sync_directory(files: FileSystem, path: str) -> None:
+    handle = files.open_directory(path)
+    try:
+        files.sync_directory(handle)
     finally:
-        os.close(handle)
+        files.close(handle)

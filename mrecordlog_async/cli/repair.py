@@ -33,7 +33,7 @@ from mrecordlog_async.engine.layout import Damage
 from mrecordlog_async.engine.salvage import Salvage, SalvagedQueue, salvage
 from mrecordlog_async.errors import LogLockedError
 from mrecordlog_async.options import GIB
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME
 
 REPAIRED_SUFFIX = ".repaired"
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         target = arguments.to or directory + REPAIRED_SUFFIX
         written = bool(arguments.apply and found.damage)
         if written:
-            asyncio.run(_write(target, found.queues, arguments.segment_bytes))
+            asyncio.run(write(target, found.queues, arguments.segment_bytes))
     finally:
         if lock is not None:
             files.close(lock)
@@ -95,13 +95,16 @@ def _lock(files: OsFileSystem, directory: str) -> int | None:
         raise
 
 
-async def _write(target: str, queues: list[SalvagedQueue], segment_bytes: int) -> None:
+async def write(
+    target: str, queues: list[SalvagedQueue], segment_bytes: int, filesystem: FileSystem | None = None
+) -> None:
+    """Write what was salvaged as a new log in *target*, whole or not at all."""
     copies = (
         QueueCopy(queue.name, queue.start, queue.readable_next, queue.live_runs())
         for queue in queues
         if queue.records or not queue.name_lost  # neither name nor record: nothing is left of it
     )
-    async with new_log(target, segment_bytes) as log:
+    async with new_log(target, segment_bytes, filesystem) as log:
         await copy_queues(log, copies)
 
 

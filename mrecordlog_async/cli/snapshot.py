@@ -19,20 +19,20 @@ from __future__ import annotations
 import argparse
 import errno
 import json
-import os
-import shutil
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from mrecordlog_async.cli.exits import FINE
-from mrecordlog_async.cli.moves import free_names, rename_durably
+from mrecordlog_async.cli.moves import free_names, remove_directory, rename_durably
 from mrecordlog_async.cli.show import plural, size
 from mrecordlog_async.engine.gap import Gap
 from mrecordlog_async.engine.layout import Layout, read_layout
+from mrecordlog_async.engine.opening import _make_directory as make_directory
 from mrecordlog_async.engine.walk import SegmentWalk
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.filesystem import Buffer, FileSystem, OsFileSystem, read_exact, write_all
 from mrecordlog_async.storage.segment import CLOSED_NAME, list_segments, segment_name
 
 ATTEMPTS_MAX = 20
@@ -83,28 +83,28 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def snapshot(directory: str, target: str, *, link: bool = True) -> Copied:
+def snapshot(directory: str, target: str, *, link: bool = True, filesystem: FileSystem | None = None) -> Copied:
     """Copy the log in *directory* to *target*, which gets its name when it is complete and durable."""
-    target, partial = free_names(target)
+    files = filesystem or OsFileSystem()
+    target, partial = free_names(files, target)
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        os.makedirs(partial, mode=0o700)
+        make_directory(files, partial)
         try:
-            copied = _copy(directory, _prefix(directory), partial, link)
+            copied = _copy(files, directory, _prefix(files, directory), partial, link)
             break
         except FileNotFoundError:
-            shutil.rmtree(partial)
+            remove_directory(files, partial)
             if attempt == ATTEMPTS_MAX:
                 raise
         except BaseException:
-            shutil.rmtree(partial)
+            remove_directory(files, partial)
             raise
-    rename_durably(partial, target)
+    rename_durably(files, partial, target)
     return copied
 
 
-def _prefix(directory: str) -> Prefix:
+def _prefix(files: FileSystem, directory: str) -> Prefix:
     """Find where the log ends now, by its last segment alone."""
-    files = OsFileSystem()
     numbers = list_segments(files.names(directory))
     if not numbers:
         raise CorruptionError(directory, None, "there is no segment in this directory")
@@ -136,24 +136,23 @@ def _check_finished(layout: Layout, last: int) -> None:
             raise FileNotFoundError(errno.ENOENT, "the segment is missing", segment_name(number))
 
 
-def _copy(directory: str, prefix: Prefix, target: str, link: bool) -> Copied:
+def _copy(files: FileSystem, directory: str, prefix: Prefix, target: str, link: bool) -> Copied:
     linked = copied = 0
     for number in prefix.finished:
         source, copy = f"{directory}/{segment_name(number)}", f"{target}/{segment_name(number)}"
-        length = os.stat(source).st_size
-        if link and _link(source, copy):
-            linked += length
+        if link and _link(files, source, copy):
+            linked += _size(files, copy)
         else:
-            copied += _copy_head(source, copy, length)
+            copied += _copy_head(files, source, copy, _size(files, source))
     name = segment_name(prefix.closed.segment)
-    copied += _copy_head(f"{directory}/{name}", f"{target}/{name}", prefix.closed.end)
-    _write_durably(f"{target}/{CLOSED_NAME}", encode_closed(prefix.closed))
+    copied += _copy_head(files, f"{directory}/{name}", f"{target}/{name}", prefix.closed.end)
+    _write_durably(files, f"{target}/{CLOSED_NAME}", [encode_closed(prefix.closed)])
     return Copied(len(prefix.finished) + 1, linked, copied)
 
 
-def _link(source: str, target: str) -> bool:
+def _link(files: FileSystem, source: str, target: str) -> bool:
     try:
-        os.link(source, target)
+        files.link(source, target)
     except OSError as error:
         if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
             return False
@@ -161,27 +160,41 @@ def _link(source: str, target: str) -> bool:
     return True
 
 
-def _copy_head(source: str, target: str, length: int) -> int:
+def _size(files: FileSystem, path: str) -> int:
+    handle = files.open(path, write=False)
+    try:
+        return files.size(handle)
+    finally:
+        files.close(handle)
+
+
+def _copy_head(files: FileSystem, source: str, target: str, length: int) -> int:
     """Copy the first *length* bytes and sync them."""
-    with open(source, "rb") as reader, open(target, "xb", opener=_private) as writer:
-        left = length
-        while left:
-            piece = reader.read(min(left, COPY_BYTES))
-            if not piece:
-                raise CorruptionError(os.path.basename(source), length - left, "the file became shorter")
-            writer.write(piece)
-            left -= len(piece)
-        writer.flush()
-        os.fsync(writer.fileno())
+    reader = files.open(source, write=False)
+    try:
+        _write_durably(files, target, _pieces(files, reader, source, length))
+    finally:
+        files.close(reader)
     return length
 
 
-def _write_durably(path: str, content: bytes) -> None:
-    with open(path, "xb", opener=_private) as writer:
-        writer.write(content)
-        writer.flush()
-        os.fsync(writer.fileno())
+def _pieces(files: FileSystem, reader: int, source: str, length: int) -> Iterator[Buffer]:
+    at = 0
+    while at < length:
+        piece = read_exact(files, reader, min(length - at, COPY_BYTES), at)
+        if not piece:
+            raise CorruptionError(source.rpartition("/")[2], at, "the file became shorter")
+        yield piece
+        at += len(piece)
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def _write_durably(files: FileSystem, path: str, pieces: Iterable[Buffer]) -> None:
+    """Make a file of *pieces*, and wait until it is on the medium."""
+    writer, at = files.create(path), 0
+    try:
+        for piece in pieces:
+            write_all(files, writer, [piece], at)
+            at += len(piece)
+        files.sync(writer)
+    finally:
+        files.close(writer)

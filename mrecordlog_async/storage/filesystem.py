@@ -73,8 +73,14 @@ class FileSystem(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Give a file its new name in one step."""
 
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name (FileExistsError where it is taken); both names share its bytes."""
+
     def unlink(self, path: str) -> None:
-        """Remove a file."""
+        """Remove a file's name; the file goes with its last name and its last handle."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
 
     def lock(self, path: str) -> int:
         """Take the exclusive lock on *path*, creating the file; BlockingIOError if somebody holds it."""
@@ -155,9 +161,17 @@ class OsFileSystem:
         """See `FileSystem`."""
         os.rename(old, new)
 
+    def link(self, old: str, new: str) -> None:
+        """See `FileSystem`."""
+        os.link(old, new)
+
     def unlink(self, path: str) -> None:
         """See `FileSystem`."""
         os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """See `FileSystem`."""
+        os.rmdir(path)
 
     def lock(self, path: str) -> int:
         """See `FileSystem`. flock belongs to the open file: it dies with the process and no other close releases it."""

@@ -2,6 +2,8 @@
 
 1. Every file has its durable bytes, and a list of changes since its last sync: writes, cut at sector borders, and
    sizes. Every directory has its durable entries and a list of changes since its last sync. Nothing else is promised.
+   A file lives as long as it has a name, durable or not, or an open handle; names in any directories share its bytes,
+   so whoever cuts or writes it does so for every other name and every reader.
 2. A `Snapshot` is the disk between two calls. `crash(plan)` makes the disk that a power cut leaves when exactly the
    changes named by *plan* had reached the medium; `kill()` the one that a dead process leaves: all caches intact.
 3. A `Fault` makes the n-th call fail, once or from then on, before or after it did its work, or half-way.
@@ -213,7 +215,10 @@ class Disk:
 
     def names(self, path: str) -> list[str]:
         self._begin("names")
-        return list(self._directory(path).current)
+        node = self._find(path)
+        if node not in self._directories:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return list(self._directories[node].current)
 
     def open_directory(self, path: str) -> int:
         self._begin("open_directory")
@@ -324,15 +329,43 @@ class Disk:
 
     def rename(self, old: str, new: str) -> None:
         parent, old_name = self._parent(old)
+        target, new_name = self._parent(new)
+        assert target is parent, "a rename between directories is not modelled"
         done = self._begin("rename")
         node = self._find(old)
-        self._change(parent, EntryChange(old_name, self._parent(new)[1], node))
+        replaced = self._directories.get(target.current.get(new_name, 0))
+        if replaced is not None and replaced.current:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), new)
+        self._change(parent, EntryChange(old_name, new_name, node))
         done()
+
+    def link(self, old: str, new: str) -> None:
+        parent, name = self._parent(new)
+        done = self._begin("link")
+        node = self._find(old)
+        if name in parent.current:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+        self._change(parent, EntryChange("", name, node))
+        done()
+
+    def links(self, handle: int) -> int:
+        self._begin("links")
+        node, _ = self._handle(handle)
+        return sum(named == node for directory in self._directories.values() for named in directory.current.values())
 
     def unlink(self, path: str) -> None:
         parent, name = self._parent(path)
         done = self._begin("unlink")
-        self._find(path)
+        if self._find(path) in self._directories:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self._change(parent, EntryChange(name, "", 0))
+        done()
+
+    def remove_directory(self, path: str) -> None:
+        parent, name = self._parent(path)
+        done = self._begin("remove_directory")
+        if self._directory(path).current:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
         self._change(parent, EntryChange(name, "", 0))
         done()
 

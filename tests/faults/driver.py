@@ -283,7 +283,7 @@ class Run:
         def note(call: str) -> None:
             if self.each_call is not None:
                 self.each_call()
-            if call not in ("read", "size", "names", "open", "open_directory", "lock"):
+            if call not in ("read", "size", "names", "open", "open_directory", "lock", "links"):
                 self.note(call)
 
         disk.on_call = note
