@@ -20,6 +20,13 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Let the suite run where pytest-timeout is not installed, without an end for tests that hang."""
+    if not pluginmanager.hasplugin("timeout"):
+        parser.addini("timeout", "seconds for one test")
+        parser.addini("timeout_method", "how a test that hangs is ended")
+
+
 @pytest.fixture(autouse=True)
 def no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail any test in which the package touches a file or sleeps on the event loop."""
