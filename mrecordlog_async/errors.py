@@ -143,15 +143,25 @@ class LogFailedError(RecordLogError):
 
 
 class LogLockedError(RecordLogError):
-    """Another open log, in this or another process, owns the directory."""
+    """Another open log, in this or another process, owns the directory.
 
-    def __init__(self, directory: str, owner_pid: int | None) -> None:
-        super().__init__(directory, owner_pid)
+    `is_linked`: the directory's `LOCK` is a hard link to that of another directory, so the owner may be that one's.
+    """
+
+    def __init__(self, directory: str, owner_pid: int | None, is_linked: bool = False) -> None:
+        super().__init__(directory, owner_pid, is_linked)
         self.directory = directory
         self.owner_pid = owner_pid
+        self.is_linked = is_linked
 
     def message(self) -> str:
         owner = f"process {self.owner_pid}" if self.owner_pid else "another process"
+        if self.is_linked:
+            return (
+                f"log directory {self.directory!r} cannot be locked: {owner} holds its LOCK, which is a hard link shared "
+                "with another directory (cp -al makes one); close the log that uses the original, or remove LOCK from "
+                "the copy, never from the original"
+            )
         return (
             f"log directory {self.directory!r} is in use by {owner}: one directory has one writer. Use one worker, "
             "give each worker a directory of its own, or run `mrecordlog serve` and let the workers be its clients"

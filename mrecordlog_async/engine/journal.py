@@ -7,6 +7,9 @@ Strategy:
 3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling and with it giving
    space back works on a full disk.
 
+4. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or cut again: the log rolls, and
+   removes it by its name alone. Each batch asks (one fstat): the link can be made while the log is open.
+
 Everything here blocks and belongs to the log's thread. The table is read from `queues`, which the event loop leaves
 alone while a batch is on its way.
 """
@@ -48,7 +51,11 @@ JOIN_BUFFER_BYTES = 1 * KIB
 
 SHRINK_BYTES = 16 * MIB
 """A removed segment's space is given back in steps of this: freeing 1 GiB at once held ext4, and with it every commit,
-for 186 to 248 ms; a step takes 7 to 9 ms at worst."""
+for 186 to 248 ms; a step takes 7 to 9 ms at worst.
+
+Only where no name is left and nobody else has it open: a hard link or a reader still wants the bytes, and the last of
+them to let go gives the space back.
+"""
 
 
 class Journal:
@@ -128,7 +135,7 @@ class Journal:
         records = build(order.records)
         encoded = [encode_record(record) for record in records]
         buffers, end = self._encode(encoded, order.oldest_segment)
-        rolled = order.may_roll and self._is_full(end)
+        rolled = self._file.is_shared() or (order.may_roll and self._is_full(end))
         if order.needs_space:
             self.prepare_spare(order.more_table_bytes)
         if rolled:
@@ -140,7 +147,7 @@ class Journal:
     def commit_mark(self, oldest_segment: int | None) -> bool:
         """Write an empty batch without sync, if reserved space has room: it says that the one before is durable."""
         buffers, end = self._encode([], oldest_segment)
-        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes:
+        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes or self._file.is_shared():
             return False
         order = Order([], oldest_segment, sync=False, needs_space=False)
         self._write([], buffers, end, order, rolled=False, begun=0.0)
@@ -161,6 +168,9 @@ class Journal:
         """
         if not self.all_synced:
             self.sync()
+        if self._spare is not None and self._spare.is_shared():
+            spare, self._spare = self._spare, None
+            self._discard(spare)
         self.prepare_spare()
         spare, self._spare = self._spare, None
         assert spare is not None
@@ -330,7 +340,10 @@ class Journal:
         self.at = Position(header.segment, table_end, table_end, last + 1, last, last)
 
     def _remove(self, path: str, size: int) -> None:
-        """Take a segment's name away; the space of a large one follows in steps, through a handle that keeps it."""
+        """Take a segment's name away; the space of a large one follows in steps, through a handle that keeps it.
+
+        Whether the bytes are anybody else's is asked after the unlink: from then on nobody new can come to them.
+        """
         handle = None
         if size > SHRINK_BYTES:
             with contextlib.suppress(OSError):
@@ -343,8 +356,16 @@ class Journal:
             if handle is not None:
                 self._files.close(handle)
             raise
-        if handle is not None:
+        if handle is not None and self._is_ours_alone(handle):
             self._dying.append((handle, size))
+        elif handle is not None:
+            self._files.close(handle)
+
+    def _is_ours_alone(self, handle: int) -> bool:
+        try:
+            return self._files.links(handle) == 0 and self._files.is_alone(handle)
+        except OSError:
+            return False
 
     def _rename(self, spare: SegmentFile, path: str) -> None:
         try:

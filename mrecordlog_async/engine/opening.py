@@ -11,7 +11,9 @@ import logging
 import os
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from mrecordlog_async.engine.cleanup import remove_leftovers, repair_tail
 from mrecordlog_async.engine.contents import Contents
@@ -86,12 +88,16 @@ def open_log(
             created = False
         on_error.callback(file.close)
         stubborn = remove_leftovers(files, directory, names, contents)
-        with contextlib.suppress(OSError):
-            file.reserve(max(contents.size, contents.end + RESERVE_BYTES), contents.size)
+        is_shared = file.is_shared()
+        if not is_shared:
+            with contextlib.suppress(OSError):
+                file.reserve(max(contents.size, contents.end + RESERVE_BYTES), contents.size)
         journal = _journal(
             files, directory, directory_handle, file, contents, stubborn, segment_bytes, disk_bytes_limit
         )
         _prepare_spare(journal)
+        if is_shared:
+            _leave_shared_segment(journal, contents)
         report = contents.report(time.perf_counter() - begun, created)
         on_error.pop_all()
         return OpenedLog(files, directory, journal, contents.queues, report, lock_handle, directory_handle)
@@ -164,11 +170,16 @@ def _may_stand_beside_a_new_log(name: str) -> bool:
 
 
 def _take_over(files: FileSystem, directory: str, directory_handle: int, contents: Contents) -> SegmentFile:
-    """Make the recovered log ready for its next batch: tail zeroed, `CLOSED` gone, both durable."""
+    """Make the recovered log ready for its next batch: tail zeroed, `CLOSED` gone, both durable.
+
+    A segment with a second name keeps its tail: the next one will state where it ended.
+    """
     path = f"{directory}/{segment_name(contents.segment)}"
     handle = files.open(path)
     try:
-        repair_tail(files, handle, contents)
+        is_shared = files.links(handle) > 1
+        if not is_shared:
+            repair_tail(files, handle, contents)
         if contents.closed:
             # Durable before any batch: a CLOSED that outlives it would take the batch for damage.
             files.unlink(f"{directory}/{CLOSED_NAME}")
@@ -176,7 +187,7 @@ def _take_over(files: FileSystem, directory: str, directory_handle: int, content
     except BaseException:
         files.close(handle)
         raise
-    return SegmentFile(files, path, handle, contents.end)
+    return SegmentFile(files, path, handle, contents.size if is_shared else contents.end)
 
 
 def _journal(
@@ -214,8 +225,22 @@ def _journal(
 
 def _prepare_spare(journal: Journal) -> None:
     """Try to make the spare. On a full disk the log opens without: appends are refused until there is one."""
+    _try_now(journal.prepare_spare)
+
+
+def _leave_shared_segment(journal: Journal, contents: Contents) -> None:
+    """Go on in a segment of the log's own. On a full disk the log opens without: each batch tries again."""
+    logger.info(
+        "%s has a second name (a hard link): it is left as it is, and the log goes on in the next segment",
+        segment_name(contents.segment),
+    )
+    _try_now(partial(journal.roll, contents.queues.pins.oldest()))
+
+
+def _try_now(work: Callable[[], object]) -> None:
+    """Do *work*, which the journal does again later where the disk refuses it now."""
     try:
-        journal.prepare_spare()
+        work()
     except OSError:
         return
     except FatalError as error:

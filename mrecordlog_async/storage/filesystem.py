@@ -46,6 +46,12 @@ class FileSystem(Protocol):
     def size(self, handle: int) -> int:
         """Return the file's length in bytes."""
 
+    def links(self, handle: int) -> int:
+        """Return how many names the file has: 0 once it is removed, 2 or more where a hard link shares its bytes."""
+
+    def is_alone(self, handle: int) -> bool:
+        """Tell whether nobody else has the file open. False where the system cannot say."""
+
     def mode(self, path: str) -> int:
         """Return the permission bits."""
 
@@ -83,7 +89,10 @@ class FileSystem(Protocol):
         """Remove an empty directory."""
 
     def lock(self, path: str) -> int:
-        """Take the exclusive lock on *path*, creating the file; BlockingIOError if somebody holds it."""
+        """Take the exclusive lock on *path*, creating the file; BlockingIOError if somebody holds it.
+
+        The lock that is returned is on the file that *path* names then, also if it was replaced meanwhile.
+        """
 
 
 class OsFileSystem:
@@ -117,6 +126,21 @@ class OsFileSystem:
     def size(self, handle: int) -> int:
         """See `FileSystem`."""
         return os.fstat(handle).st_size
+
+    def links(self, handle: int) -> int:
+        """See `FileSystem`."""
+        return os.fstat(handle).st_nlink
+
+    def is_alone(self, handle: int) -> bool:
+        """See `FileSystem`. Linux grants a write lease only on a file that nobody else has open, mappings included."""
+        if sys.platform != "linux":
+            return False
+        try:
+            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except OSError:
+            return False
+        return True
 
     def mode(self, path: str) -> int:
         """See `FileSystem`."""
@@ -175,13 +199,17 @@ class OsFileSystem:
 
     def lock(self, path: str) -> int:
         """See `FileSystem`. flock belongs to the open file: it dies with the process and no other close releases it."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException:
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_named(handle, path):
+                    return handle
+            except BaseException:
+                os.close(handle)
+                raise
+            # Somebody replaced the file between open and flock: this lock excludes nobody.
             os.close(handle)
-            raise
-        return handle
 
 
 def write_all(files: FileSystem, handle: int, buffers: Sequence[Buffer], offset: int) -> None:
@@ -213,6 +241,14 @@ def read_exact(files: FileSystem, handle: int, length: int, offset: int) -> byte
         pieces.append(piece)
         have += len(piece)
     return b"".join(pieces)
+
+
+def _is_named(handle: int, path: str) -> bool:
+    """Tell whether *path* still names the open file."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def _behind(buffers: list[Buffer], taken: int) -> list[Buffer]:

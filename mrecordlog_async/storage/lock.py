@@ -1,7 +1,9 @@
 """One writer per directory: an flock on `LOCK`, with the owner's pid inside for the message to the second one.
 
-The file is never removed: two processes could then hold locks on two files of the same name. The lock belongs to the
-open file, so it ends with the process however that dies, and a forked child that closes its copy releases nothing.
+The file is removed in one case only: when it has a second name (`cp -al` links it), whose owner would be shut out and
+whose bytes would be written. `FileSystem.lock` then sees to it that nobody goes on with a lock on the removed file.
+The lock belongs to the open file, so it ends with the process however that dies, and a forked child that closes its
+copy releases nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +19,18 @@ LOCK_NAME = "LOCK"
 def take_lock(files: FileSystem, directory: str) -> int:
     """Lock *directory* and return the handle that holds the lock; LogLockedError with the owner's pid if taken."""
     path = f"{directory}/{LOCK_NAME}"
+    shared = -1
     try:
         handle = files.lock(path)
+        if files.links(handle) > 1:
+            shared = handle  # kept until the new one is held, so that only one opener replaces the file
+            files.unlink(path)
+            handle = files.lock(path)
     except BlockingIOError:
-        raise LogLockedError(directory, _owner(files, path)) from None
+        raise LogLockedError(directory, *_owner(files, path)) from None
+    finally:
+        if shared >= 0:
+            files.close(shared)
     try:
         _write_owner(files, handle)
     except BaseException:
@@ -38,15 +48,16 @@ def _write_owner(files: FileSystem, handle: int) -> None:
         return
 
 
-def _owner(files: FileSystem, path: str) -> int | None:
+def _owner(files: FileSystem, path: str) -> tuple[int | None, bool]:
+    """Return the pid in the file, None where there is none, and whether the file has a second name."""
     try:
         handle = files.open(path, write=False)
     except OSError:
-        return None
+        return None, False
     try:
-        text = files.read(handle, 32, 0).strip()
+        text, is_shared = files.read(handle, 32, 0).strip(), files.links(handle) > 1
     except OSError:
-        return None
+        return None, False
     finally:
         files.close(handle)
-    return int(text) if text.isdigit() else None
+    return (int(text) if text.isdigit() else None), is_shared

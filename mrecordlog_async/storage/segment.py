@@ -62,6 +62,10 @@ class SegmentFile:
         self.reserved_bytes = reserved_bytes
         self._step_bytes = STEP_BYTES_MIN
 
+    def is_shared(self) -> bool:
+        """Tell whether the file has a second name: its bytes belong to somebody else too, and are left alone."""
+        return self.files.links(self.handle) > 1
+
     def reserve(self, end: int, limit: int) -> None:
         """Make sure that bytes up to *end* have space; OSError and nothing changed if the disk has no room.
 
@@ -84,7 +88,7 @@ class SegmentFile:
             self.files.reserve(self.handle, self.reserved_bytes, end - self.reserved_bytes)
         except OSError:
             # ext4 keeps what a failed reservation got: give it back, or the disk stays full of nothing.
-            if self.files.size(self.handle) > size:
+            if self.files.size(self.handle) > size and not self.is_shared():
                 self.files.cut(self.handle, size)
             raise
         self.reserved_bytes = end
