@@ -8,6 +8,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from functools import partial
+from hashlib import blake2b
 from itertools import chain
 from types import TracebackType
 from typing import Any, TypeVar
@@ -251,6 +252,11 @@ class MultiRecordLog(ReadsQueues):
         admission = self._admission
         waiting = chain(self._writer._in_flight, admission._held, admission._pending, admission._line)
         return sum(len(command.payloads) for command in waiting if isinstance(command, Append | AppendGroup))
+
+    @property
+    def public_id(self) -> str:
+        """A name for this log that stays the same when it moves, and in its snapshots. Derived from the log id."""
+        return blake2b(self._opened.log_id, digest_size=16).hexdigest()
 
     def pin(self) -> SegmentPin | None:
         """Return the queue that keeps the oldest segment on the disk; None where none keeps an older than the current.

@@ -145,6 +145,7 @@ class QueueSummary:
     """One queue: its incarnation id, positions, how much it retains and the oldest segment it keeps on disk.
 
     first_position is the lowest one not truncated, next_position the one the next append gets; equal when empty.
+    began: no record ever stood below this position; 0 also where that is not known.
     """
 
     queue: str
@@ -154,6 +155,7 @@ class QueueSummary:
     records: int
     bytes: int
     first_segment: int | None
+    began: int = 0
 
 
 @dataclass(frozen=True, slots=True)

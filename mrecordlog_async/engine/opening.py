@@ -40,6 +40,7 @@ class OpenedLog:
 
     files: FileSystem
     directory: str
+    log_id: bytes
     journal: Journal
     queues: Queues
     report: RecoveryReport
@@ -100,7 +101,9 @@ def open_log(
             _leave_shared_segment(journal, contents)
         report = contents.report(time.perf_counter() - begun, created)
         on_error.pop_all()
-        return OpenedLog(files, directory, journal, contents.queues, report, lock_handle, directory_handle)
+        return OpenedLog(
+            files, directory, contents.log_id, journal, contents.queues, report, lock_handle, directory_handle
+        )
 
 
 def _open_directory(files: FileSystem, directory: str, create: bool) -> int:

@@ -57,7 +57,9 @@ class QueueStatus(StrEnum):
 class QueueAnswer(Answer, frozen=True):
     """One queue. first_position: lowest not truncated. next_position: what the next record gets; equal when empty.
 
-    first_segment: the oldest segment that its records keep on the disk, null where it keeps none.
+    first_segment: the oldest segment that its records keep on the disk, null where it keeps none. began: no record
+    ever stood below this position (0: not known). opened_next: its next_position when the log was opened; 0 for a
+    queue created since.
     """
 
     queue: str
@@ -67,12 +69,20 @@ class QueueAnswer(Answer, frozen=True):
     records: int
     bytes: int
     first_segment: int | None = None
+    began: int = 0
+    opened_next: int = 0
 
 
 class QueuesAnswer(Answer, frozen=True):
-    """All queues, sorted by name."""
+    """All queues, sorted by name.
+
+    log: names the log, also after it moved or was restored. opening: another one whenever the log is opened. A reader
+    that keeps positions keeps both beside them: under another opening, a position above opened_next went back.
+    """
 
     queues: list[QueueAnswer]
+    log: str = ""
+    opening: str = ""
 
 
 class CreateAnswer(Answer, frozen=True):
@@ -147,6 +157,7 @@ class PlanRequest(Request, frozen=True):
     max_records and max_bytes bound the whole plan; each queue gets a share in proportion to what it has to give, at
     least one record. They are reached as closely as the records allow and passed only by that one record a queue.
     piece_records and piece_bytes ask for cut points: pieces of about that size, for readers that work side by side.
+    tails asks for a digest of each range's last record. opening: 409 "reopened" unless it is the listing's.
     """
 
     queues: list[PlanStart] | None = None
@@ -154,6 +165,8 @@ class PlanRequest(Request, frozen=True):
     max_bytes: Count | None = None
     piece_records: Count | None = None
     piece_bytes: Count | None = None
+    tails: bool = False
+    opening: str | None = None
 
 
 class Piece(Answer, frozen=True):
@@ -170,7 +183,9 @@ class QueuePlan(Answer, frozen=True):
 
     start and stop: the range to fetch, which holds *records* with *bytes* of payload; empty where start == stop. Where
     a piece size was asked for, *pieces* cut exactly this range. For "recreated" and "truncated" the range begins at the
-    first record that is there, for "ahead" it is empty at next_position.
+    first record that is there, for "ahead" it is empty at next_position. tail: CRC-32C of position (u64, little endian)
+    and payload of the last record in the range, where it was asked for and there is one. ended: the next position that
+    the incarnation asked for had when it was deleted; null where it is there, and where that is not known.
     """
 
     queue: str
@@ -183,6 +198,8 @@ class QueuePlan(Answer, frozen=True):
     records: int = 0
     bytes: int = 0
     pieces: list[Piece] = []
+    tail: int | None = None
+    ended: int | None = None
 
 
 class PlanAnswer(Answer, frozen=True):
@@ -229,9 +246,10 @@ class TruncateOne(Request, frozen=True):
 
 
 class TruncateManyRequest(Request, frozen=True):
-    """Each is done or refused on its own."""
+    """Each is done or refused on its own. opening: 409 "reopened" for all, unless it is the listing's."""
 
     queues: list[TruncateOne]
+    opening: str | None = None
 
 
 class QueueTruncated(Answer, frozen=True):

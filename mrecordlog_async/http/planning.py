@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from crc32c import crc32c
+
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.http.messages import (
     FetchRange,
@@ -38,6 +40,7 @@ class Offer:
     runs: Sequence[Run]
     records: int
     bytes: int
+    ended: int | None = None
 
 
 def plan(log: ReadsQueues, request: PlanRequest) -> PlanAnswer:
@@ -102,8 +105,9 @@ def summary_of(log: ReadsQueues, queue: str) -> QueueSummary | None:
 def _offer(log: ReadsQueues, asked: PlanStart) -> Offer:
     summary = summary_of(log, asked.queue)
     status = status_of(summary, asked.id)
+    ended = log.deleted_end(asked.id) if status is not QueueStatus.OK and asked.id is not None else None
     if summary is None:
-        return Offer(asked, status, None, 0, (), 0, 0)
+        return Offer(asked, status, None, 0, (), 0, 0, ended)
     start = summary.first_position if asked.start is None else asked.start
     if status is QueueStatus.RECREATED or start < summary.first_position:
         status = status if status is QueueStatus.RECREATED else QueueStatus.TRUNCATED
@@ -111,13 +115,13 @@ def _offer(log: ReadsQueues, asked: PlanStart) -> Offer:
     elif start > summary.next_position:
         status, start = QueueStatus.AHEAD, summary.next_position
     runs = log.runs(asked.queue, start, asked.stop)
-    return Offer(asked, status, summary, start, runs, sum(run.records for run in runs), _bytes(runs))
+    return Offer(asked, status, summary, start, runs, sum(run.records for run in runs), _bytes(runs), ended)
 
 
 def _plan_queue(offer: Offer, records_max: int, bytes_max: int, request: PlanRequest) -> QueuePlan:
     summary = offer.summary
     if summary is None:
-        return QueuePlan(offer.asked.queue, offer.status)
+        return QueuePlan(offer.asked.queue, offer.status, ended=offer.ended)
     whole = offer.records <= records_max and offer.bytes <= bytes_max
     runs = offer.runs if whole else take(offer.runs, records_max, bytes_max)
     return QueuePlan(
@@ -131,6 +135,8 @@ def _plan_queue(offer: Offer, records_max: int, bytes_max: int, request: PlanReq
         sum(run.records for run in runs),
         _bytes(runs),
         _pieces(offer.start, _stop(offer, summary, runs, whole), runs, request),
+        _tail(runs) if request.tails else None,
+        offer.ended,
     )
 
 
@@ -140,6 +146,14 @@ def _stop(offer: Offer, summary: QueueSummary, runs: Sequence[Run], whole: bool)
         return runs[-1].next_position
     stop = summary.next_position if offer.asked.stop is None else min(offer.asked.stop, summary.next_position)
     return max(stop, offer.start)
+
+
+def _tail(runs: Sequence[Run]) -> int | None:
+    """Digest the last record, with its position: the same position may be given away twice, by a log that went back."""
+    if not runs:
+        return None
+    last = runs[-1].cut(runs[-1].next_position - 1, runs[-1].next_position)
+    return crc32c(last.payload, crc32c(last.first_position.to_bytes(8, "little")))
 
 
 def _pieces(start: int, stop: int, runs: Sequence[Run], request: PlanRequest) -> list[Piece]:

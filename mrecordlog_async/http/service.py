@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -18,7 +19,7 @@ from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.http.bodies import Bodies
 from mrecordlog_async.http.guard import Guard
 from mrecordlog_async.http.options import ServiceOptions
-from mrecordlog_async.http.problems import retry, too_many
+from mrecordlog_async.http.problems import ProblemError, retry, too_many
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 
@@ -58,6 +59,8 @@ class Service:
         self.requests = 0
         self.active = 0  # requests being served
         self.problems: dict[int, int] = {}  # answers other than success, by status
+        self.opening = ""  # drawn anew whenever a log is attached: positions seen under another one may have gone back
+        self.opened: dict[int, int] = {}  # queue id → its next position then
         self._log: MultiRecordLog | None = None
         self._draining = asyncio.Event()
         self._finished = asyncio.Event()
@@ -72,6 +75,7 @@ class Service:
 
     def attach(self, log: MultiRecordLog) -> None:
         """Serve *log*, which somebody else opened and will close."""
+        self.opening, self.opened = secrets.token_hex(8), log.next_positions()
         self._log = log
         self.fraction = 1.0
 
@@ -119,6 +123,11 @@ class Service:
     def attached(self) -> MultiRecordLog | None:
         """The log, None while it recovers."""
         return self._log
+
+    def check_opening(self, known: str | None) -> None:
+        """Raise the 409 problem for a request that was made for what the log held before it was opened again."""
+        if known is not None and known != self.opening:
+            raise ProblemError(409, "reopened", "the log was opened again since it was listed; list it again")
 
     def check_room(self, size: int) -> None:
         """Raise the 429 problem if *size* more bytes cannot be retained: asked before a large body is read."""

@@ -78,6 +78,7 @@ class Queue:
         "_tail",
         "_tail_bytes",
         "_tail_records",
+        "began",
         "held_bytes",
         "id",
         "memory_bytes",
@@ -92,6 +93,7 @@ class Queue:
         self.name = name
         self.start = start
         self.next = next_position
+        self.began = 0  # no record ever stood below; 0 also where that is not known (the table does not say)
         self.records = 0
         self.held_bytes = 0
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
@@ -118,7 +120,7 @@ class Queue:
         if first != self.next:
             self._seal()
             if self.start == 0 == self.next:
-                self.start = first
+                self.start = self.began = first
         self.next = first + records
         self.records += records
         self.held_bytes += size
@@ -204,6 +206,7 @@ class Queue:
         if older._sealed:
             older._sealed.extend(self._sealed)
             self._sealed = older._sealed
+        self.began = max(self.began, older.began)
         self.records += older.records
         self.held_bytes += older.held_bytes
         self.memory_bytes += older.memory_bytes - QUEUE_OVERHEAD_BYTES

@@ -19,6 +19,9 @@ from mrecordlog_async.format.record import (
 from mrecordlog_async.memory.queue import FoldError, Queue, SegmentPins
 from mrecordlog_async.model import OFFSET_BYTES
 
+DELETED_REMEMBERED = 10_000
+"""How many deleted queues are remembered with the position that they ended at."""
+
 
 class Applied(NamedTuple):
     """What a batch did: records and payload bytes that it added, and what each of its truncates and deletes dropped."""
@@ -36,6 +39,7 @@ class Queues:
         self.pins = SegmentPins()
         self.memory_bytes = 0
         self.table_bytes = TABLE_BYTES
+        self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position then; the latest only
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
 
@@ -108,6 +112,7 @@ class Queues:
 
     def adopt(self, older: Queues) -> None:
         """Join what was folded from older segments, up to the table that this state began with."""
+        self._remember({**older.deleted, **self.deleted})
         for queue in self:
             past = older.by_id(queue.id)
             if past is not None:
@@ -138,8 +143,14 @@ class Queues:
         self.table_bytes -= entry_bytes(queue.name)
         del self._by_id[queue.id]
         del self._by_name[queue.name]
+        self._remember({queue.id: queue.next})
         queue.clear()
         return dropped
+
+    def _remember(self, deleted: dict[int, int]) -> None:
+        self.deleted.update(deleted)
+        while len(self.deleted) > DELETED_REMEMBERED:
+            del self.deleted[next(iter(self.deleted))]
 
     def _add(self, queue: Queue) -> None:
         self._by_id[queue.id] = queue

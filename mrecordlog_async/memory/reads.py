@@ -66,6 +66,15 @@ class ReadsQueues:
         self._check_readable()
         return {queue.name: summarize(queue) for queue in sorted(self._queues, key=lambda queue: queue.name)}
 
+    def next_positions(self) -> dict[int, int]:
+        """Return the next position of every queue, by id."""
+        self._check_readable()
+        return {queue.id: queue.next for queue in self._queues}
+
+    def deleted_end(self, queue_id: int) -> int | None:
+        """Return the next position that a deleted queue had, None where it is not known (any more)."""
+        return self._queues.deleted.get(queue_id)
+
     def _check_readable(self) -> None:
         """Raise LogClosedError where nothing may be read any more."""
 
@@ -105,4 +114,5 @@ def summarize(queue: Queue) -> QueueSummary:
         records=queue.records,
         bytes=queue.live_bytes(),
         first_segment=queue.first_segment(),
+        began=queue.began,
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from mrecordlog_async.http import wire
 from mrecordlog_async.http.planning import share, take
 from mrecordlog_async.model import Run
-from tests.http.serving import Served
+from tests.http.serving import Served, serving
 
 
 async def plan(served: Served, **request: Any) -> Any:
@@ -199,3 +200,45 @@ def test_taking_keeps_both_limits_and_gets_on(groups: list[list[bytes]], records
     assert len(taken) <= records
     assert sum(len(record.payload) for record in taken) <= size or len(taken) == 1
     assert bool(taken) == bool(everything)
+
+
+async def test_a_request_for_another_opening_is_refused(served: Served) -> None:
+    """What was listed before the log was opened again says nothing about what it holds now."""
+    opening = (await served.call("GET", "/v1/queues")).json()["opening"]
+    for path in ("/v1/plan", "/v1/truncate"):
+        body: dict[str, Any] = {"queues": []}
+        assert (await served.call("POST", path, {**body, "opening": opening})).status == 200
+        refused = await served.call("POST", path, {**body, "opening": "another"})
+        assert (refused.status, refused.json()["code"]) == (409, "reopened")
+
+
+async def test_a_tail_is_another_one_for_another_record_or_position(served: Served) -> None:
+    """Equal digests mean that the same record stands at the same position."""
+    for queue, position, payload in (("q", 5, b"a"), ("same", 5, b"a"), ("payload", 5, b"b"), ("position", 6, b"a")):
+        await served.log.create_queue(queue, exist_ok=True)
+        await served.log.append_records(queue, 0, [b"first"])
+        await served.log.append_record(queue, position, payload)
+    found = {one["queue"]: one["tail"] for one in (await plan(served, tails=True))["queues"]}
+    assert found["q"] == found["same"]
+    assert len(set(found.values())) == 3
+    assert {one["tail"] for one in (await plan(served))["queues"]} == {None}
+    (part,) = (await plan(served, queues=[{"queue": "q", "stop": 3}], tails=True))["queues"]
+    assert part["tail"] not in (None, found["q"])
+
+
+async def test_a_plan_tells_where_a_deleted_queue_ended(directory: Path) -> None:
+    """Whoever had read so far lost nothing; known also after the log was opened again."""
+    async with serving(directory) as served:
+        for queue in ("gone", "anew"):
+            await served.log.create_queue(queue)
+            await served.log.append_records(queue, None, [b"x"] * 7)
+        ids = {queue: served.log.queue_summary(queue).id for queue in ("gone", "anew")}
+        for queue in ids:
+            await served.log.delete_queue(queue)
+        await served.log.create_queue("anew")
+        asked = [{"queue": queue, "id": queue_id, "start": 3} for queue, queue_id in ids.items()]
+        unknown = {"queue": "never", "id": 1, "start": 0}
+        found = (await plan(served, queues=[*asked, unknown]))["queues"]
+        assert [(one["status"], one["ended"]) for one in found] == [("missing", 7), ("recreated", 7), ("missing", None)]
+    async with serving(directory) as served:
+        assert [one["ended"] for one in (await plan(served, queues=asked))["queues"]] == [7, 7]

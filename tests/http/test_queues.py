@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.http.serving import Served
+from tests.http.serving import Served, serving
 
 
 async def test_create_answers_201_once(served: Served) -> None:
@@ -34,6 +36,8 @@ async def test_listing_shows_positions_and_ids(served: Served) -> None:
         "records": 2,
         "bytes": 3,
         "first_segment": 0,
+        "began": 5,
+        "opened_next": 0,
     }
     assert (await served.call("GET", "/v1/queues/q")).json() == q
     assert [one["queue"] for one in (await served.call("GET", "/v1/queues?prefix=o")).json()["queues"]] == ["other"]
@@ -46,6 +50,29 @@ async def test_an_unchanged_listing_is_304(served: Served) -> None:
     assert (same.status, same.body) == (304, b"")
     await served.log.append_record("q", None, b"x")
     assert (await served.call("GET", "/v1/queues", headers={"If-None-Match": etag})).status == 200
+
+
+async def test_a_listing_tells_which_log_it_is_and_what_it_held_when_it_was_opened(directory: Path) -> None:
+    """The log keeps its name over openings; each opening has another one, and the positions it began with."""
+    async with serving(directory) as served:
+        await served.log.create_queue("q")
+        await served.log.append_records("q", None, [b"a", b"b"])
+        before = (await served.call("GET", "/v1/queues")).json()
+    async with serving(directory) as served:
+        await served.log.append_records("q", None, [b"c"])
+        after = (await served.call("GET", "/v1/queues")).json()
+    assert before["log"] == after["log"] != ""
+    assert before["opening"] != after["opening"]
+    assert [before["queues"][0]["opened_next"], after["queues"][0]["opened_next"]] == [0, 2]
+
+
+async def test_a_first_position_that_was_chosen_took_nothing_away(served: Served) -> None:
+    """Whoever waits at 0 lost no records when the first one came at 1000, and did when they were truncated."""
+    await served.log.append_records("q", 1_000, [b"a", b"b"])
+    assert (await served.call("GET", "/v1/queues/q")).json()["began"] == 1_000
+    await served.log.truncate("q", 1_000)
+    shown = (await served.call("GET", "/v1/queues/q")).json()
+    assert (shown["began"], shown["first_position"]) == (1_000, 1_001)
 
 
 async def test_truncate_drops_up_to_and_including(served: Served) -> None:

@@ -31,7 +31,10 @@ async def plan_many(service: Service, request: web.Request) -> web.StreamRespons
     """From start positions and limits to ranges with counts and cut points."""
     check_query(request, ())
     body = await service.bodies.receive(request, JSON_BODY_BYTES)
-    return json_answer(plan(service.log, _plan_decoder.decode(body or b"{}")))
+    asked = _plan_decoder.decode(body or b"{}")
+    log = service.log
+    service.check_opening(asked.opening)
+    return json_answer(plan(log, asked))
 
 
 async def fetch_many(service: Service, request: web.Request) -> web.StreamResponse:
@@ -52,6 +55,7 @@ async def truncate_many(service: Service, request: web.Request) -> web.StreamRes
     check_query(request, ())
     log = service.log
     asked = _truncate_decoder.decode(await service.bodies.receive(request, JSON_BODY_BYTES))
+    service.check_opening(asked.opening)
     return json_answer(TruncateManyAnswer(await asyncio.gather(*(_truncate(log, one) for one in asked.queues))))
 
 
@@ -84,7 +88,7 @@ ROUTES = (
         "Plan what to read of many queues",
         takes=PlanRequest,
         answers=PlanAnswer,
-        problems=(413,),
+        problems=(409, 413),
     ),
     Route(
         "POST",
@@ -102,6 +106,6 @@ ROUTES = (
         "Truncate many queues",
         takes=TruncateManyRequest,
         answers=TruncateManyAnswer,
-        problems=(413,),
+        problems=(409, 413),
     ),
 )

@@ -28,13 +28,14 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
     check_query(request, ("prefix",))
     prefix = request.query.get("prefix", "")
     found = [summary for summary in service.log.summary().values() if summary.queue.startswith(prefix)]
-    return _with_etag(request, encode_json(QueuesAnswer([answer_of(summary) for summary in found])))
+    queues = [answer_of(service, summary) for summary in found]
+    return _with_etag(request, encode_json(QueuesAnswer(queues, service.log.public_id, service.opening)))
 
 
 async def show_queue(service: Service, request: web.Request) -> web.StreamResponse:
     """One queue."""
     check_query(request, ())
-    return _with_etag(request, encode_json(answer_of(service.log.queue_summary(queue_of(request)))))
+    return _with_etag(request, encode_json(answer_of(service, service.log.queue_summary(queue_of(request)))))
 
 
 async def create_queue(service: Service, request: web.Request) -> web.StreamResponse:
@@ -72,7 +73,7 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     return json_answer(TruncateAnswer(queue, dropped, first, summary.next_position))
 
 
-def answer_of(summary: QueueSummary) -> QueueAnswer:
+def answer_of(service: Service, summary: QueueSummary) -> QueueAnswer:
     """Return what is told about a queue."""
     return QueueAnswer(
         summary.queue,
@@ -82,6 +83,8 @@ def answer_of(summary: QueueSummary) -> QueueAnswer:
         summary.records,
         summary.bytes,
         summary.first_segment,
+        summary.began,
+        service.opened.get(summary.id, 0),
     )
 
 
