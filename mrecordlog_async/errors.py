@@ -158,9 +158,9 @@ class LogLockedError(RecordLogError):
         owner = f"process {self.owner_pid}" if self.owner_pid else "another process"
         if self.is_linked:
             return (
-                f"log directory {self.directory!r} cannot be locked: {owner} holds its LOCK, which is a hard link shared "
-                "with another directory (cp -al makes one); close the log that uses the original, or remove LOCK from "
-                "the copy, never from the original"
+                f"log directory {self.directory!r} cannot be locked: {owner} holds its LOCK, a hard link shared with "
+                "another directory (cp -al makes one); close the log that uses the original, or remove LOCK from the "
+                "copy, never from the original"
             )
         return (
             f"log directory {self.directory!r} is in use by {owner}: one directory has one writer. Use one worker, "

@@ -160,7 +160,7 @@ async def test_free_linked_lock_is_replaced(directory: Path, tmp_path: Path) -> 
 
 
 async def test_torn_tail_of_a_linked_segment_is_left_alone(directory: Path, tmp_path: Path) -> None:
-    """What lies behind the last whole batch is reported as ever, but not zeroed; the next segment says where it ended."""
+    """What lies behind the last whole batch is reported, not zeroed; the next segment says where it ended."""
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await fill(log, 3)
         kept = contents(log)

@@ -254,10 +254,6 @@ class Disk:
         self._begin("size")
         return len(self._file(handle).current)
 
-    def links(self, handle: int) -> int:
-        node = self._handle(handle)[0]
-        return sum(list(directory.current.values()).count(node) for directory in self._directories.values())
-
     def is_alone(self, handle: int) -> bool:
         node = self._handle(handle)[0]
         return sum(node == other for other, _ in self._handles.values()) == 1
