@@ -169,8 +169,7 @@ class Journal:
         if not self.all_synced:
             self.sync()
         if self._spare is not None and self._spare.is_shared():
-            spare, self._spare = self._spare, None
-            self._discard(spare)
+            self._discard_spare()
         self.prepare_spare()
         spare, self._spare = self._spare, None
         assert spare is not None
@@ -259,9 +258,7 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the files; a spare is removed."""
-        if self._spare is not None:
-            self._discard(self._spare)
-            self._spare = None
+        self._discard_spare()
         self.shrink(everything=True)
         self._file.close()
 
@@ -382,6 +379,11 @@ class Journal:
             return path.rpartition("/")[2] in self._files.names(self._directory)
         except OSError:
             return True
+
+    def _discard_spare(self) -> None:
+        if self._spare is not None:
+            self._discard(self._spare)
+            self._spare = None
 
     def _discard(self, spare: SegmentFile) -> None:
         spare.close()
