@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Protocol
@@ -136,6 +137,9 @@ class OsFileSystem:
         if sys.platform != "linux":
             return False
         try:
+            # An open that had found the name before it was removed breaks the lease, and that sends a signal: SIGIO, which
+            # would end the process, unless told otherwise. SIGURG is ignored by default.
+            fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         except OSError:

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OPENED_IN_BETWEEN = """
+import contextlib, fcntl, os, sys
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
+path, ask = sys.argv[1], fcntl.fcntl
+def asked(handle, what, *rest):
+    if what == fcntl.F_SETLEASE and rest == (fcntl.F_UNLCK,):
+        with contextlib.suppress(BlockingIOError):
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    return ask(handle, what, *rest)
+
+handle = os.open(path, os.O_RDWR)
+fcntl.fcntl = asked
+print(OsFileSystem().is_alone(handle))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
+def test_asking_whether_a_file_is_open_elsewhere_survives_somebody_who_opens_it(tmp_path: Path) -> None:
+    """The kernel's signal to the one who asks does not end the process."""
+    (tmp_path / "file").write_bytes(b"x")
+    asked = subprocess.run(
+        [sys.executable, "-c", OPENED_IN_BETWEEN, str(tmp_path / "file")], capture_output=True, text=True, check=False
+    )
+    assert (asked.returncode, asked.stdout, asked.stderr) == (0, "True\n", "")
