@@ -11,16 +11,13 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from mrecordlog_async.engine.beside import read_whole
 from mrecordlog_async.engine.contents import Contents
 from mrecordlog_async.engine.following import Follower, LostTrackError
-from mrecordlog_async.engine.recovery import read_log
-from mrecordlog_async.errors import CorruptionError, LogClosedError
+from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.memory.reads import ReadsQueues
 from mrecordlog_async.model import RecoveryProgress, RecoveryReport
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
-
-ATTEMPTS_MAX = 20
-"""How often the directory is listed again when the writer removed or closed something while it was read."""
 
 
 class ReadOnlyLog(ReadsQueues):
@@ -48,11 +45,15 @@ class ReadOnlyLog(ReadsQueues):
 
         Raises FileNotFoundError if there is none, CorruptionError if acknowledged data is damaged, OSError for what
         cannot be read. A batch that a living writer had not finished is not shown.
+
+        It needs a handful of descriptors, however many segments there are. A writer that removes segments faster than
+        they can be read is not waited for: what it truncated while they were read may then be missing already, though
+        records that came meanwhile are not shown yet.
         """
         path = os.path.abspath(os.fspath(directory))
         files = filesystem or OsFileSystem()
         begun = time.perf_counter()
-        contents = _read(files, path, on_progress)
+        contents = read_whole(files, path, on_progress)
         if contents is None:
             raise FileNotFoundError(2, "there is no log in this directory", path)
         return cls(path, contents, time.perf_counter() - begun, files)
@@ -71,7 +72,7 @@ class ReadOnlyLog(ReadsQueues):
 
     def _read_again(self) -> bool:
         before = self.contents
-        contents = _read(self._files, self.directory, None)
+        contents = read_whole(self._files, self.directory)
         if contents is None:
             raise FileNotFoundError(2, "there is no log in this directory any more", self.directory)
         doubts = self._follower.doubts
@@ -94,16 +95,3 @@ class ReadOnlyLog(ReadsQueues):
     def _check_readable(self) -> None:
         if self._closed:
             raise LogClosedError()
-
-
-def _read(files: FileSystem, path: str, on_progress: Callable[[RecoveryProgress], None] | None) -> Contents | None:
-    """Read the log; begin again whenever the listing it began with has been overtaken by the writer."""
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        names = sorted(files.names(path))
-        try:
-            return read_log(files, path, names, owner=False, on_progress=on_progress)
-        except (FileNotFoundError, CorruptionError):
-            # A segment that is gone was reclaimed, a CLOSED that is gone no longer counts, a new segment was rolled to.
-            if attempt == ATTEMPTS_MAX or sorted(files.names(path)) == names:
-                raise
-    raise AssertionError("the last attempt returns or raises")

@@ -45,6 +45,9 @@ def remove_leftovers(files: FileSystem, directory: str, names: list[str], conten
             files.unlink(f"{directory}/{segment_name(number)}")
         except FileNotFoundError:
             pass
+        except IsADirectoryError:
+            # Somebody put it there. On the list of segments it would keep all later ones from being removed.
+            logger.warning("a directory has the name %s of a segment; it is left alone", segment_name(number))
         except OSError:
             kept.append((number, 0))
     return kept

@@ -23,7 +23,8 @@ class Contents:
     """A log as it was read: everything the writer or a reader goes on from.
 
     older: (number, bytes) of the live segments before the last; leftovers: numbers of those below the oldest live one.
-    junk: (first, behind last) byte behind `end` that is not zero, None for a clean end.
+    junk: (first, behind last) byte behind `end` that is not zero, None for a clean end. overtaken: the writer removed
+    segments faster than they could be read, so starts are newer than the records; it cannot be read on from here.
     """
 
     log_id: bytes
@@ -37,6 +38,7 @@ class Contents:
     queues: Queues
     junk: tuple[int, int] | None
     closed: bool
+    overtaken: bool = False
     older: list[tuple[int, int]] = field(default_factory=list)
     leftovers: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)

@@ -4,7 +4,9 @@
    idle log costs. Otherwise take whole batches from there, in pieces that begin small.
 2. As every reader does, ask the disk and not the cache, and sync before showing. Then fold the batches into the queues.
 3. Where the next segment is there, its header must state this one's end and its table the queues as they are; go on in
-   it. A segment that was removed meanwhile had been read, or something is missing.
+   it. A segment that was removed meanwhile had been read, or its successor tells that something is missing.
+   Segments are removed oldest first. So only where the last one read still has its name after no next one was found,
+   there is none; otherwise both were removed, with all that came in them.
 4. Whatever does not fit raises `LostTrackError`: reading the whole log again gives the state or names the damage. Half
    a batch that is being written looks like damage, so it is judged only if it is still there the next time, and a torn
    tail that stays is judged ever more rarely.
@@ -16,14 +18,14 @@ from collections.abc import Iterator
 
 from mrecordlog_async.engine.contents import Contents
 from mrecordlog_async.engine.fold import Fold
-from mrecordlog_async.engine.recovery import _sync_for_readers as sync_for_readers
+from mrecordlog_async.engine.recovery import sync_for_readers
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader, decode_header
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.record import Table
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact
-from mrecordlog_async.storage.segment import PIECE_BYTES, segment_name
+from mrecordlog_async.storage.segment import PIECE_BYTES, open_segment, segment_name
 
 PIECE_BYTES_MIN = 2 * BLOCK_BYTES
 HEAD_BYTES = 2 * FRAME_HEADER_BYTES
@@ -40,7 +42,7 @@ class Follower:
     def __init__(self, files: FileSystem, directory: str, contents: Contents, doubts: int = 0) -> None:
         self.contents = contents
         self.doubts = doubts  # how often in a row something was there that is no batch
-        self._lost = False
+        self._lost = contents.overtaken
         self._files = files
         self._directory = directory
         self._parser = _parser_behind(contents)
@@ -53,7 +55,7 @@ class Follower:
         Raises LostTrackError, also after a look that failed, and OSError for what cannot be read or synced.
         """
         if self._lost:
-            raise LostTrackError("the last look failed half-way")
+            raise LostTrackError("the last look failed half-way, or the writer had overtaken the reader")
         self._lost = True
         changed = self._go_on()
         self._lost = False
@@ -68,6 +70,7 @@ class Follower:
                 raise LostTrackError(f"{segment_name(header.segment)} does not begin where its predecessor ended")
             self._enter(header)
             changed |= self._read_segment()
+        self._check_is_last()
         return changed
 
     def _read_segment(self) -> bool:
@@ -75,8 +78,6 @@ class Follower:
         try:
             handle = self._open(contents.segment)
         except FileNotFoundError:
-            if not self._is_there(contents.segment + 1):
-                raise LostTrackError("the segment was removed, and there is none behind it") from None
             return False  # nothing in it is live; its successor tells whether all of it was read
         try:
             self._check_header(read_exact(self._files, handle, HEADER_BYTES, 0))
@@ -106,6 +107,8 @@ class Follower:
         parser.resume()
         if not had_table:
             self._check_table(parser.table)
+        if batches:
+            self.doubts = 0  # what was there the last time has become a batch
         self._doubt(handle)
         return batches
 
@@ -175,11 +178,15 @@ class Follower:
         if header.log_id != self.contents.log_id:
             raise LostTrackError("another log is here now")
 
-    def _is_there(self, number: int) -> bool:
-        return segment_name(number) in self._files.names(self._directory)
+    def _check_is_last(self) -> None:
+        """Raise LostTrackError where the segment was removed, and with it those that the next one was looked for in."""
+        try:
+            self._files.close(self._open(self.contents.segment))
+        except FileNotFoundError:
+            raise LostTrackError("the segment was removed, and those that came after it as well") from None
 
     def _open(self, number: int) -> int:
-        return self._files.open(f"{self._directory}/{segment_name(number)}", write=False)
+        return open_segment(self._files, self._directory, number)
 
 
 def _parser_behind(contents: Contents) -> SegmentParser:

@@ -80,7 +80,7 @@ def open_log(
         on_error.callback(files.close, lock_handle)
         files.sync_directory(directory_handle)
         names = files.names(directory)
-        contents = read_log(files, directory, names, owner=True, on_progress=on_progress)
+        contents = read_log(files, directory, names, on_progress=on_progress)
         if contents is None:
             contents, file = _make_log(files, directory, directory_handle, names, create)
             created = True

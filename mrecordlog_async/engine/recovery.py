@@ -16,14 +16,20 @@
 
 4. Only then, and only with the lock, is anything changed: `repair_tail` zeroes in place and syncs, then leftovers go.
 
-A reader without the lock does 1 to 3 beside a living writer: damage is read again once before it is believed.
+A reader without the lock does 1 to 3 while a writer lives (`read_beside_writer`): damage is read again once before it
+is believed, and a segment that the writer removed before it was read is passed over together with all older ones: what
+they held is truncated, and the batches that say so are read next (`beside`).
+
+One older segment is open at a time, so a log of any number of segments is read with a handful of descriptors.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from mrecordlog_async.engine.contents import Contents, Counts
 from mrecordlog_async.engine.fold import Fold
@@ -50,6 +56,7 @@ from mrecordlog_async.storage.filesystem import FileSystem, read_exact
 from mrecordlog_async.storage.segment import (
     CLOSED_NAME,
     list_segments,
+    open_segment,
     read_pieces,
     segment_name,
 )
@@ -61,14 +68,66 @@ ZEROS = bytes(MIB)
 Progress = Callable[[RecoveryProgress], None]
 
 
+class Reading(NamedTuple):
+    """A log as far as it could be read.
+
+    first_table: the table of the oldest segment that was read. gone: the newest segment that was live when the log's
+    end was read and was removed before its own turn, None where all of them were read.
+    """
+
+    contents: Contents
+    first_table: Table
+    gone: int | None
+
+
+class _GoneError(Exception):
+    """The writer removed the segment while it was read."""
+
+
 def read_log(
-    files: FileSystem, directory: str, names: list[str], *, owner: bool, on_progress: Progress | None = None
+    files: FileSystem, directory: str, names: list[str], *, on_progress: Progress | None = None
 ) -> Contents | None:
     """Read the log in *directory*, whose entries are *names*; None if there is none.
 
-    owner: the caller holds the lock, so nothing moves and the medium can be asked instead of the cache.
+    The caller holds the lock, so nothing moves and the medium can be asked instead of the cache.
     Raises CorruptionError for damage and OSError for what cannot be read; changes nothing.
     """
+    reading = _read(files, directory, names, True, on_progress)
+    if reading is None:
+        return None
+    check_owed(reading.contents, reading.first_table)
+    return reading.contents
+
+
+def read_beside_writer(
+    files: FileSystem, directory: str, names: list[str], *, on_progress: Progress | None = None
+) -> Reading | None:
+    """Read the log in *directory* without the lock, as far as the writer leaves it there; otherwise as `read_log`.
+
+    FileNotFoundError where *names* is out of date: list again.
+    """
+    return _read(files, directory, names, False, on_progress)
+
+
+def check_owed(contents: Contents, first_table: Table) -> None:
+    """Check that records of segments before those read are all truncated, and that every queue holds its end."""
+    oldest = contents.older[0][0] if contents.older else contents.segment
+    for entry in first_table.entries:
+        queue = contents.queues.by_id(entry.id)
+        if entry.start < entry.next and queue is not None and queue.start < entry.next:
+            raise CorruptionError(
+                segment_name(oldest),
+                None,
+                f"queue {entry.name!r} misses positions {queue.start} to {entry.next - 1}: a segment was removed",
+            )
+    for queue in contents.queues:
+        if queue.start < queue.next and queue.held_end() != queue.next:
+            raise CorruptionError(segment_name(oldest), None, f"queue {queue.name!r} misses position {queue.next - 1}")
+
+
+def _read(
+    files: FileSystem, directory: str, names: list[str], owner: bool, on_progress: Progress | None
+) -> Reading | None:
     numbers = list_segments(names)
     if not numbers:
         if CLOSED_NAME in names:
@@ -95,28 +154,28 @@ class _LogReader:
         self._has_closed = has_closed
         self._owner = owner
         self._on_progress = on_progress
+        self._log_id = b""  # once the last segment's header is read
         self._bytes_total = 0
         self._bytes_read = 0
         self._counts = Counts()
 
-    def read(self) -> Contents:
+    def read(self) -> Reading:
         last = self._numbers[-1]
         closed = self._read_closed() if self._has_closed else None
         handle = self._open(last)
         try:
-            contents, table = self._read_last(handle, last, closed)
+            contents, header, table = self._read_last(handle, last, closed)
         finally:
             self._files.close(handle)
         oldest = contents.oldest_segment
         contents.leftovers = [number for number in self._numbers if number < oldest]
-        first_table = self._read_older(contents, table, range(oldest, last))
-        self._check_owed(contents, first_table or table, oldest)
+        first_table, gone = self._read_older(contents, header, table, range(oldest, last))
         contents.counts = self._counts
-        return contents
+        return Reading(contents, first_table, gone)
 
     # The last segment.
 
-    def _read_last(self, handle: int, number: int, closed: Closed | None) -> tuple[Contents, Table]:
+    def _read_last(self, handle: int, number: int, closed: Closed | None) -> tuple[Contents, SegmentHeader, Table]:
         name = segment_name(number)
         if self._owner:
             # After a failed sync the page cache shows what the disk does not have: write out, drop, ask the disk.
@@ -124,6 +183,7 @@ class _LogReader:
         self._files.forget_cache(handle)
         size = self._files.size(handle)
         header = self._read_header(handle, number)
+        self._log_id = header.log_id
         if closed is not None and (closed.log_id, closed.segment) != (header.log_id, number):
             raise CorruptionError(
                 name,
@@ -135,7 +195,8 @@ class _LogReader:
         fold = Fold(self._counts)
         junk = self._read_to_the_end(handle, name, number, parser, fold, closed, size)
         if not self._owner:
-            _sync_for_readers(self._files, handle)
+            self._check_not_cut(handle, number, size)
+            sync_for_readers(self._files, handle)
         assert fold.queues is not None and fold.first_table is not None
         oldest = max(header.oldest_segment, fold.oldest_segment)
         if oldest > number:
@@ -153,7 +214,7 @@ class _LogReader:
             junk=junk,
             closed=closed is not None,
         )
-        return contents, fold.first_table
+        return contents, header, fold.first_table
 
     def _read_to_the_end(
         self,
@@ -242,63 +303,93 @@ class _LogReader:
 
     # The segments before it.
 
-    def _read_older(self, contents: Contents, last_table: Table, numbers: range) -> Table | None:
-        """Read the live segments before the last and join what they hold; return the first one's table."""
+    def _read_older(
+        self, contents: Contents, last_header: SegmentHeader, last_table: Table, numbers: range
+    ) -> tuple[Table, int | None]:
+        """Read the live segments before the last, one at a time, and join what they hold to *contents*.
+
+        Returns the first one's table, and the newest segment that was removed before it could be read.
+        """
         missing = next((number for number in numbers if number not in self._numbers), None)
         if missing is not None:
             raise CorruptionError(segment_name(missing), None, "the segment is missing, and it held live data")
-        if not numbers:
-            return None
-        handles: dict[int, int] = {}
-        try:
-            for number in (*numbers, contents.segment):
-                handles[number] = self._open(number)
-            return self._fold_older(contents, last_table, handles)
-        finally:
-            for handle in handles.values():
-                self._files.close(handle)
+        fold, gone = Fold(self._counts), None
+        header: SegmentHeader | None = None
+        for number in numbers:
+            try:
+                header = header or self._header_of(number)
+                successor = last_header if number + 1 == last_header.segment else self._header_of(number + 1)
+                size = self._fold_segment(number, header, successor, fold)
+            except _GoneError:
+                # All that it and those before it held is truncated: begin anew behind it.
+                fold, gone, header = Fold(self._counts), number, None
+                contents.older.clear()
+                continue
+            contents.older.append((number, size))
+            header = successor
+        if fold.queues is None:
+            return last_table, gone
+        fold.begin(segment_name(contents.segment), last_table)
+        assert fold.first_table is not None
+        contents.queues.adopt(fold.queues)
+        return fold.first_table, gone
 
-    def _fold_older(self, contents: Contents, last_table: Table, handles: dict[int, int]) -> Table | None:
-        headers = {number: self._read_header(handle, number) for number, handle in handles.items()}
-        fold = Fold(self._counts)
-        for number, successor in zip(headers, list(headers.values())[1:], strict=False):
-            name, header = segment_name(number), headers[number]
-            if header.log_id != contents.log_id:
-                raise CorruptionError(name, 0, "the segment belongs to another log")
+    def _fold_segment(self, number: int, header: SegmentHeader, successor: SegmentHeader, fold: Fold) -> int:
+        """Fold a segment that must be flawless up to where *successor* says it ended; return its size."""
+        name = segment_name(number)
+        handle = self._open_older(number)
+        try:
             parser = SegmentParser(header.log_id, number, header.first_batch)
-            self._feed(handles[number], name, number, parser, fold, successor.previous_end)
+            self._feed(handle, name, number, parser, fold, successor.previous_end)
             if (parser.end, parser.due_batch) != (successor.previous_end, successor.first_batch):
                 raise CorruptionError(
                     name,
                     parser.end,
                     f"batch {parser.due_batch} is damaged: the segment must be flawless up to {successor.previous_end}",
                 )
-            contents.older.append((number, self._files.size(handles[number])))
-        fold.begin(segment_name(contents.segment), last_table)
-        assert fold.queues is not None
-        contents.queues.adopt(fold.queues)
-        return fold.first_table
-
-    def _check_owed(self, contents: Contents, first_table: Table, oldest: int) -> None:
-        """Check that records of segments before the oldest are all truncated, and that every queue holds its end."""
-        for entry in first_table.entries:
-            queue = contents.queues.by_id(entry.id)
-            if entry.start < entry.next and queue is not None and queue.start < entry.next:
-                raise CorruptionError(
-                    segment_name(oldest),
-                    None,
-                    f"queue {entry.name!r} misses positions {queue.start} to {entry.next - 1}: a segment was removed",
-                )
-        for queue in contents.queues:
-            if queue.start < queue.next and queue.held_end() != queue.next:
-                raise CorruptionError(
-                    segment_name(oldest), None, f"queue {queue.name!r} misses position {queue.next - 1}"
-                )
+            return self._files.size(handle)
+        except CorruptionError:
+            self._check_not_gone(handle)
+            raise
+        finally:
+            self._files.close(handle)
 
     # Files.
 
     def _open(self, number: int) -> int:
-        return self._files.open(f"{self._directory}/{segment_name(number)}", write=False)
+        return open_segment(self._files, self._directory, number)
+
+    def _open_older(self, number: int) -> int:
+        try:
+            return self._open(number)
+        except FileNotFoundError:
+            if self._owner:
+                raise
+            raise _GoneError from None
+
+    def _header_of(self, number: int) -> SegmentHeader:
+        """Read the header of an older segment."""
+        handle = self._open_older(number)
+        try:
+            header = self._read_header(handle, number)
+            if header.log_id != self._log_id:
+                raise CorruptionError(segment_name(number), 0, "the segment belongs to another log")
+            return header
+        except CorruptionError:
+            self._check_not_gone(handle)
+            raise
+        finally:
+            self._files.close(handle)
+
+    def _check_not_gone(self, handle: int) -> None:
+        """Raise _GoneError where what looks like damage is a removed segment whose space is being given back."""
+        if not self._owner and not self._files.links(handle):
+            raise _GoneError
+
+    def _check_not_cut(self, handle: int, number: int, size: int) -> None:
+        """Raise FileNotFoundError where the last segment was removed and its space given back while it was read."""
+        if not self._files.links(handle) and self._files.size(handle) < size:
+            raise FileNotFoundError(errno.ENOENT, "the segment was removed while it was read", segment_name(number))
 
     def _read_header(self, handle: int, number: int) -> SegmentHeader:
         name = segment_name(number)
@@ -324,9 +415,10 @@ class _LogReader:
         self._bytes_total = last_size
         for number in self._numbers[:-1]:
             if number >= oldest:
-                handle = self._open(number)
-                self._bytes_total += self._files.size(handle)
-                self._files.close(handle)
+                with contextlib.suppress(FileNotFoundError):  # its turn tells what that means
+                    handle = self._open(number)
+                    self._bytes_total += self._files.size(handle)
+                    self._files.close(handle)
 
     def _advance(self, length: int) -> None:
         self._bytes_read += length
@@ -334,7 +426,7 @@ class _LogReader:
             self._on_progress(RecoveryProgress(self._bytes_read, max(self._bytes_total, self._bytes_read)))
 
 
-def _sync_for_readers(files: FileSystem, handle: int) -> None:
+def sync_for_readers(files: FileSystem, handle: int) -> None:
     """Bring what was read to the medium before it is shown: what a reader has seen stays.
 
     On a read-only file system there is nothing to bring.

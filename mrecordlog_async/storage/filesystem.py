@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from typing import Protocol
@@ -39,7 +40,7 @@ class FileSystem(Protocol):
         """Make an empty file (0600) that must not exist, open for reading and writing."""
 
     def open(self, path: str, *, write: bool = True) -> int:
-        """Open a file that exists."""
+        """Open a file that exists; IsADirectoryError for a directory, also where it is only read."""
 
     def close(self, handle: int) -> None:
         """Close a handle. Never raises: nothing that matters waits for close."""
@@ -117,7 +118,11 @@ class OsFileSystem:
 
     def open(self, path: str, *, write: bool = True) -> int:
         """See `FileSystem`."""
-        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if stat.S_ISDIR(os.fstat(handle).st_mode):  # to be read, a directory opens as well
+            os.close(handle)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return handle
 
     def close(self, handle: int) -> None:
         """See `FileSystem`."""
@@ -137,8 +142,8 @@ class OsFileSystem:
         if sys.platform != "linux":
             return False
         try:
-            # An open that had found the name before it was removed breaks the lease, and that sends a signal: SIGIO, which
-            # would end the process, unless told otherwise. SIGURG is ignored by default.
+            # An open that had found the name before it was removed breaks the lease, and that sends a signal: SIGIO,
+            # which would end the process, unless told otherwise. SIGURG is ignored by default.
             fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)

@@ -5,6 +5,7 @@ Leaves to others what the bytes mean. A `SegmentFile` belongs to the log's threa
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator, Sequence
 
@@ -22,7 +23,10 @@ STEP_BYTES_MAX = 64 * MIB
 TEMPORARY_SUFFIX = ".tmp"
 CLOSED_NAME = "CLOSED"
 
-_SEGMENT_NAME = re.compile(r"wal-(\d{20})")
+SEGMENT_NUMBER_MAX = 2**63 - 1
+"""A file whose name holds a higher number is not a segment; 20 digits could hold more than a header can."""
+
+_SEGMENT_NAME = re.compile(r"wal-([0-9]{20})")
 
 
 def segment_name(number: int) -> str:
@@ -33,12 +37,26 @@ def segment_name(number: int) -> str:
 def segment_number(name: str) -> int | None:
     """Return the number of the segment called *name*, None for any other file."""
     match = _SEGMENT_NAME.fullmatch(name)
-    return int(match[1]) if match else None
+    return number if match and (number := int(match[1])) <= SEGMENT_NUMBER_MAX else None
 
 
 def list_segments(names: Sequence[str]) -> list[int]:
     """Return the numbers of the segments among *names*, ascending."""
     return sorted(number for number in map(segment_number, names) if number is not None)
+
+
+def open_segment(files: FileSystem, directory: str, number: int) -> int:
+    """Open segment *number* for reading; an OSError that names the file where something else has its name."""
+    path = f"{directory}/{segment_name(number)}"
+    try:
+        return files.open(path, write=False)
+    except IsADirectoryError:
+        raise IsADirectoryError(errno.EISDIR, "a directory has the name of a segment; move it away", path) from None
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        reason = "a symbolic link has the name of a segment; put the file itself in its place, or move the link away"
+        raise OSError(errno.ELOOP, reason, path) from None
 
 
 def read_pieces(files: FileSystem, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:

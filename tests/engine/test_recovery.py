@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog, RecoveryProgress
+from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecoveryProgress
 from mrecordlog_async.format.frame import encode_frames, encode_unsplit, segment_seed
 from mrecordlog_async.format.header import (
     HEADER_BYTES,
@@ -506,3 +508,99 @@ async def test_reader_of_a_torn_log_shows_what_was_acknowledged(directory: Path,
         assert contents(reader) == states[-2]
         assert not reader.recovery_report.clean
     assert damage.snapshot(crashed) == before
+
+
+OPEN_WITH_FEW_DESCRIPTORS = """
+import asyncio, resource, sys
+from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.engine.salvage import salvage
+from mrecordlog_async.engine.survey import survey
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
+directory = sys.argv[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+with ReadOnlyLog.open(directory) as reader:
+    assert reader.queue_summary("q").records == 100
+    assert not reader.refresh()
+assert len(survey(OsFileSystem(), directory).segments) > 90
+assert not salvage(OsFileSystem(), directory).damage
+
+async def main() -> None:
+    async with MultiRecordLog.open(directory, segment_bytes=32_768) as log:
+        assert log.queue_summary("q").records == 100
+        await log.append_record("q", None, b"one more")
+
+asyncio.run(main())
+"""
+
+
+async def test_a_log_of_many_segments_is_opened_with_a_handful_of_descriptors(directory: Path) -> None:
+    """The usual limit of a process is 1,024, and a log may have more segments than that."""
+    policy = PersistPolicy.never()
+    async with MultiRecordLog.open(directory, segment_bytes=damage.BLOCK_BYTES, persist_policy=policy) as log:
+        await log.create_queue("q")
+        for _ in range(100):
+            await log.append_record("q", None, bytes(40_000))
+        assert len(log.segments) > 90
+    command = [sys.executable, "-c", OPEN_WITH_FEW_DESCRIPTORS, str(directory)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+async def test_names_that_only_look_like_segments_are_left_alone(directory: Path) -> None:
+    """Digits of other scripts, and numbers that no header can hold, are no segments."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+    strays = ["wal-" + "\u0663" * 20, "wal-" + "9" * 20, f"wal-{2**63:020}"]
+    for name in strays:
+        (directory / name).write_bytes(b"mine")
+    async with MultiRecordLog.open(directory) as log:
+        assert log.list_queues() == ["q"]
+        reader = await asyncio.to_thread(ReadOnlyLog.open, directory)
+        assert reader.list_queues() == ["q"]
+        assert not await asyncio.to_thread(reader.refresh)
+    assert [(directory / name).read_bytes() for name in strays] == [b"mine"] * 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("directory", "a directory has the name"), ("link", "a symbolic link has")]
+)
+async def test_what_has_the_name_of_the_next_segment_and_is_no_file_is_named(
+    directory: Path, tmp_path: Path, kind: str, words: str
+) -> None:
+    """Opening is refused with the path and what to do; it would be written to otherwise."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+    stray = directory / "wal-00000000000000000001"
+    if kind == "directory":
+        stray.mkdir()
+    else:
+        (tmp_path / "elsewhere").write_bytes(b"mine")
+        stray.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=words) as refused:
+        await MultiRecordLog.open(directory)
+    assert refused.value.filename == str(stray)
+    with pytest.raises(OSError, match=words):
+        await asyncio.to_thread(ReadOnlyLog.open, directory)
+
+
+async def test_a_directory_with_the_name_of_an_old_segment_does_not_keep_others_from_going(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left alone, and named in a warning; what is truncated gives its space back as ever."""
+    async with MultiRecordLog.open(directory, segment_bytes=damage.BLOCK_BYTES) as log:
+        await log.create_queue("q")
+        for _ in range(4):
+            await log.append_record("q", None, bytes(40_000))
+        await log.truncate("q", 2)
+        await log.append_record("q", None, b"")
+    stray = directory / "wal-00000000000000000000"
+    stray.mkdir()
+    async with MultiRecordLog.open(directory, segment_bytes=damage.BLOCK_BYTES) as log:
+        assert "wal-00000000000000000000" in caplog.text
+        oldest = log.segments[0]
+        await log.append_record("q", None, bytes(40_000))
+        await log.truncate("q", log.next_position("q") - 1)
+        while log.segments[0] == oldest:
+            await log.append_record("q", None, b"")
+    assert stray.is_dir()

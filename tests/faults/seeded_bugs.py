@@ -270,7 +270,7 @@ def unsynced_batches_called_durable() -> AbstractContextManager[Any]:
 
 
 def shown_before_it_is_durable() -> AbstractContextManager[Any]:
-    return patch.object(recovery, "_sync_for_readers", lambda files, handle: None)
+    return patch.object(recovery, "sync_for_readers", lambda files, handle: None)
 
 
 def space_not_reserved() -> AbstractContextManager[Any]:

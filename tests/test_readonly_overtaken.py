@@ -1,0 +1,247 @@
+"""`ReadOnlyLog` when the writer removes segments between two of the reader's calls to the file system."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog
+from mrecordlog_async.engine.beside import LOST_MAX
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.segment import segment_name
+from tests import damage
+from tests.conftest import contents
+
+BLOCK = 32_768
+
+State = dict[str, tuple[int, int, list[tuple[int, bytes]]]]
+
+
+class Interrupted(OsFileSystem):
+    """Calls *before* once, just before *name* is opened for the *nth* time."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.before: Callable[[], None] = lambda: None
+        self.opened: list[str] = []
+        self.listed = 0
+
+    def interrupt(self, segment: int, before: Callable[[], None]) -> None:
+        self.name, self.before = segment_name(segment), before
+
+    def open(self, path: str, *, write: bool = True) -> int:
+        if path.endswith(self.name) and self.name:
+            self.name = ""
+            self.before()
+        self.opened.append(path.rpartition("/")[2])
+        return super().open(path, write=write)
+
+    def names(self, path: str) -> list[str]:
+        self.listed += 1
+        return super().names(path)
+
+
+class Stages:
+    """The same log at several moments of its life: a directory and a state for each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.directories: list[Path] = []
+        self.states: list[State] = []
+
+    def take(self, log: MultiRecordLog) -> None:
+        target = self.path / f"stage{len(self.directories)}"
+        self.directories.append(damage.copy(Path(log.directory), target))
+        self.states.append(contents(log))
+
+    def put(self, number: int, directory: Path) -> None:
+        """Make *directory* what the log was then, in place, as the writer would: new files first, old ones go."""
+        wanted = self.directories[number]
+        for path in sorted(wanted.iterdir()):
+            shutil.copyfile(path, directory / path.name)
+        for path in sorted(directory.iterdir()):
+            if not (wanted / path.name).exists():
+                path.unlink()
+
+    def segments(self, number: int) -> list[int]:
+        return [int(path.name[4:]) for path in damage.segments(self.directories[number])]
+
+
+async def build(path: Path, count: int, each: int, kept: int) -> Stages:
+    """Make a log that grows by *each* segments from stage to stage and keeps *kept*; a second queue never changes."""
+    stages = Stages(path)
+    async with MultiRecordLog.open(path / "made", segment_bytes=BLOCK, persist_policy=PersistPolicy.never()) as log:
+        await log.create_queue("q")
+        await log.create_queue("idle")
+        await log.append_record("q", 7, b"the first")
+        while len(stages.directories) < count:
+            for _ in range(each if stages.directories else max(each, kept)):
+                await log.append_records("q", None, [bytes([n]) * 20_000 for n in range(2)])
+            await log.truncate("q", log.next_position("q") - 1 - 2 * kept)
+            await log.sync()
+            await log.append_record("q", None, b"behind the truncate")
+            while log.segments[0] < (log.queue_summary("q").first_segment or 0):
+                await asyncio.sleep(0)
+            stages.take(log)
+    return stages
+
+
+async def open_reader(directory: Path, files: OsFileSystem) -> ReadOnlyLog:
+    return await asyncio.to_thread(ReadOnlyLog.open, directory, filesystem=files)
+
+
+@pytest.fixture
+async def stages(tmp_path: Path) -> Stages:
+    made = await build(tmp_path, count=2 + LOST_MAX, each=8, kept=4)
+    for older, newer in zip(range(len(made.states)), range(1, len(made.states)), strict=False):
+        assert made.segments(older)[-1] + 1 < made.segments(newer)[0], "each stage has overtaken the one before it"
+    return made
+
+
+async def test_a_refresh_that_finds_neither_its_segment_nor_the_next_reads_the_log_anew(
+    tmp_path: Path, directory: Path
+) -> None:
+    """Both were removed, the next one between two looks: what came meanwhile is shown, and True is returned."""
+    stages = await build(tmp_path, count=3, each=4, kept=1)
+    directory.mkdir()
+    stages.put(0, directory)
+    files = Interrupted()
+    reader = await open_reader(directory, files)
+    last = stages.segments(0)[-1]
+    shutil.copyfile(directory / segment_name(last), directory / segment_name(last + 1))
+    (directory / segment_name(last)).unlink()
+    files.interrupt(last + 1, lambda: stages.put(2, directory))
+    assert await asyncio.to_thread(reader.refresh)
+    assert contents(reader) == stages.states[2]
+
+
+async def test_a_refresh_whose_segment_goes_while_the_next_is_looked_for_reads_the_log_anew(
+    tmp_path: Path, directory: Path
+) -> None:
+    """Its own segment was still there, and nothing new in it; the records lay in the next one."""
+    stages = await build(tmp_path, count=3, each=4, kept=1)
+    directory.mkdir()
+    stages.put(0, directory)
+    files = Interrupted()
+    reader = await open_reader(directory, files)
+    files.interrupt(stages.segments(0)[-1] + 1, lambda: stages.put(2, directory))
+    assert await asyncio.to_thread(reader.refresh)
+    assert contents(reader) == stages.states[2]
+
+
+async def test_a_reader_that_makes_progress_does_not_read_the_log_again(directory: Path) -> None:
+    """There is half of the next batch each time it looks; that is no reason to doubt what comes after it."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        for number in range(40):
+            await log.append_record("q", None, b"%d" % number)
+    (directory / "CLOSED").unlink()
+    segment = damage.last_segment(directory)
+    whole, ends = segment.read_bytes(), damage.batch_ends(segment)
+    damage.zero(segment, ends[0], ends[-1] - ends[0])
+    files = Interrupted()
+    reader = await open_reader(directory, files)
+    files.listed = 0
+    for end in ends[1:]:
+        damage.write_at(segment, ends[0], whole[ends[0] : end - 30])
+        await asyncio.to_thread(reader.refresh)
+    assert reader.next_position("q") == 39
+    assert files.listed == 0
+
+
+async def test_open_reads_on_where_a_segment_was_removed_before_its_turn(tmp_path: Path, directory: Path) -> None:
+    """What it shows is a state that the log had, not the end of one and the start of another."""
+    stages = await build(tmp_path, count=2, each=2, kept=6)
+    directory.mkdir()
+    stages.put(0, directory)
+    first = stages.segments(0)[0]
+    assert stages.segments(1)[0] > first
+    files = Interrupted()
+    files.interrupt(stages.segments(0)[-1], lambda: None)
+    for turn in (1, 2, 3):
+        stages.put(0, directory)
+        files = Interrupted()
+        seen = 0
+
+        def later(turn: int = turn, files: Interrupted = files) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == turn:
+                stages.put(1, directory)
+            else:
+                files.interrupt(first, later)
+
+        files.interrupt(first, later)
+        with await open_reader(directory, files) as reader:
+            assert contents(reader) == stages.states[1 if seen == turn else 0]
+        assert files.listed == 1, "nothing that was read is read again"
+
+
+async def test_a_segment_whose_space_is_given_back_while_it_is_read_is_no_damage(
+    tmp_path: Path, directory: Path
+) -> None:
+    """Its name is gone and the file shrinks: it is passed over like one that was gone before."""
+    stages = await build(tmp_path, count=2, each=2, kept=6)
+    directory.mkdir()
+    stages.put(0, directory)
+    first = directory / segment_name(stages.segments(0)[0])
+
+    class Shrinking(OsFileSystem):
+        def read(self, handle: int, length: int, offset: int) -> bytes:
+            if offset == 0 and length >= BLOCK and first.exists() and _is(handle, first):
+                with first.open("r+b") as file:
+                    stages.put(1, directory)
+                    file.truncate(BLOCK)
+            return super().read(handle, length, offset)
+
+    with await open_reader(directory, Shrinking()) as reader:
+        assert not first.exists()
+        assert contents(reader) == stages.states[1]
+
+
+def _is(handle: int, path: Path) -> bool:
+    return os.path.samestat(os.fstat(handle), path.stat())
+
+
+async def test_open_ends_however_fast_the_writer_is(directory: Path, stages: Stages) -> None:
+    """The records at some end that it read, less what was truncated since; the next refresh reads the log anew."""
+    directory.mkdir()
+    stages.put(0, directory)
+    files = Interrupted()
+    at = 0
+
+    def overtake() -> None:
+        nonlocal at
+        at += 1
+        stages.put(at, directory)
+        if at < LOST_MAX:
+            files.interrupt(stages.segments(at)[0], overtake)
+
+    files.interrupt(stages.segments(0)[0], overtake)
+    with await open_reader(directory, files) as reader:
+        assert at == LOST_MAX
+        start, stop, records = contents(reader)["q"]
+        seen, written = stages.states[at - 1]["q"], stages.states[at]["q"]
+        assert stop == seen[1]
+        assert seen[0] <= start <= written[0]
+        assert records == [record for record in seen[2] if record[0] >= start]
+        assert contents(reader)["idle"] == stages.states[at]["idle"]
+        assert await asyncio.to_thread(reader.refresh)
+        assert contents(reader) == stages.states[at]
+
+
+async def test_a_segment_that_is_missing_for_good_is_damage(tmp_path: Path, directory: Path) -> None:
+    """Nobody truncated what it held, so reading on does not explain that it is gone."""
+    stages = await build(tmp_path, count=1, each=1, kept=6)
+    directory.mkdir()
+    stages.put(0, directory)
+    first = stages.segments(0)[0]
+    files = Interrupted()
+    files.interrupt(first, (directory / segment_name(first)).unlink)
+    with pytest.raises(CorruptionError, match="the segment is missing, and it held live data"):
+        await open_reader(directory, files)
