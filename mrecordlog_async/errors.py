@@ -10,6 +10,8 @@ Whose fault it is differs by class: the caller's (`QueueNotFoundError` … `Reco
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 
@@ -128,18 +130,37 @@ class LogClosedError(RecordLogError):
 class LogFailedError(RecordLogError):
     """A write or sync failed, so nothing is stored any more by this instance. Reads go on; open again to recover.
 
-    `written` is "unknown" for calls whose batch met the failure (they may be found after reopening, whole, or not) and
-    "no" for calls that came later. The first failure is `__cause__` where it happened in this process.
+    `written` says what became of the call that raised it: "unknown" if its batch met the failure (it may be found after
+    reopening, whole, or not), "no" if it came later, "acknowledged" where `close` tells of calls that were answered
+    before. `in_doubt`: for each queue with changes that were answered and never synced, the first position that they
+    concern; a crash of the machine may take them. Always empty under `PersistPolicy.always()`. The first failure is
+    `__cause__` where it happened in this process.
     """
 
-    def __init__(self, cause: str, written: str = "no") -> None:
-        super().__init__(cause, written)
+    def __init__(self, cause: str, written: str = "no", in_doubt: Mapping[str, int] | None = None) -> None:
+        self.in_doubt: Mapping[str, int] = in_doubt or {}
+        super().__init__(cause, written, self.in_doubt)
         self.cause = cause
         self.written = written
 
     def message(self) -> str:
-        tail = "whether this call was stored is not known" if self.written == "unknown" else "this call was not stored"
-        return f"the log failed ({self.cause}); {tail}; close it and open it again to recover"
+        if self.written == "acknowledged":
+            call = "changes that were answered before may be lost"
+        else:
+            call = (
+                "whether this call was stored is not known" if self.written == "unknown" else "this call was not stored"
+            )
+        parts = [f"the log failed ({self.cause})", call]
+        if self.in_doubt:
+            parts.append(f"answered but not synced: {_first_few(self.in_doubt)}")
+        return "; ".join([*parts, "close it and open it again to recover"])
+
+
+def _first_few(in_doubt: Mapping[str, int], shown: int = 5) -> str:
+    """Name some of the queues, with the first position in doubt of each, and count the others."""
+    named = [f"queue {queue!r} from position {position}" for queue, position in islice(in_doubt.items(), shown)]
+    more = [f"and {len(in_doubt) - shown} more queues"] if len(in_doubt) > shown else []
+    return ", ".join(named + more)
 
 
 class LogLockedError(RecordLogError):

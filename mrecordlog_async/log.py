@@ -300,14 +300,19 @@ class MultiRecordLog(ReadsQueues):
     async def close(self) -> None:
         """End tails, store what waits, sync, and let go of the directory. Calling it again waits for the same end.
 
-        Never raises for a log that failed: what was acknowledged is on the disk, and everybody else was told.
-        Cancelling stops the waiting, not the closing.
+        Raises LogFailedError, once all that is done, if changes that were answered could not be synced: its `in_doubt`
+        names their queues and first positions. That takes a policy weaker than `always()`; under that one a failed log
+        closes without an error, as what was acknowledged is on the disk, and everybody else was told. Cancelling stops
+        the waiting, not the closing.
         """
         if self._foreign:
             return
         if self._closing is None:
             self._closing = self._loop.create_task(self._close(), name="mrecordlog close")
         await asyncio.shield(self._closing)
+        failure = self._writer.failure
+        if failure is not None and (in_doubt := self._writer.in_doubt()):
+            raise LogFailedError(str(failure), "acknowledged", in_doubt) from failure
 
     async def __aenter__(self) -> MultiRecordLog:
         return self
@@ -315,7 +320,12 @@ class MultiRecordLog(ReadsQueues):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except LogFailedError as failed:
+            if error is None:
+                raise
+            error.add_note(f"closing the log: {failed}")
 
     async def _close(self) -> None:
         if self._admission.closed is None:
@@ -445,7 +455,7 @@ class OpeningLog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._log is not None
-        await self._log.close()
+        await self._log.__aexit__(kind, error, traceback)
 
 
 _FORKED = "the log belongs to the process that opened it, not to its forked child"

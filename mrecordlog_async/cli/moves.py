@@ -99,8 +99,6 @@ async def new_log(
         filesystem=files,
     ) as log:
         yield log
-        # Close syncs as well, but has no way to say that it could not.
-        await log.sync()
     rename_durably(files, partial, directory)
 
 

@@ -81,7 +81,7 @@ class Journal:
         self.durable_oldest = oldest_segment  # what is on the medium for certain
         self.unlink_errors = 0
         self._files = files
-        self._directory = directory
+        self.directory = directory
         self._directory_handle = directory_handle
         self._log_id = log_id
         self._file = file
@@ -176,7 +176,7 @@ class Journal:
         number = self.at.segment + 1
         oldest = number if oldest_segment is None else oldest_segment
         header = SegmentHeader(self._log_id, number, self.at.last_batch + 1, self.at.end, oldest)
-        path = f"{self._directory}/{segment_name(number)}"
+        path = f"{self.directory}/{segment_name(number)}"
         try:
             table_end = write_head(spare, header, encode_table(self._queues.table()))
             self._sync(spare)
@@ -199,7 +199,7 @@ class Journal:
             return
         spare = self._spare
         if spare is None:
-            path = f"{self._directory}/{segment_name(self.at.segment + 1)}{TEMPORARY_SUFFIX}"
+            path = f"{self.directory}/{segment_name(self.at.segment + 1)}{TEMPORARY_SUFFIX}"
             spare = SegmentFile(self._files, path, create_anew(self._files, path), 0)
         wanted = self._head_bytes(more_table_bytes)
         try:
@@ -220,7 +220,7 @@ class Journal:
         while self.reclaimable():
             number, size = self.older[0]
             try:
-                self._remove(f"{self._directory}/{segment_name(number)}", size)
+                self._remove(f"{self.directory}/{segment_name(number)}", size)
             except OSError:
                 self.unlink_errors += 1
                 break
@@ -245,7 +245,7 @@ class Journal:
     def write_closed(self) -> None:
         """Note where the log ends. Failing to is no failure of close: the next open then reads on its own."""
         closed = Closed(self._log_id, self.at.segment, self.at.end, self.at.last_batch)
-        path = f"{self._directory}/{CLOSED_NAME}"
+        path = f"{self.directory}/{CLOSED_NAME}"
         with contextlib.suppress(OSError):
             handle = create_anew(self._files, path + TEMPORARY_SUFFIX)
             try:
@@ -376,7 +376,7 @@ class Journal:
 
     def _name_is_there(self, path: str) -> bool:
         try:
-            return path.rpartition("/")[2] in self._files.names(self._directory)
+            return path.rpartition("/")[2] in self._files.names(self.directory)
         except OSError:
             return True
 

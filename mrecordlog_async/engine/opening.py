@@ -180,9 +180,10 @@ def _take_over(files: FileSystem, directory: str, directory_handle: int, content
     path = f"{directory}/{segment_name(contents.segment)}"
     handle = files.open(path)
     try:
-        is_shared = files.links(handle) > 1
-        if not is_shared:
+        file = SegmentFile(files, path, handle, contents.size)
+        if not file.is_shared():
             repair_tail(files, handle, contents)
+            file.reserved_bytes = contents.end
         if contents.closed:
             # Durable before any batch: a CLOSED that outlives it would take the batch for damage.
             files.unlink(f"{directory}/{CLOSED_NAME}")
@@ -190,7 +191,7 @@ def _take_over(files: FileSystem, directory: str, directory_handle: int, content
     except BaseException:
         files.close(handle)
         raise
-    return SegmentFile(files, path, handle, contents.size if is_shared else contents.end)
+    return file
 
 
 def _journal(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -24,10 +25,14 @@ from mrecordlog_async.engine.orders import FatalError, Order, Receipt
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError, RecordLogError
+from mrecordlog_async.format import record as log_record
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.release import release_memory, worth_releasing
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import MIB, Limits, PersistPolicy
+
+logger = logging.getLogger("mrecordlog_async")
 
 T = TypeVar("T")
 
@@ -73,6 +78,7 @@ class Writer:
         self._early_roll = False
         self._short_of_space = False
         self._freed_bytes = 0
+        self._unsynced: dict[int, int] = {}  # first position of each queue that an answered, unsynced change concerns
 
     async def run(self) -> None:
         """Work until closing and drained. A failure is kept in `failure`, and told to everyone who waits or comes."""
@@ -194,8 +200,27 @@ class Writer:
         counters.truncated_records += sum(dropped)
         counters.commit_records.observe(records or len(receipt.records))
         self._freed_bytes += max(held - self._queues.memory_bytes, 0)
+        if receipt.rolled or self._journal.all_synced:  # rolling syncs what came before
+            self._unsynced.clear()
+        if not self._journal.all_synced:
+            self._note_unsynced(receipt.records)
         self._on_applied(record.id for record in receipt.records)
         return iter(dropped)
+
+    def _note_unsynced(self, records: Iterable[LogRecord]) -> None:
+        """Remember from which position on each queue's answered changes wait for a sync."""
+        for record in records:
+            if type(record) is log_record.Append:
+                self._unsynced.setdefault(record.id, record.run.first_position)
+            elif type(record) is log_record.Truncate:
+                self._unsynced.setdefault(record.id, record.position)
+
+    def in_doubt(self) -> dict[str, int]:
+        """Return, once the log has failed, the queues whose answered changes were not synced; see `LogFailedError`."""
+        if self._journal.all_synced:
+            return {}
+        found = ((self._queues.by_id(queue_id), position) for queue_id, position in self._unsynced.items())
+        return {queue.name: position for queue, position in found if queue is not None}
 
     def _settle(self, answers: list[Answer]) -> None:
         for command, value, error, _ in answers:
@@ -300,6 +325,7 @@ class Writer:
 
     async def _sync(self) -> None:
         seconds = await self._hop(self._journal.sync)
+        self._unsynced.clear()
         self._counters.syncs += 1
         self._counters.sync_seconds.observe(seconds)
 
@@ -353,8 +379,9 @@ class Writer:
         """Stop for good: whether this batch was stored is not known, what waits behind it was not."""
         self.failure = error
         cause = str(error) if isinstance(error, FatalError) else f"{type(error).__name__}: {error}"
-        unknown = LogFailedError(cause, "unknown")
-        never = LogFailedError(cause)
+        in_doubt = self.in_doubt()
+        unknown = LogFailedError(cause, "unknown", in_doubt)
+        never = LogFailedError(cause, "no", in_doubt)
         unknown.__cause__ = never.__cause__ = error
         self._admission.closed = never.copy
         for command in self._in_flight:
@@ -363,6 +390,17 @@ class Writer:
         for command in self._admission.drain():
             command.refuse(never)
         self._admission.update()
+        self._report(error, cause, in_doubt)
+
+    def _report(self, error: BaseException, cause: str, in_doubt: dict[str, int]) -> None:
+        """Log the failure, once: those who call learn of it one by one, whoever runs the log must learn of it now."""
+        lost = LogFailedError(cause, "acknowledged", in_doubt) if in_doubt else f"the log failed ({cause})"
+        logger.critical(
+            "%s: %s; it stores nothing more, reads go on: look after the disk, close the log and open it again",
+            self._journal.directory,
+            lost,
+            exc_info=None if isinstance(error, FatalError) else error,
+        )
 
     async def _hop(self, work: Callable[..., T], *arguments: object) -> T:
         """Run *work* on the log's thread: what is not the commit, and so may take the longer way."""

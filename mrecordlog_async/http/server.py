@@ -25,6 +25,7 @@ from typing import Any
 
 from aiohttp import web
 
+from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.http.app import build_app
 from mrecordlog_async.http.connections import Connections
 from mrecordlog_async.http.options import ServiceOptions
@@ -245,6 +246,9 @@ async def _close(service: Service, seconds: float) -> int:
             await log.close()
     except TimeoutError:
         logger.error("the disk did not answer within %g s: what was not acknowledged may be lost", seconds)
+        return 1
+    except LogFailedError as failed:
+        logger.error("%s", failed)
         return 1
     if log.failure is not None:
         logger.error("the log failed: %s", log.failure)

@@ -19,24 +19,32 @@ LOCK_NAME = "LOCK"
 def take_lock(files: FileSystem, directory: str) -> int:
     """Lock *directory* and return the handle that holds the lock; LogLockedError with the owner's pid if taken."""
     path = f"{directory}/{LOCK_NAME}"
-    shared = -1
     try:
-        handle = files.lock(path)
-        if files.links(handle) > 1:
-            shared = handle  # kept until the new one is held, so that only one opener replaces the file
-            files.unlink(path)
-            handle = files.lock(path)
+        handle = _lock_own_file(files, path)
     except BlockingIOError:
         raise LogLockedError(directory, *_owner(files, path)) from None
-    finally:
-        if shared >= 0:
-            files.close(shared)
     try:
         _write_owner(files, handle)
     except BaseException:
         files.close(handle)
         raise
     return handle
+
+
+def _lock_own_file(files: FileSystem, path: str) -> int:
+    """Lock the file at *path*, after it was replaced by a new one if it has a second name."""
+    handle = files.lock(path)
+    try:
+        if files.links(handle) <= 1:
+            return handle
+        # The shared one is held until the new one is: only one opener replaces the file.
+        files.unlink(path)
+        own = files.lock(path)
+    except BaseException:
+        files.close(handle)
+        raise
+    files.close(handle)
+    return own
 
 
 def _write_owner(files: FileSystem, handle: int) -> None:

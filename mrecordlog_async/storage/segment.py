@@ -79,10 +79,20 @@ class SegmentFile:
         self.handle = handle
         self.reserved_bytes = reserved_bytes
         self._step_bytes = STEP_BYTES_MIN
+        self._was_shared = False
 
     def is_shared(self) -> bool:
-        """Tell whether the file has a second name: its bytes belong to somebody else too, and are left alone."""
-        return self.files.links(self.handle) > 1
+        """Tell whether the file has a second name: its bytes belong to somebody else too, and are left alone.
+
+        Where the system does not say, it is taken to have one. Once found, that stays so if the other name goes: the
+        tail behind the last batch was left as it was.
+        """
+        if not self._was_shared:
+            try:
+                self._was_shared = self.files.links(self.handle) > 1
+            except OSError:
+                self._was_shared = True
+        return self._was_shared
 
     def reserve(self, end: int, limit: int) -> None:
         """Make sure that bytes up to *end* have space; OSError and nothing changed if the disk has no room.

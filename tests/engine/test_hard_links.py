@@ -182,6 +182,26 @@ async def test_torn_tail_of_a_linked_segment_is_left_alone(directory: Path, tmp_
         assert contents(log) == kept
 
 
+async def test_unzeroed_tail_is_not_written_over_when_the_other_name_goes(directory: Path, tmp_path: Path) -> None:
+    """A segment whose tail was left as it was takes no batch any more, however many names it has later."""
+    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
+        await fill(log, 3)
+    (directory / "CLOSED").unlink()
+    last = damage.last_segment(directory)
+    damage.write_at(last, len(last.read_bytes().rstrip(b"\0")) + 100, b"half of a batch")
+    copy = hard_copy(directory, tmp_path / "copy")
+    before = last.read_bytes()
+    disk = Full()
+    async with MultiRecordLog.open(copy, segment_bytes=SEGMENT_BYTES, filesystem=disk) as log:
+        last.unlink()
+        disk.full = False
+        await log.append_record("q", None, b"more")
+        more = contents(log)
+    assert (copy / last.name).read_bytes() == before
+    async with MultiRecordLog.open(copy) as log:
+        assert contents(log) == more
+
+
 class Full(OsFileSystem):
     """A disk that has no room while it is told so."""
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from mrecordlog_async import Limits, MultiRecordLog, PersistPolicy, RecordLogError
+from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, RecordLogError
 
 from .disk import Disk, Fault, Snapshot
 from .judge import Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
@@ -198,9 +198,13 @@ class Run:
         self.note("opened")
 
     async def close(self) -> None:
-        """Close the log; afterwards no handle is left."""
+        """Close the log; afterwards no handle is left. Only a failed log may say that answered calls are in doubt."""
         assert self.log is not None
-        await self.log.close()
+        try:
+            await self.log.close()
+        except LogFailedError as error:
+            if self.log.failure is None or not error.in_doubt or self.policy.syncs_each_batch:
+                raise Violation(f"close of a log without doubts says {error}") from error
         self.log = None
         self.note("closed")
         if self.disk.open_handles() or self.disk.misuse:

@@ -1,0 +1,146 @@
+"""A log that fails: who is told, of what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import LogFailedError, LogState, MultiRecordLog, PersistAction, PersistPolicy
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
+NEVER = PersistPolicy.never()
+FLUSH = PersistPolicy.always(action=PersistAction.FLUSH)
+SOON = PersistPolicy.interval(0.02)
+FAR = PersistPolicy.interval(1_000.0)
+
+
+class Failing(OsFileSystem):
+    """A disk whose syncs fail while it is told so."""
+
+    failing = False
+
+    def sync(self, handle: int) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, "the medium is gone")
+        super().sync(handle)
+
+
+async def failed(log: MultiRecordLog) -> None:
+    """Wait until the log has failed."""
+    while log.state is not LogState.FAILED:
+        await asyncio.sleep(0.001)
+
+
+async def with_unsynced_records(directory: Path, policy: PersistPolicy, disk: Failing) -> MultiRecordLog:
+    """Open a log with synced and unsynced records in "a", unsynced ones in "b", nothing in "c"; the disk fails then."""
+    log = await MultiRecordLog.open(directory, persist_policy=policy, filesystem=disk)
+    for queue in "abc":
+        await log.create_queue(queue)
+    await log.append_records("a", None, [b"1", b"2"])
+    await log.append_record("c", None, b"1")
+    await log.sync()
+    disk.failing = True
+    await log.append_records("a", None, [b"3", b"4"])
+    await log.append_record("a", None, b"5")
+    await log.append_record("b", 7, b"1")
+    return log
+
+
+@pytest.mark.parametrize("policy", [NEVER, FLUSH, FAR], ids=["never", "flush", "interval"])
+async def test_close_tells_what_could_not_be_synced(directory: Path, policy: PersistPolicy) -> None:
+    """Answered changes that never reached the medium are named by queue and first position, each time it is asked."""
+    disk = Failing()
+    log = await with_unsynced_records(directory, policy, disk)
+    for _ in range(2):
+        with pytest.raises(LogFailedError, match="queue 'a' from position 2, queue 'b' from position 7") as told:
+            await log.close()
+        assert (told.value.written, told.value.in_doubt) == ("acknowledged", {"a": 2, "b": 7})
+        assert "medium is gone" in told.value.cause
+        again = pickle.loads(pickle.dumps(told.value))
+        assert (str(again), again.in_doubt) == (str(told.value), told.value.in_doubt)
+    assert log.state is LogState.CLOSED
+    disk.failing = False
+    async with MultiRecordLog.open(directory) as log:
+        assert log.next_position("b") == 8
+
+
+async def test_leaving_the_context_tells_it_too(directory: Path) -> None:
+    """`async with` ends with the error, whichever way the log was opened."""
+    disk = Failing()
+    with pytest.raises(LogFailedError) as told:
+        async with MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk) as log:
+            await log.create_queue("q")
+            await log.append_record("q", None, b"1")
+            disk.failing = True
+    assert told.value.in_doubt == {"q": 0}
+    disk.failing = False
+    opened = await MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk)
+    with pytest.raises(LogFailedError):
+        async with opened as log:
+            await log.append_record("q", None, b"2")
+            disk.failing = True
+
+
+async def test_another_exception_is_not_hidden(directory: Path) -> None:
+    """An exception that leaves the block stays what it is; what close would have said is a note on it."""
+    disk = Failing()
+    with pytest.raises(KeyError) as left:
+        async with MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk) as log:
+            await log.create_queue("q")
+            await log.append_record("q", None, b"1")
+            disk.failing = True
+            raise KeyError("mine")
+    assert "queue 'q' from position 0" in left.value.__notes__[0]
+
+
+async def test_failed_sync_of_the_timer_is_told_at_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It stands in the program's log, once, with cause, queues and what to do; the next call says it as well."""
+    disk = Failing()
+    log = await with_unsynced_records(directory, SOON, disk)
+    await failed(log)
+    [entry] = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
+    assert entry.name == "mrecordlog_async"
+    for fact in (str(directory), "medium is gone", "queue 'a' from position 2", "open it again"):
+        assert fact in entry.getMessage()
+    with pytest.raises(LogFailedError) as told:
+        await log.append_record("a", None, b"6")
+    assert (told.value.written, told.value.in_doubt) == ("no", {"a": 2, "b": 7})
+    with pytest.raises(LogFailedError):
+        await log.close()
+    assert len([entry for entry in caplog.records if entry.levelno >= logging.ERROR]) == 1
+
+
+async def test_failed_log_under_always_is_logged_and_closes_without_error(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing that was answered is in doubt, so close has nothing to tell; the failure is logged all the same."""
+    disk = Failing()
+    async with MultiRecordLog.open(directory, filesystem=disk) as log:
+        await log.create_queue("q")
+        await log.append_record("q", None, b"1")
+        disk.failing = True
+        with pytest.raises(LogFailedError) as told:
+            await log.append_record("q", None, b"2")
+        assert (told.value.written, dict(told.value.in_doubt)) == ("unknown", {})
+    [entry] = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
+    assert "medium is gone" in entry.getMessage()
+
+
+async def test_what_a_roll_or_a_sync_brought_to_the_medium_is_not_in_doubt(directory: Path) -> None:
+    """Rolling syncs the segment that is left, so only what came behind it is named."""
+    disk = Failing()
+    log = await MultiRecordLog.open(directory, persist_policy=NEVER, segment_bytes=32_768, filesystem=disk)
+    await log.create_queue("q")
+    before = log.segments
+    while log.segments == before:
+        await log.append_record("q", None, bytes(10_000))
+    last = log.last_position("q")
+    disk.failing = True
+    with pytest.raises(LogFailedError) as told:
+        await log.close()
+    assert told.value.in_doubt == {"q": last}
