@@ -148,10 +148,13 @@ class MultiRecordLog(ReadsQueues):
         self._check_name(queue)
         return bool(await self._control(CreateQueue(self._new_future(), queue, exist_ok)))
 
-    async def delete_queue(self, queue: str) -> None:
-        """Delete *queue* and all it holds; durable under every policy. One made later under its name is a new queue."""
+    async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
+        """Delete *queue* and all it holds; durable under every policy. One made later under its name is a new queue.
+
+        queue_id: only if the queue is still this incarnation (see `summary`), else QueueNotFoundError.
+        """
         self._check_name(queue)
-        await self._control(DeleteQueue(self._new_future(), queue))
+        await self._control(DeleteQueue(self._new_future(), queue, queue_id))
 
     def append_record(self, queue: str, position: int | None, payload: Payload) -> Coroutine[Any, Any, int | None]:
         """Append *payload* to *queue* and wait until it is as safe as the policy says. Answers its position.

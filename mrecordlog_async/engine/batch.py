@@ -254,7 +254,7 @@ class _Planner:
 
     def _delete(self, call: DeleteQueue) -> None:
         view = self._find(call.queue)
-        if view is None:
+        if view is None or call.queue_id not in (None, view.id):
             self._refuse(call, QueueNotFoundError(call.queue), call.queue)
         else:
             self._queue_count -= 1

@@ -134,14 +134,15 @@ class CreateQueue(Command):
 
 
 class DeleteQueue(Command):
-    """Remove a queue."""
+    """Remove a queue; the incarnation *queue_id* only, where one is named."""
 
-    __slots__ = ("queue",)
+    __slots__ = ("queue", "queue_id")
     frees_space = True
 
-    def __init__(self, future: asyncio.Future[object], queue: str) -> None:
+    def __init__(self, future: asyncio.Future[object], queue: str, queue_id: int | None = None) -> None:
         super().__init__(future)
         self.queue = queue
+        self.queue_id = queue_id
 
 
 class TruncateQueue(Command):

@@ -17,7 +17,7 @@ from mrecordlog_async.http.messages import (
 )
 from mrecordlog_async.http.planning import status_of
 from mrecordlog_async.http.problems import ProblemError
-from mrecordlog_async.http.requests import check_query, flag, queue_of
+from mrecordlog_async.http.requests import check_query, flag, number, queue_of
 from mrecordlog_async.http.routes.route import JSON_BODY_BYTES, Route, encode_json, json_answer
 from mrecordlog_async.http.service import Service
 from mrecordlog_async.model import QueueSummary
@@ -47,9 +47,11 @@ async def create_queue(service: Service, request: web.Request) -> web.StreamResp
 
 
 async def delete_queue(service: Service, request: web.Request) -> web.StreamResponse:
-    """Delete a queue and all it holds."""
-    check_query(request, ())
-    await service.log.delete_queue(queue_of(request))
+    """Delete a queue and all it holds; with `id` only if it is still that incarnation."""
+    check_query(request, ("id",))
+    queue, queue_id = queue_of(request), number(request, "id")
+    _check_id(service.log.queue_summary(queue), queue_id)
+    await service.log.delete_queue(queue, queue_id=queue_id)
     return web.Response(status=204)
 
 
@@ -61,9 +63,7 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     log.queue_summary(queue)  # 404 before the body is looked at
     asked = _truncate_decoder.decode(await service.bodies.receive(request, JSON_BODY_BYTES))
     summary = log.queue_summary(queue)
-    if status_of(summary, asked.id) is not QueueStatus.OK:
-        detail = f"queue {queue!r} was deleted and created again: its id is {summary.id}, not {asked.id}"
-        raise ProblemError(404, "queue_recreated", detail, queue=queue, id=summary.id)
+    _check_id(summary, asked.id)
     if asked.position >= summary.next_position:
         detail = f"queue {queue!r}: position {asked.position} was never given away, the next one is "
         following = summary.next_position
@@ -71,6 +71,12 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     dropped = await log.truncate(queue, asked.position, queue_id=summary.id)
     first = max(summary.first_position, asked.position + 1)
     return json_answer(TruncateAnswer(queue, dropped, first, summary.next_position))
+
+
+def _check_id(summary: QueueSummary, queue_id: int | None) -> None:
+    if status_of(summary, queue_id) is not QueueStatus.OK:
+        detail = f"queue {summary.queue!r} was deleted and created again: its id is {summary.id}, not {queue_id}"
+        raise ProblemError(404, "queue_recreated", detail, queue=summary.queue, id=summary.id)
 
 
 def answer_of(service: Service, summary: QueueSummary) -> QueueAnswer:
@@ -121,7 +127,15 @@ ROUTES = (
         parameters=(_EXIST_OK,),
         problems=(200, 409, 429, 507),
     ),
-    Route("DELETE", "/v1/queues/{queue}", delete_queue, "Delete a queue", status=204, problems=(404,)),
+    Route(
+        "DELETE",
+        "/v1/queues/{queue}",
+        delete_queue,
+        "Delete a queue",
+        status=204,
+        parameters=(("id", "only if the queue still has this id, else 404"),),
+        problems=(404,),
+    ),
     Route(
         "POST",
         "/v1/queues/{queue}/truncate",
