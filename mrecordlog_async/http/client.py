@@ -8,28 +8,31 @@
             ...
 
 Reads and appends travel as runs, so no record is touched on the way but where it is handed out. Errors are those of
-the log; what only a service can do wrong is `ServiceError`.
+the log; what only a service can do wrong is `ServiceError`. Connections, deadlines and tries: `transport`, `retrying`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from types import TracebackType
-from urllib.parse import quote
 
-import aiohttp
 import msgspec
-from yarl import URL
 
-from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
+from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError
 from mrecordlog_async.http import wire
-from mrecordlog_async.http.messages import QueueAnswer, QueuesAnswer, StatsAnswer, TruncateRequest
+from mrecordlog_async.http.messages import (
+    AppendAnswer,
+    QueueAnswer,
+    QueuesAnswer,
+    StatsAnswer,
+    TruncateAnswer,
+    TruncateRequest,
+)
 from mrecordlog_async.http.producer import Producer
-from mrecordlog_async.http.replies import Reply, ServiceError, check, error_of, retry_after
-from mrecordlog_async.http.retrying import OutcomeUnknownError, Patience, ServiceUnreachableError, was_sent
+from mrecordlog_async.http.replies import ServiceError, decoded
+from mrecordlog_async.http.retrying import OutcomeUnknownError, Repeat
+from mrecordlog_async.http.transport import Payload, Transport, copied, path_of
 from mrecordlog_async.model import QueueSummary, Record, Run
-
-Payload = bytes | bytearray | memoryview
 
 PAGE_BYTES = 8 * 1024 * 1024
 WAIT_SECONDS = 30
@@ -39,8 +42,10 @@ OCTET_STREAM = "application/octet-stream"
 class RecordLogClient:
     """A client of one service. Belongs to one event loop; its methods may be called from many tasks at once.
 
-    url: `http://host:port`, `unix:/path/to/socket`. token: where the service wants one. retry_seconds: how long each
-    call goes on trying when the service cannot be reached, is recovering or is full. connections: at most so many.
+    url: `http://host:port`, `unix:/path/to/socket`. token: where the service wants one; without TLS it is sent in the
+    clear. retry_seconds: how long each call goes on trying when the service cannot be reached, is recovering or is
+    full. timeout_seconds: the longest silence within a request. answer_seconds: the longest time for one request and
+    its whole answer. connections: calls that are under way at once; each tail has one more connection of its own.
     """
 
     def __init__(
@@ -50,16 +55,18 @@ class RecordLogClient:
         token: str | None = None,
         retry_seconds: float = 30.0,
         timeout_seconds: float = 60.0,
+        answer_seconds: float = 300.0,
         connections: int = 128,
     ) -> None:
         self.url = url
-        self._retry_seconds = retry_seconds
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=timeout_seconds)
-        self._connections = connections
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
-        self._base = "http://localhost" if self._socket_path else url.rstrip("/")
-        self._session: aiohttp.ClientSession | None = None
+        self._transport = Transport(
+            url,
+            token=token,
+            retry_seconds=retry_seconds,
+            timeout_seconds=timeout_seconds,
+            answer_seconds=answer_seconds,
+            connections=connections,
+        )
 
     async def __aenter__(self) -> RecordLogClient:
         return self
@@ -70,43 +77,69 @@ class RecordLogClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Close all connections; later calls, and those that were about to try again, raise LogClosedError."""
+        await self._transport.close()
 
     # Changes.
 
     async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
-        """Create *queue*. True if it was made."""
-        reply = await self._send("PUT", _path(queue), query={"exist_ok": "1"} if exist_ok else {}, again=exist_ok)
+        """Create *queue*. True if it was made. Without *exist_ok* a lost answer raises OutcomeUnknownError."""
+        query = {"exist_ok": "1"} if exist_ok else {}
+        repeat = Repeat.FREELY if exist_ok else Repeat.NEVER
+        reply = await self._transport.send("PUT", path_of(queue), query=query, repeat=repeat)
         return reply.status == 201
 
-    async def delete_queue(self, queue: str) -> None:
-        """Delete *queue* and all it holds."""
-        await self._send("DELETE", _path(queue), again=False)
+    async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
+        """Delete *queue* and all it holds.
+
+        queue_id: only if the queue is still this incarnation (see `queue_summary`), else QueueNotFoundError. Such a
+        call is sent again when its answer was lost; without the id a lost answer raises OutcomeUnknownError, as the
+        second request could delete a queue that somebody created in between.
+        """
+        if queue_id is None:
+            await self._transport.send("DELETE", path_of(queue), repeat=Repeat.NEVER)
+            return
+        try:
+            await self._transport.send("DELETE", path_of(queue), query={"id": str(queue_id)}, repeat=Repeat.RECOGNIZED)
+        except OutcomeUnknownError as error:
+            # After a lost answer: the queue of this id does not exist, which is what was asked for.
+            if not isinstance(error.__cause__, QueueNotFoundError):
+                raise
 
     async def append_record(self, queue: str, position: int | None, payload: Payload) -> int | None:
         """Append *payload* and return its position, None when it was already there.
 
-        Without a position a lost answer raises OutcomeUnknownError: sending again could store it twice.
+        A lost answer: without a position the call raises OutcomeUnknownError, as sending again could store it twice.
+        With one it is sent again; a refusal then raises OutcomeUnknownError too, as the first try may have been stored.
         """
-        reply = await self._append(queue, position, bytes(payload), OCTET_STREAM)
-        return _appended(reply)
+        answer, _ = await self._append(queue, position, copied(payload), OCTET_STREAM)
+        return None if answer.duplicate else answer.position
 
     async def append_records(self, queue: str, position: int | None, payloads: Iterable[Payload]) -> int | None:
         """Append *payloads*, all or none; return the last position, None for a repeat or nothing to append."""
-        copied = [payload if type(payload) is bytes else bytes(payload) for payload in payloads]
-        runs = [Run.of(0, copied)] if copied else []
-        body = b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)]))
-        return _appended(await self._append(queue, position, body, wire.CONTENT_TYPE))
+        answer, _ = await self._append(queue, position, *_body_of([copied(payload) for payload in payloads], queue))
+        return None if answer.duplicate else answer.position
+
+    async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:
+        """Append *payloads*, at least one, at *position*, which nobody else may have taken; return the last position.
+
+        As `append_records`, but what was there before the first try raises PositionInPastError, also where the content
+        is the same. Only a try that follows a lost answer passes for a repeat.
+        """
+        records = [copied(payload) for payload in payloads]
+        answer, repeated = await self._append(queue, position, *_body_of(records, queue))
+        last = position + len(records) - 1
+        if answer.duplicate and not repeated:
+            raise PositionInPastError(queue, position, last + 1)
+        return last
 
     async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
-        """Drop the records up to and including *position*, which must have been given away; return how many went."""
+        """Drop the records up to and including *position*, which must have been assigned; return how many went."""
         body = msgspec.json.encode(TruncateRequest(position, queue_id))
-        reply = await self._send("POST", _path(queue, "truncate"), body=body, content_type="application/json")
-        dropped: int = msgspec.json.decode(reply.body)["dropped"]
-        return dropped
+        reply = await self._transport.send(
+            "POST", path_of(queue, "truncate"), body=body, content_type="application/json"
+        )
+        return decoded(reply, TruncateAnswer).dropped
 
     def producer(self, queue: str, *, create: bool = False) -> Producer:
         """Return a producer for *queue*: appends by one writer, each stored once however often it must be sent."""
@@ -170,13 +203,13 @@ class RecordLogClient:
 
     async def summary(self) -> dict[str, QueueSummary]:
         """Return positions and sizes of every queue, by name."""
-        reply = await self._send("GET", "/v1/queues")
-        return {one.queue: _summary(one) for one in msgspec.json.decode(reply.body, type=QueuesAnswer).queues}
+        reply = await self._transport.send("GET", "/v1/queues")
+        return {one.queue: _summary(one) for one in decoded(reply, QueuesAnswer).queues}
 
     async def queue_summary(self, queue: str) -> QueueSummary:
         """Return positions and sizes of one queue."""
-        reply = await self._send("GET", _path(queue))
-        return _summary(msgspec.json.decode(reply.body, type=QueueAnswer))
+        reply = await self._transport.send("GET", path_of(queue))
+        return _summary(decoded(reply, QueueAnswer))
 
     async def first_position(self, queue: str) -> int:
         """Return the lowest position that is not truncated."""
@@ -202,11 +235,11 @@ class RecordLogClient:
 
     async def stats(self) -> StatsAnswer:
         """Return the numbers of the service."""
-        return msgspec.json.decode((await self._send("GET", "/v1/stats")).body, type=StatsAnswer)
+        return decoded(await self._transport.send("GET", "/v1/stats"), StatsAnswer)
 
     async def wait_ready(self) -> None:
         """Wait until the service takes records; ServiceUnreachableError after retry_seconds."""
-        await self._send("GET", "/readyz")
+        await self._transport.send("GET", "/readyz")
 
     # The wire.
 
@@ -219,85 +252,45 @@ class RecordLogClient:
             query["stop"] = str(stop)
         if wait_seconds:
             query["wait"] = str(wait_seconds)
-        try:
-            reply = await self._send("GET", _path(queue, "records"), query=query, accept=wire.CONTENT_TYPE)
-        except ServiceError as error:
-            if error.code != "truncated":
-                raise
-            query["start"] = str(error.problem["first_position"])
-            reply = await self._send("GET", _path(queue, "records"), query=query, accept=wire.CONTENT_TYPE)
+        while True:
+            try:
+                reply = await self._transport.send(
+                    "GET",
+                    path_of(queue, "records"),
+                    query=query,
+                    accept=wire.CONTENT_TYPE,
+                    wait_seconds=wait_seconds,
+                )
+                break
+            except ServiceError as error:
+                if error.code != "truncated":
+                    raise
+                # Each answer names a later position, so this ends with whoever truncates.
+                query["start"] = str(error.problem["first_position"])
         runs = [block.run() for block in wire.decode(reply.body)]
         return runs, int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"])
 
-    async def _append(self, queue: str, position: int | None, body: bytes, content_type: str) -> Reply:
-        query = {} if position is None else {"position": str(position)}
-        path = _path(queue, "records")
-        return await self._send(
-            "POST", path, query=query, body=body, content_type=content_type, again=position is not None
+    async def _append(
+        self, queue: str, position: int | None, body: bytes, content_type: str
+    ) -> tuple[AppendAnswer, bool]:
+        """Append; return the answer, and whether an earlier try lost its own."""
+        reply = await self._transport.send(
+            "POST",
+            path_of(queue, "records"),
+            query={} if position is None else {"position": str(position)},
+            body=body,
+            content_type=content_type,
+            repeat=Repeat.NEVER if position is None else Repeat.RECOGNIZED,
         )
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: dict[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str | None = None,
-        accept: str | None = None,
-        again: bool = True,
-    ) -> Reply:
-        """Send until there is an answer that trying again would not change. *again*: doing it twice does no harm."""
-        url = URL(self._base + path, encoded=True).with_query(query or None)
-        headers = dict(self._headers)
-        if content_type is not None:
-            headers["Content-Type"] = content_type
-        if accept is not None:
-            headers["Accept"] = accept
-        patience = Patience.begin(self._retry_seconds)
-        while True:
-            pause_seconds = 0.0
-            try:
-                async with self._open_session().request(method, url, data=body, headers=headers) as response:
-                    reply = Reply(response.status, response.headers, await response.read())
-                if reply.status not in (429, 503):
-                    return check(reply)
-                error = error_of(reply)
-                if isinstance(error, LogFailedError):
-                    raise error
-                reason, pause_seconds = str(error), retry_after(reply)
-            except (aiohttp.ClientError, TimeoutError, ConnectionError) as lost:
-                reason = str(lost) or type(lost).__name__
-                if not again and was_sent(lost):
-                    raise OutcomeUnknownError(f"{method} {path}", reason) from lost
-                error = ServiceUnreachableError(self.url, patience.seconds, reason)
-            if not await patience.pause(pause_seconds):
-                raise error
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector: aiohttp.BaseConnector
-            if self._socket_path is None:
-                connector = aiohttp.TCPConnector(limit=self._connections)
-            else:
-                connector = aiohttp.UnixConnector(self._socket_path, limit=self._connections)
-            self._session = aiohttp.ClientSession(
-                connector=connector, timeout=self._timeout, auto_decompress=False, raise_for_status=False
-            )
-        return self._session
+        return decoded(reply, AppendAnswer), reply.repeated
 
 
-def _path(queue: str, *more: str) -> str:
-    name = quote(queue, safe="")
-    if name in (".", ".."):
-        name = name.replace(".", "%2E")  # or it would be taken for a step in the path
-    return "/".join(("/v1/queues", name, *more))
-
-
-def _appended(reply: Reply) -> int | None:
-    answer = msgspec.json.decode(reply.body)
-    position: int | None = None if answer["duplicate"] else answer["position"]
-    return position
+def _body_of(records: list[bytes], queue: str) -> tuple[bytes, str]:
+    """Return body and content type: a single record travels as it is."""
+    if len(records) == 1:
+        return records[0], OCTET_STREAM
+    runs = [Run.of(0, records)] if records else []
+    return b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)])), wire.CONTENT_TYPE
 
 
 def _summary(answer: QueueAnswer) -> QueueSummary:

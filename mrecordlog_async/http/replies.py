@@ -1,9 +1,9 @@
-"""What a client makes of an answer: success, the error that the log itself would have raised, or `ServiceError`."""
+"""What a client makes of a refusal: the error that the log itself would have raised, or `ServiceError`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,8 @@ from mrecordlog_async.errors import (
     RecordLogError,
     RecordTooLargeError,
 )
+
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class ServiceError(RecordLogError):
@@ -35,35 +37,33 @@ class ServiceError(RecordLogError):
 
 
 class Reply(NamedTuple):
-    """A whole answer."""
+    """A whole answer. repeated: an earlier try of the same request may have reached the service."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    repeated: bool = False
 
 
-def check(reply: Reply) -> Reply:
-    """Return a reply that tells of success; raise the error that another one tells."""
-    if reply.status >= 300:
-        raise error_of(reply)
-    return reply
-
-
-def retry_after(reply: Reply) -> float:
-    """Return after how many seconds the service wants to be asked again, 0 where it does not say."""
+def decoded(reply: Reply, kind: type[Answer]) -> Answer:
+    """Return the body of a success; ServiceError where it is not what the service would have written."""
     try:
-        return min(float(reply.headers.get("Retry-After", "0")), 30.0)
-    except ValueError:
-        return 0.0
+        return msgspec.json.decode(reply.body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ServiceError(reply.status, "unreadable", f"not an answer of this service: {error}") from None
+
+
+def written_by_service(reply: Reply) -> bool:
+    """Tell whether the service itself refused, and not a proxy before it."""
+    return str(_problem(reply).get("type", "")).startswith("urn:mrecordlog:")
 
 
 def error_of(reply: Reply) -> RecordLogError:
     """Return the error that the log itself would have raised, else ServiceError."""
-    try:
-        problem = msgspec.json.decode(reply.body, type=dict[str, Any])
-    except msgspec.DecodeError:
-        problem = {}
+    problem = _problem(reply)
     detail = str(problem.get("detail", reply.body[:200].decode(errors="replace")))
+    if 300 <= reply.status < 400:
+        detail = f"redirected to {reply.headers.get('Location', 'nowhere')}, which is not followed; use that address"
     code = str(problem.get("code", "unknown"))
     try:
         match code:
@@ -86,3 +86,10 @@ def error_of(reply: Reply) -> RecordLogError:
     except KeyError:
         pass
     return ServiceError(reply.status, code, detail, problem)
+
+
+def _problem(reply: Reply) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(reply.body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}

@@ -21,6 +21,7 @@ from mrecordlog_async.spark.client import ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.guards import DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.plan import Offset
 from mrecordlog_async.spark.session import spark_session
 from mrecordlog_async.spark.shared import marked
 
@@ -48,7 +49,7 @@ class Progress:
     def add(self, report: Mapping[str, Any]) -> bool:
         """Take a progress report of Spark's; True if it tells of a new batch with records."""
         source = report["sources"][0]
-        self.lag = waiting(source.get("latestOffset"))
+        self.lag = lag(_offset(source.get("latestOffset")), _offset(source.get("endOffset")))
         batch, records = report["batchId"], report["numInputRows"]
         if batch in self.seen or not records:
             return False
@@ -104,10 +105,24 @@ def run_drain(
     return _summarize(Options.parse(options), progress, time.monotonic() - begun)
 
 
-def waiting(latest: str | None) -> dict[str, int]:
-    """Return how many records of each server the query has not taken yet, as its source reported them."""
-    found = json.loads(latest) if latest else None
-    return dict(found["waiting"]) if isinstance(found, dict) and "waiting" in found else {}
+def lag(latest: Offset, end: Offset) -> dict[str, int]:
+    """Return how many positions each server is ahead of the query."""
+    return {
+        server: sum(
+            max(position - _read_to(end, server, queue, queue_id), 0) for queue, (queue_id, position) in queues.items()
+        )
+        for server, queues in latest.items()
+    }
+
+
+def _read_to(end: Offset, server: str, queue: str, queue_id: int) -> int:
+    known = end.get(server, {}).get(queue)
+    return known[1] if known is not None and known[0] == queue_id else 0
+
+
+def _offset(text: str | None) -> Offset:
+    found = json.loads(text) if text else None
+    return found if isinstance(found, dict) else {}
 
 
 def _start(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> StreamingQuery:

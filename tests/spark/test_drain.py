@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mrecordlog_async.spark.arguments import seconds_of
-from mrecordlog_async.spark.drain import Progress, cause_of, run_drain, waiting
+from mrecordlog_async.spark.drain import Progress, cause_of, lag, run_drain
 from mrecordlog_async.spark.guards import DrainJob, RefusedError, refuse_unsafe
 from mrecordlog_async.spark.load import run_load
 from tests.spark.conftest import NewService
@@ -92,10 +92,10 @@ def test_nothing_is_refused_where_nothing_is_truncated() -> None:
 # Reports.
 
 
-def test_lag_is_what_the_source_reported() -> None:
-    """Records by server, counted by the source; nothing before its first report."""
-    assert waiting('{"version": 2, "servers": {}, "waiting": {"a": 9, "b": 0}}') == {"a": 9, "b": 0}
-    assert waiting(None) == waiting("null") == {}
+def test_lag_counts_what_is_ahead() -> None:
+    """By server; a queue the query does not know counts from its beginning, one made anew too."""
+    latest = {"a": {"q": [1, 10], "new": [2, 3]}, "b": {"q": [9, 5]}}
+    assert lag(latest, {"a": {"q": [1, 4]}, "b": {"q": [8, 5]}}) == {"a": 9, "b": 5}
 
 
 def test_progress_counts_a_batch_once() -> None:
@@ -105,7 +105,7 @@ def test_progress_counts_a_batch_once() -> None:
         "batchId": 3,
         "numInputRows": 7,
         "processedRowsPerSecond": 70.0,
-        "sources": [{"latestOffset": '{"waiting": {"a": 2}}', "endOffset": "{}"}],
+        "sources": [{"latestOffset": '{"a":{"q":[1,9]}}', "endOffset": '{"a":{"q":[1,7]}}'}],
     }
     assert progress.add(report)
     assert not progress.add(report)

@@ -1,0 +1,97 @@
+"""A server that does what it is told to, request by request: responds, drips, or drops the connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+
+APPENDED = b'{"position":0,"records":1,"duplicate":false}'
+REPEATED = b'{"position":0,"records":1,"duplicate":true}'
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happens to one request."""
+
+    status: int = 200
+    body: bytes = APPENDED
+    headers: tuple[str, ...] = ()
+    drop: bool = False
+    """Close the connection after the whole request has come, without a response."""
+    drip: bool = False
+    """Send the body a byte at a time for ever."""
+
+
+DROP = Step(drop=True)
+
+
+def problem(status: int, code: str, *headers: str, **facts: object) -> Step:
+    """Refuse as the service does."""
+    document = {"type": f"urn:mrecordlog:{code}", "status": status, "code": code, "detail": code, **facts}
+    return Step(status, msgspec.json.encode(document), headers)
+
+
+@dataclass
+class Scripted:
+    """The server's address, and what came."""
+
+    url: str = ""
+    requests: list[tuple[str, bytes]] = field(default_factory=list)
+    """Method with target, and body."""
+    times: list[float] = field(default_factory=list)
+    on_request: Callable[[], None] = lambda: None
+
+    @property
+    def methods(self) -> list[str]:
+        return [line.split()[0] for line, _ in self.requests]
+
+
+@asynccontextmanager
+async def scripted(steps: Iterable[Step], *, last: Step = Step()) -> AsyncIterator[Scripted]:
+    """Serve *steps* in order, then *last* for every other request. Connections are kept alive."""
+    script, waiting = Scripted(), list(steps)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                lengths = [line[15:] for line in head.split("\r\n") if line.lower().startswith("content-length:")]
+                body = await reader.readexactly(int(lengths[0]) if lengths else 0)
+                script.requests.append((head.split(" HTTP/")[0], body))
+                script.times.append(asyncio.get_running_loop().time())
+                script.on_request()
+                step = waiting.pop(0) if waiting else last
+                if step.drop:
+                    writer.transport.abort()
+                    return
+                length = 1_000_000 if step.drip else len(step.body)
+                lines = (f"HTTP/1.1 {step.status} X", f"Content-Length: {length}", *step.headers, "", "")
+                writer.write("\r\n".join(lines).encode() + step.body)
+                while step.drip:
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(0.005)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield script
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
