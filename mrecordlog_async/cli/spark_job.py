@@ -1,18 +1,21 @@
-"""Running a Spark job as a command: what it refuses is wrong usage, with that exit code."""
+"""Running a Spark job as a command: what it refuses is wrong usage, a service that is down is not ready."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
 
-from mrecordlog_async.cli.exits import UsageError
+from mrecordlog_async.cli.exits import NotReadyError, UsageError
 
 
 def run_job(job: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Run *job*; return its exit code. Raises UsageError where it refuses to start."""
-    from mrecordlog_async.spark.guards import RefusedError
+    """Run *job*; return its exit code. Raises UsageError where it refuses to start, NotReadyError."""
+    from mrecordlog_async.spark.drain import ServiceDownError
+    from mrecordlog_async.spark.identity import RefusedError
 
     try:
         return job(arguments)
     except RefusedError as error:
         raise UsageError(str(error)) from None
+    except ServiceDownError as error:
+        raise NotReadyError(str(error)) from None

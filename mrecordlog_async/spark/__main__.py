@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import drain, load
 from mrecordlog_async.spark.arguments import add_drain_arguments, add_load_arguments
+from mrecordlog_async.spark.drain import ServiceDownError
+from mrecordlog_async.spark.identity import RefusedError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except (RecordLogError, OSError) as error:
         print(f"mrecordlog: {error}", file=sys.stderr)
-        return 1
+        return _exit_code(error)
+
+
+def _exit_code(error: Exception) -> int:
+    """Return the code that `mrecordlog` has for *error*: wrong usage, service not ready, failed."""
+    if isinstance(error, RefusedError):
+        return 2
+    return 5 if isinstance(error, ServiceDownError) else 1
 
 
 if __name__ == "__main__":

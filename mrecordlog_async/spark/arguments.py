@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from argparse import ArgumentTypeError
+from contextlib import suppress
 
 from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER
 
@@ -18,17 +20,39 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     when.add_argument("--once", action="store_true", help="stop when everything that was there is stored (default)")
     when.add_argument("--every", type=seconds_of, metavar="TIME", help="go on, a batch at most every 10s, 500ms, 1m …")
     parser.add_argument("--format", choices=("parquet", "delta"), default="parquet", help="delta must be installed")
-    parser.add_argument("--partition-by", default="", metavar="COLUMNS", help="for example server,queue")
+    parser.add_argument(
+        "--partition-by",
+        default="",
+        metavar="COLUMNS",
+        help="server, queue or server,queue: directories _server=…/_queue=…",
+    )
     parser.add_argument("--subscribe", metavar="QUEUES", help="only these queues, separated by commas")
     parser.add_argument("--subscribe-pattern", metavar="REGEX", help="only queues whose whole name matches")
-    parser.add_argument("--max-records-per-trigger", type=int, default=RECORDS_PER_TRIGGER, metavar="N")
-    parser.add_argument("--max-bytes-per-trigger", type=int, metavar="N")
+    parser.add_argument("--max-records-per-trigger", type=count_of, default=RECORDS_PER_TRIGGER, metavar="N")
+    parser.add_argument("--max-bytes-per-trigger", type=size_of, metavar="SIZE", help="such as 256m")
     parser.add_argument(
-        "--min-partitions", type=int, metavar="N", help="tasks a batch (default: as many as this machine has cores)"
+        "--min-partitions",
+        type=count_of,
+        metavar="N",
+        help="tasks a batch (default: as many as this machine has cores)",
     )
     parser.add_argument("--no-truncate", action="store_true", help="leave what is stored in the log")
     parser.add_argument("--skip-down", action="store_true", help="go on without servers that cannot be reached")
-    parser.add_argument("--allow-data-loss", action="store_true", help="go on where records are gone, with a warning")
+    parser.add_argument(
+        "--allow-data-loss",
+        action="store_true",
+        help="go on with what is left where others truncated or deleted records",
+    )
+    parser.add_argument(
+        "--accept-went-back",
+        action="store_true",
+        help="read all that a log holds which went back; what the output has of it is there twice then",
+    )
+    parser.add_argument(
+        "--adopt-output",
+        action="store_true",
+        help="take an output that does not say whose it is, where this checkpoint wrote all of it",
+    )
     parser.add_argument(
         "--shared-paths",
         action="store_true",
@@ -50,8 +74,30 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds_of(text: str) -> float:
-    """Read a time such as 10s, 500ms or 2m. ValueError for anything else."""
-    for suffix, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
-        if text.endswith(suffix):
-            return float(text.removesuffix(suffix)) * factor
-    return float(text)
+    """Read a time such as 10s, 500ms or 2m. Raises ArgumentTypeError for anything else."""
+    seconds = 0.0
+    with suppress(ValueError):
+        for suffix, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0)):
+            if text.endswith(suffix):
+                seconds = float(text.removesuffix(suffix)) * factor
+                break
+    if not 0.001 <= seconds < float("inf"):
+        raise ArgumentTypeError(f"{text!r} is not a time such as 10s, 500ms or 2m")
+    return seconds
+
+
+def size_of(text: str) -> int:
+    """Read a size in bytes such as 1000000, 64k, 256m or 1g. Raises ArgumentTypeError for anything else."""
+    number, unit = text.lower().removesuffix("b").removesuffix("i"), 1
+    if number[-1:] in ("k", "m", "g"):
+        number, unit = number[:-1], 1 << {"k": 10, "m": 20, "g": 30}[number[-1]]
+    if not number.isdecimal() or int(number) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a size such as 1000000, 64k or 256m")
+    return int(number) * unit
+
+
+def count_of(text: str) -> int:
+    """Read a number of at least 1. Raises ArgumentTypeError for anything else."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)

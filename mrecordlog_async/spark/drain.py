@@ -1,39 +1,57 @@
 """The exactly-once job from logs to a lake: `mrecordlog drain`, or `python -m mrecordlog_async.spark drain`.
 
-The data source and Spark's checkpoint do the work; what keeps a user from losing data around them is in `guards`.
+The data source reads, Spark's file sink and checkpoint write. Around them, in this order: `guards` and `identity` say
+whether the job may start, `release` looks at what the last run left, the query runs, and while it does `release` proves
+each committed batch and truncates the log behind it. `refusal` remembers a loss.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
+import os
 import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark import refusal
+from mrecordlog_async.spark.batches import OFFSETS, Batches, newest, positions_of
 from mrecordlog_async.spark.client import ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.guards import DrainJob, LakeFiles, refuse_unsafe
+from mrecordlog_async.spark.guards import COPIES, PROVABLE, DrainJob, LakeFiles, refuse_unsafe
+from mrecordlog_async.spark.identity import RefusedError, claim
+from mrecordlog_async.spark.lake import Lake, LocalLake
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.plan import Offset
-from mrecordlog_async.spark.session import spark_session
+from mrecordlog_async.spark.release import LogWentBackError, Release
+from mrecordlog_async.spark.session import JOB_SETTINGS, spark_session
 from mrecordlog_async.spark.shared import marked
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS = 1
+STOP_SECONDS = 30.0
+"""How long a stop waits for the batch that is running; a batch that is cut off runs again at the next start."""
+
+QUEUE_NAME_BYTES = 80
+"""Longer names are shortened where they name a directory: with its escapes one has at most 255 bytes."""
 
 
 class JobFailedError(RecordLogError):
     """The query failed; the message is the cause. What it had committed stays, the next run goes on from there."""
+
+
+class ServiceDownError(JobFailedError):
+    """The query failed because a service could not be reached."""
 
 
 @dataclass(slots=True)
@@ -67,42 +85,111 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a drain ended. left: records still in the subscribed queues, by server. down: servers not reached."""
+    """How a drain ended. left: records still in the subscribed queues, by server. down: servers not reached.
+
+    records: rows that were stored; verified: they were counted in the output's files and checked against the log.
+    """
 
     batches: int
     records: int
     seconds: float
     left: dict[str, int]
     down: dict[str, str]
+    verified: bool = False
 
     def line(self) -> str:
         """Say it in one line."""
         rate = self.records / self.seconds if self.seconds else 0.0
         left = ", ".join(f"{server} {count:,}" for server, count in self.left.items())
-        text = (
-            f"drained {self.records:,} records in {self.seconds:.1f} s ({rate:,.0f} records/s); left in the log: {left}"
-        )
+        text = f"drained {self.records:,} records in {self.seconds:.1f} s ({rate:,.0f} records/s)"
+        text += ", counted in the output" if self.verified else ""
+        text += f"; left in the log: {left}" if self.left else ""
         return text + "".join(f"; NOT drained: server {server!r} is down" for server in self.down)
 
 
+Report = Callable[[str], None]
+
+
 def run_drain(
-    session: SparkSession, job: DrainJob, report: Callable[[Progress], None] = lambda progress: None
+    session: SparkSession,
+    job: DrainJob,
+    report: Report = lambda line: None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Run the job until it has caught up, or is interrupted. Raises RefusedError before anything is started."""
+    """Run the job until it has caught up, or until *stopped* says so: then it ends between two batches.
+
+    Args:
+        session: where Spark runs.
+        job: what to drain and where to.
+        report: is called with a sentence for each new batch, and for what a start finds.
+        stopped: is asked every second.
+
+    Raises:
+        RefusedError: before anything is started.
+        ServiceDownError, JobFailedError: the query failed.
+        ProofError, LogWentBackError, SyncFailedError: from `release`; nothing was truncated that is not stored.
+    """
     files = LakeFiles(session)
-    refuse_unsafe(job, files.exists, files.is_local, session.sparkContext.master or "")
-    directories = [files.make(path) for path in (job.output, job.checkpoint) if files.is_local(path)]
-    proof = marked(files.make(job.output)) if job.shared_paths and files.is_local(job.output) else nullcontext()
-    begun = time.monotonic()
-    progress = Progress()
-    with proof as marker:
-        options = job.source_options(directories, marker)
-        query = _start(session, job, options)
-        try:
-            _follow(query, progress, report)
-        finally:
-            query.stop()
-    return _summarize(Options.parse(options), progress, time.monotonic() - begun)
+    local = files.is_local(job.output) or files.is_local(job.checkpoint)
+    refuse_unsafe(job, local=local, master=session.sparkContext.master or "")
+    if job.format != PROVABLE:
+        return _run_unproven(session, job, report, stopped)
+    checkpoint, output = files.open(job.checkpoint), files.open(job.output)
+    try:
+        with files.locked([checkpoint, output]):
+            return _run_proven(session, job, checkpoint, output, report, stopped)
+    finally:
+        checkpoint.close()
+        output.close()
+
+
+def _run_proven(
+    session: SparkSession,
+    job: DrainJob,
+    checkpoint: Lake,
+    output: Lake,
+    report: Report,
+    stopped: Callable[[], bool],
+) -> Summary:
+    claim(checkpoint, output, job.partition_by, adopt=job.adopt_output)
+    refusal.check(checkpoint, _accepted(job))
+    options = Options.parse(job.source_options())
+    fleet, batches = Fleet(options), Batches(checkpoint, output)
+    release = Release(batches, fleet, truncate=job.truncate)
+    begun, progress = time.monotonic(), Progress()
+    shared = marked(output.path) if job.shared_paths and isinstance(output, LocalLake) else nullcontext()
+    try:
+        found = release.recover(adopt=job.adopt_output)
+        if found:
+            report(found)
+        _refuse_missing(job, options, fleet, batches, report)
+        with _remembering(checkpoint), shared as marker:
+            if job.accept_went_back:
+                release.forget_released()
+            release.refuse_older_logs()
+            release.advance()
+            query = _start(session, job, job.source_options(marker))
+            with _ending(query):
+                _follow(query, progress, report, stopped, release)
+            release.advance()
+        left, down = _left(options, fleet)
+    finally:
+        fleet.close()
+    return Summary(release.full_batches, release.rows, time.monotonic() - begun, left, down, verified=True)
+
+
+def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped: Callable[[], bool]) -> Summary:
+    """Run a job whose output cannot be read back; nothing is truncated."""
+    options = Options.parse(job.source_options())
+    begun, progress, fleet = time.monotonic(), Progress(), Fleet(options)
+    try:
+        query = _start(session, job, job.source_options())
+        with _ending(query):
+            _follow(query, progress, report, stopped)
+        left, down = _left(options, fleet)
+    finally:
+        fleet.close()
+    return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
 
 
 def lag(latest: Offset, end: Offset) -> dict[str, int]:
@@ -122,68 +209,225 @@ def _read_to(end: Offset, server: str, queue: str, queue_id: int) -> int:
 
 def _offset(text: str | None) -> Offset:
     found = json.loads(text) if text else None
-    return found if isinstance(found, dict) else {}
+    return positions_of(found) if isinstance(found, dict) else {}
 
 
 def _start(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> StreamingQuery:
+    frame = session.readStream.format("mrecordlog").options(**options).load()
     writer = (
-        session.readStream.format("mrecordlog")
-        .options(**options)
-        .load()
+        _with_copies(frame, job.partition_by)
         .writeStream.format(job.format)
         .option("checkpointLocation", job.checkpoint)
         .option("path", job.output)
         .outputMode("append")
     )
     if job.partition_by:
-        writer = writer.partitionBy(*job.partition_by)
+        writer = writer.partitionBy(*(COPIES[column] for column in job.partition_by))
     if job.every_seconds is None:
-        return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{round(job.every_seconds * 1_000)} milliseconds").start()
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(job.every_seconds * 1_000)} milliseconds")
+    with _explained(job):
+        return writer.start()
 
 
-def _follow(query: StreamingQuery, progress: Progress, report: Callable[[Progress], None]) -> None:
-    ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(POLL_SECONDS))
-        for each in query.recentProgress:
-            if progress.add(each):
-                report(progress)
+def _with_copies(frame: DataFrame, columns: tuple[str, ...]) -> DataFrame:
+    """Add what directories are named by: a name may be longer than a directory's, and the column itself stays."""
+    from pyspark.sql.functions import expr
+
+    for column in columns:
+        short = f"concat(substring({column}, 1, 20), '~', md5({column}))"
+        name = f"if(octet_length({column}) > {QUEUE_NAME_BYTES}, {short}, {column})"
+        frame = frame.withColumn(COPIES[column], expr(name))
+    return frame
 
 
-def _summarize(options: Options, progress: Progress, seconds: float) -> Summary:
-    fleet = Fleet(options)
+def _follow(
+    query: StreamingQuery,
+    progress: Progress,
+    report: Report,
+    stopped: Callable[[], bool],
+    release: Release | None = None,
+) -> None:
+    last = -1
+    while not query.awaitTermination(POLL_SECONDS):
+        if release is not None:
+            release.advance()
+        latest = query.lastProgress
+        if latest is not None and latest["batchId"] != last:  # asking for all reports costs a core's third when idle
+            last = latest["batchId"]
+            _tell(query, progress, report)
+        if stopped():
+            _wait_for_batch(query)
+            return
+    _tell(query, progress, report)
+
+
+def _tell(query: StreamingQuery, progress: Progress, report: Report) -> None:
+    for each in query.recentProgress:
+        if progress.add(each):
+            report(progress.line())
+
+
+def _wait_for_batch(query: StreamingQuery) -> None:
+    """Wait until the batch that runs is committed, or the time for it is over."""
+    deadline = time.monotonic() + STOP_SECONDS
+    latest = query.lastProgress
+    before = latest["batchId"] if latest is not None else None
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+        latest = query.lastProgress
+        if (latest["batchId"] if latest is not None else None) != before:
+            return
+        time.sleep(0.02)
+
+
+@contextmanager
+def _ending(query: StreamingQuery) -> Iterator[None]:
+    """Stop the query at the end; where Java has ended there is nothing to stop, and the first error is the one."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            query.stop()
+        raise
+    query.stop()
+
+
+@contextmanager
+def _remembering(checkpoint: Lake) -> Iterator[None]:
+    """Note a loss in the checkpoint, so that it does not heal by waiting."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except LogWentBackError as error:
+        refusal.remember(checkpoint, str(error))
+        raise LogWentBackError(f"{error}. {refusal.advice(refusal.flag_for(str(error)))}") from None
+    except PySparkException as error:
+        text = str(error)
+        if not refusal.is_loss(text):
+            raise
+        sentence = cause_of(text).partition("; to go on with")[0]
+        refusal.remember(checkpoint, sentence)
+        raise JobFailedError(f"{sentence}. {refusal.advice(refusal.flag_for(sentence))}") from error
+
+
+def _accepted(job: DrainJob) -> set[str]:
+    accepted = {refusal.WENT_BACK} if job.accept_went_back else set[str]()
+    return accepted | ({refusal.LOSS} if job.options.get("failOnDataLoss") == "false" else set())
+
+
+def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, batches: Batches, report: Report) -> None:
+    """Refuse to catch up with a queue that no server has and the checkpoint does not know: its name is misspelt."""
+    names = options.subscription.names
+    if names is None:
+        return
+    known = batches.end(newest(batches.checkpoint, OFFSETS)) or {}
+    there = {queue for queues in known.values() for queue in queues}
+    try:
+        for server in options.servers:
+            there |= {summary.queue for summary in fleet.client(server.name).queues()}
+    except (OSError, ServerDownError, ServiceError):
+        return  # the query says so itself
+    for name in sorted(names - there):
+        near = difflib.get_close_matches(name, there, n=1)
+        sentence = f"no server has a queue {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        if job.every_seconds is None:
+            raise RefusedError(sentence)
+        report(f"{sentence}; it is drained when it is there")
+
+
+def _left(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:
     left, down = dict[str, int](), dict[str, str]()
     for server in options.servers:
         try:
             found = fleet.client(server.name).queues()
             left[server.name] = sum(each.records for each in found if options.subscription.includes(each.queue))
-        except (ServerDownError, ServiceError) as error:
+        except (OSError, ServerDownError, ServiceError) as error:
             down[server.name] = str(error)
-    fleet.close()
-    return Summary(progress.batches, progress.records, seconds, left, down)
+    return left, down
+
+
+@contextmanager
+def _explained(job: DrainJob) -> Iterator[None]:
+    """Turn Java's words for a format that is not installed into a sentence."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        text = str(error.java_exception)
+        if "ClassNotFoundException" in text or "DATA_SOURCE_NOT_FOUND" in text:
+            raise RefusedError(
+                f"Spark has no format {job.format!r} here: add its jar (spark.jars.packages), or drain into parquet"
+            ) from None
+        raise JobFailedError(text.partition("\n")[0]) from error
 
 
 # The command.
 
 
+class Stop:
+    """Turns the first SIGTERM or SIGINT into a wish, and the second one into an end."""
+
+    def __init__(self) -> None:
+        self.wished = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._wish)
+
+    def __call__(self) -> bool:
+        """Tell whether somebody wishes the job to end."""
+        return self.wished
+
+    def _wish(self, number: int, frame: object) -> None:
+        if self.wished:
+            raise KeyboardInterrupt
+        self.wished = True
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
+    job = job_of(arguments)
+    with failures_as_sentences():
+        session = spark_session("mrecordlog drain", master=arguments.master, settings=JOB_SETTINGS)
+        session.sparkContext.setLogLevel("ERROR")
+        summary = run_drain(session, job, teller(session), Stop())  # after the start: Spark takes SIGINT for itself
+        print(json.dumps(asdict(summary)) if arguments.json else summary.line(), flush=True)
+        session.stop()
+    return 1 if summary.down and job.every_seconds is None else 0
+
+
+def teller(session: SparkSession) -> Report:
+    """Return what writes a line to standard error.
+
+    spark-submit merges both outputs of a Python program into its standard output; Java's own way out is not merged.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return lambda line: print(line, file=sys.stderr, flush=True)
+    java: Any = session.sparkContext._jvm  # py4j has no types
+    error = java.System.err
+    return lambda line: error.println(line)
+
+
+@contextmanager
+def failures_as_sentences() -> Iterator[None]:
+    """Raise JobFailedError, or ServiceDownError, with one sentence for what Spark or its Java say in pages."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    job = job_of(arguments)
-    session = spark_session(
-        "mrecordlog drain", master=arguments.master, settings={"spark.ui.showConsoleProgress": "false"}
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        summary = run_drain(session, job, lambda progress: print(progress.line(), file=sys.stderr, flush=True))
+        yield
     except PySparkException as error:
-        raise JobFailedError(cause_of(str(error))) from error
-    print(json.dumps(asdict(summary)) if arguments.json else summary.line())
-    session.stop()
-    return 1 if summary.down and job.every_seconds is None else 0
+        text = str(error)
+        kind = ServiceDownError if "ServerDownError: " in text else JobFailedError
+        raise kind(cause_of(text)) from error
+    except ServerDownError as error:
+        raise ServiceDownError(str(error)) from error
+    except (Py4JError, ConnectionError, EOFError) as error:
+        raise JobFailedError(
+            "Spark's Java ended in the middle (killed, or out of memory). What was not committed is still in the log: "
+            "start again"
+        ) from error
 
 
 def job_of(arguments: argparse.Namespace) -> DrainJob:
@@ -208,6 +452,8 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         truncate=not arguments.no_truncate,
         partition_by=tuple(filter(None, arguments.partition_by.split(","))),
         shared_paths=arguments.shared_paths,
+        accept_went_back=arguments.accept_went_back,
+        adopt_output=arguments.adopt_output,
         options=options,
     )
 
@@ -215,16 +461,20 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
 def cause_of(text: str) -> str:
     """Find the sentence of ours in what Spark says of a failed query, or return what it says first."""
     ours = re.findall(r"mrecordlog_async\.[\w.]*Error: (.+)", text)
-    return ours[-1] if ours else text.partition("\n")[0]
+    if ours:
+        return str(ours[-1])
+    if "XXKST" in text and "Broken pipe" in text:
+        return "the Python process of the source ended in the middle (killed, or out of memory): start again"
+    return text.partition("\n")[0]
 
 
 def read_token(path: str | None) -> str | None:
-    """Return the token in a file: its first line."""
+    """Return the first token in a file. As for `serve`, empty lines and those that begin with # are passed over."""
     if path is None:
         return None
     with open(path, encoding="utf-8") as file:
-        return file.readline().strip()
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+        lines = [line.strip() for line in file]
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise RefusedError(f"{path} holds no token")
+    return found[0]

@@ -1,32 +1,39 @@
-"""What a drain refuses to start, because truncating is final.
+"""What a drain is, and what it refuses to start, because truncating is final.
 
 | would lose data | what is done |
 |---|---|
-| a new checkpoint over an old output: Spark skips batches 0 … as "already committed", the log is truncated | refused |
-| a checkpoint whose output is gone | refused |
-| power loss on a local disk: Spark never calls fsync | syncfs of output and checkpoint before every truncate |
+| a checkpoint of another query, an older one, a lost one; an output of unknown origin or older | refused (`identity`) |
+| a second job on the same output or checkpoint, also at the same time | refused (`identity`, and a lock) |
+| a batch that the sink skipped, or that is not there as the log has it | not truncated, the query ends (`release`) |
+| power loss on a local disk: Spark never calls fsync | synced, noted and only then truncated (`release`) |
 | local paths on several machines: each has only its part | refused |
 | the same with `shared_paths`: a machine without the mount | its tasks fail (see `shared`) |
-| a queue deleted and made anew while the job was down | the query fails, unless data loss is allowed |
+| a loss that was found once | refused until it is accepted (`refusal`) |
+| a format whose commits cannot be read here | refused with truncate |
 
 Checkpoint and output belong together: keep, move and delete both or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.lake import LOCK_SECONDS, OWN, HadoopLake, Lake, LocalLake, LockedError
 from mrecordlog_async.spark.options import OptionError, Options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+PROVABLE = "parquet"
+"""The format whose commits are read back before anything is truncated."""
 
-class RefusedError(RecordLogError):
-    """The job would lose data, or may; nothing was started."""
+COPIES = {"server": "_server", "queue": "_queue"}
+"""Column → what the output is partitioned by in its place. See `DrainJob.partition_by`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,56 +41,55 @@ class DrainJob:
     """What to drain and where to.
 
     every_seconds: None to stop when the job has caught up. shared_paths: output and checkpoint are on a file system
-    that every machine mounts at this path (NFS, say); on a cluster local paths are refused without it.
+    that every machine mounts at this path (NFS, say); on a cluster local paths are refused without it. partition_by:
+    server, queue or both; the directories carry copies of them (`_queue=…`), because Spark reads the values of
+    directories as numbers where they look like some, and queues 007 and 7 would become one. accept_went_back: read all
+    that a log holds which went back, though the output has some of these positions. adopt_output: take an output that
+    does not say whose it is.
     """
 
     servers: str
     output: str
     checkpoint: str
     every_seconds: float | None = None
-    format: str = "parquet"
+    format: str = PROVABLE
     truncate: bool = True
     partition_by: tuple[str, ...] = ()
     shared_paths: bool = False
+    accept_went_back: bool = False
+    adopt_output: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def source_options(self, sync_directories: Sequence[str], shared_marker: str | None = None) -> dict[str, str]:
-        """Return the options of the data source."""
-        found = {"servers": self.servers, "truncate": str(self.truncate).lower(), **self.options}
-        if self.truncate and sync_directories:
-            found["syncDirs"] = ",".join(sync_directories)
+    def source_options(self, shared_marker: str | None = None) -> dict[str, str]:
+        """Return the options of the data source. It never truncates by itself: `release` does, after the proof."""
+        found = {"servers": self.servers, "truncate": "false", **self.options}
         if shared_marker is not None:
             found["sharedMarker"] = shared_marker
         return found
 
 
-def refuse_unsafe(job: DrainJob, exists: Callable[[str], bool], is_local: Callable[[str], bool], master: str) -> None:
-    """Raise RefusedError for a job that would lose data. Without `truncate` nothing can be lost."""
+def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
+    """Raise RefusedError for a job that makes no sense or would lose data. local: output or checkpoint is on a disk."""
     try:
-        Options.parse(job.source_options(())).check_stream_read()
+        Options.parse({**job.source_options(), "truncate": str(job.truncate).lower()}).check_stream_read()
     except OptionError as error:
         raise RefusedError(str(error)) from None
+    unknown = [column for column in job.partition_by if column not in COPIES]
+    if unknown or len(set(job.partition_by)) != len(job.partition_by):
+        raise RefusedError(f"partition by server, queue or server,queue, not by {','.join(job.partition_by)}")
     if not job.truncate:
         return
+    if job.format != PROVABLE:
+        raise RefusedError(
+            f"the format {job.format} does not show here what is stored, so nothing may be truncated behind it: add "
+            "--no-truncate, or drain into parquet"
+        )
     on_one_machine = master.startswith("local") or job.shared_paths
-    if not on_one_machine and (is_local(job.output) or is_local(job.checkpoint)):
+    if local and not on_one_machine:
         raise RefusedError(
             f"{job.output} and {job.checkpoint} must both be on storage that all machines share (hdfs://, s3a://, …): "
             "a local path holds only the part of each machine, and the log would be truncated behind it. If every "
             "machine mounts the same file system there, say so with --shared-paths"
-        )
-    if job.format != "parquet":
-        return  # a table format has its own transaction log, which knows the query that wrote a batch
-    has_output = exists(f"{job.output}/_spark_metadata")
-    if has_output and not exists(f"{job.checkpoint}/metadata"):
-        raise RefusedError(
-            f"{job.output} was written with another checkpoint than {job.checkpoint}: Spark would skip the first "
-            "batches as already written, and the log would be truncated behind them. Use the old checkpoint, or a new "
-            "output"
-        )
-    if not has_output and exists(f"{job.checkpoint}/commits/0"):
-        raise RefusedError(
-            f"{job.checkpoint} belongs to an output that is not at {job.output}: keep, move and delete both together"
         )
 
 
@@ -91,23 +97,51 @@ class LakeFiles:
     """The file systems that output and checkpoint are on, as Spark sees them."""
 
     def __init__(self, session: SparkSession) -> None:
-        self._context: Any = session.sparkContext
-
-    def exists(self, path: str) -> bool:
-        """Tell whether there is something at *path*."""
-        files, at = self._at(path)
-        return bool(files.exists(at))
+        self._session = session
+        self._context: Any = session.sparkContext  # py4j has no types
 
     def is_local(self, path: str) -> bool:
         """Tell whether *path* is on a disk of this machine."""
         files, _ = self._at(path)
         return str(files.getUri().getScheme()) == "file"
 
-    def make(self, path: str) -> str:
-        """Make a local directory, and return its plain path."""
+    def open(self, path: str) -> Lake:
+        """Return the directory *path*; a local one is made."""
         files, at = self._at(path)
-        files.mkdirs(at)
-        return str(files.makeQualified(at).toUri().getPath())
+        if self.is_local(path):
+            return LocalLake(str(files.makeQualified(at).toUri().getPath()))
+        return HadoopLake(self._session, str(files.makeQualified(at).toString()))
+
+    @contextmanager
+    def locked(self, lakes: list[Lake]) -> Iterator[None]:
+        """Hold the locks of *lakes*; raise RefusedError while another drain has one.
+
+        Java gets a lock of its own: it writes batches, and may live a moment longer than the driver that was killed.
+        """
+        with ExitStack() as held:
+            for lake in {lake.path: lake for lake in lakes if isinstance(lake, LocalLake)}.values():
+                try:
+                    lake.lock()
+                except LockedError as error:
+                    raise RefusedError(
+                        f"another drain is running with {lake.path} ({error}): stop it first, one output has one drain"
+                    ) from None
+                held.callback(self._lock_in_java(f"{lake.path}/{OWN}/lock-java").close)
+            yield
+
+    def _lock_in_java(self, path: str) -> Any:
+        java = self._context._jvm.java
+        file = java.io.RandomAccessFile(path, "rw")
+        deadline = time.monotonic() + LOCK_SECONDS
+        while file.getChannel().tryLock() is None:
+            if time.monotonic() >= deadline:
+                file.close()
+                raise RefusedError(
+                    f"the Java of another drain still writes into {path.removesuffix(f'/{OWN}/lock-java')}: it ends "
+                    "after its driver, start again in a few seconds"
+                )
+            time.sleep(0.1)
+        return file
 
     def _at(self, path: str) -> tuple[Any, Any]:
         at = self._context._jvm.org.apache.hadoop.fs.Path(path)

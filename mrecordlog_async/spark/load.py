@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark.drain import JobFailedError, cause_of, read_token
-from mrecordlog_async.spark.guards import RefusedError
+from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.session import spark_session
 
 if TYPE_CHECKING:

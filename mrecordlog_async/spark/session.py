@@ -18,24 +18,40 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+LOOPBACK = "127.0.0.1"
+
+LOCAL_SETTINGS = {
+    # Everything is in this process: nobody else has to reach Spark's ports, which ask for no password.
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+}
+
+JOB_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
+"""Settings of a job that runs as a command, on this machine; its progress lines say what a page would."""
+
 
 def spark_session(
     name: str = "mrecordlog", *, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return the running SparkSession, or start one.
+    """Return the running SparkSession, or start one. A local one listens on the loopback address only.
 
     master: where Spark runs, `local[*]` unless spark-submit or the environment said otherwise. settings: Spark
     configuration on top of ours. Raises NoJavaError where there is no Java, ImportError without pyspark.
     """
+    own = dict(SETTINGS)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has started Java and chosen the Python
+        local = _is_local(master, settings or {})
         ensure_java()
-        ensure_python(local=_is_local(master, settings or {}))
+        ensure_python(local=local)
+        if local:
+            own |= LOCAL_SETTINGS
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # where the web pages listen; no setting says that
     from pyspark.sql import SparkSession
 
     builder = SparkSession.Builder().appName(name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**SETTINGS, **(settings or {})}.items():
+    for key, value in {**own, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

@@ -11,12 +11,11 @@ never ask for less again, so truncating there is as safe as in `commit`, and com
 late, and after the last batch not at all. (Spark's asyncProgressTracking writes commit files late: not with truncate.)
 
 Spark keeps one instance for all triggers of a query in a Python process of its own, and sends pickled copies to the
-tasks. A truncate that fails is logged and tried again at the next trigger; it fails no query.
+tasks. A truncate that fails is logged and tried again at the next trigger; it fails no query. A sync that fails does.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -34,6 +33,7 @@ from pyspark.sql.streaming.datasource import (
 
 from mrecordlog_async.spark.client import ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet, Limits
+from mrecordlog_async.spark.lake import syncfs
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.plan import Listing, Offset, assemble, canonical, check, moving, pin, truncations
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
@@ -140,8 +140,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         due = truncations(sound, listings)
         if not due:
             return
+        # Outside of the try: a failed sync may have lost pages, and the next one would not tell.
+        sync_file_systems(self._options.sync_directories)
         try:
-            sync_file_systems(self._options.sync_directories)
             for server, queues in due.items():
                 for answer in self._fleet.client(server).truncate(queues):
                     if answer.status != "ok":
@@ -158,18 +159,9 @@ def sync_file_systems(directories: tuple[str, ...]) -> None:
     for directory in directories:
         handle = os.open(directory, os.O_RDONLY)
         try:
-            _syncfs(handle)
+            syncfs(handle)
         finally:
             os.close(handle)
-
-
-def _syncfs(handle: int) -> None:
-    library = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(library, "syncfs"):
-        os.sync()
-    elif library.syncfs(handle) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
 
 
 def _ends(listing: Listing) -> dict[str, list[int]]:

@@ -11,7 +11,8 @@ import pytest
 from mrecordlog_async.cli.main import build_parser, main
 from mrecordlog_async.spark import drain, load
 from mrecordlog_async.spark.drain import job_of
-from mrecordlog_async.spark.guards import DrainJob, RefusedError
+from mrecordlog_async.spark.guards import DrainJob
+from mrecordlog_async.spark.identity import RefusedError
 
 WHERE = ["--output", "/lake/out/", "--checkpoint", "/lake/checkpoint"]
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentTypeError
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mrecordlog_async.spark.arguments import seconds_of
+from mrecordlog_async.spark.arguments import seconds_of, size_of
 from mrecordlog_async.spark.drain import Progress, cause_of, lag, run_drain
-from mrecordlog_async.spark.guards import DrainJob, RefusedError, refuse_unsafe
+from mrecordlog_async.spark.guards import DrainJob, refuse_unsafe
+from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.load import run_load
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
@@ -28,37 +29,11 @@ if TYPE_CHECKING:
 JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint")
 
 
-def refuse(job: DrainJob, there: Sequence[str] = (), *, local: bool = True, master: str = "local[2]") -> None:
-    refuse_unsafe(job, lambda path: path in there, lambda path: local, master)
+def refuse(job: DrainJob, *, local: bool = True, master: str = "local[2]") -> None:
+    refuse_unsafe(job, local=local, master=master)
 
 
-# What is refused, without Spark.
-
-
-def test_a_new_checkpoint_over_an_old_output_is_refused() -> None:
-    """Spark would skip the first batches as already written, and the log would be truncated behind them."""
-    with pytest.raises(RefusedError, match="another checkpoint"):
-        refuse(JOB, ["/lake/out/_spark_metadata"])
-
-
-def test_a_checkpoint_without_its_output_is_refused() -> None:
-    """The two belong together."""
-    with pytest.raises(RefusedError, match="belongs to an output"):
-        refuse(JOB, ["/lake/checkpoint/metadata", "/lake/checkpoint/commits/0"])
-
-
-@pytest.mark.parametrize(
-    "there",
-    [
-        (),
-        ("/lake/checkpoint/metadata",),
-        ("/lake/checkpoint/metadata", "/lake/out/_spark_metadata"),
-        ("/lake/checkpoint/metadata", "/lake/out/_spark_metadata", "/lake/checkpoint/commits/0"),
-    ],
-)
-def test_a_fresh_start_and_a_restart_are_fine(there: tuple[str, ...]) -> None:
-    """Also one that was killed before its first batch was written."""
-    refuse(JOB, there)
+# What is refused, without Spark. Whose output and checkpoint are: see test_identity.
 
 
 def test_local_paths_on_several_machines_are_refused() -> None:
@@ -70,11 +45,8 @@ def test_local_paths_on_several_machines_are_refused() -> None:
 
 
 def test_local_paths_that_every_machine_mounts_are_allowed() -> None:
-    """On the user's word only; every other guard stays."""
-    shared = replace(JOB, shared_paths=True)
-    refuse(shared, master="spark://host:7077")
-    with pytest.raises(RefusedError, match="another checkpoint"):
-        refuse(shared, ["/lake/out/_spark_metadata"], master="spark://host:7077")
+    """On the user's word only."""
+    refuse(replace(JOB, shared_paths=True), master="spark://host:7077")
 
 
 def test_latest_and_truncate_are_refused() -> None:
@@ -84,9 +56,18 @@ def test_latest_and_truncate_are_refused() -> None:
     refuse(replace(JOB, options={"startingOffsets": "latest"}, truncate=False))
 
 
-def test_nothing_is_refused_where_nothing_is_truncated() -> None:
-    """A copy that leaves the log alone cannot lose a record."""
-    refuse(replace(JOB, truncate=False), ["/lake/out/_spark_metadata"])
+def test_a_format_that_cannot_be_read_back_truncates_nothing() -> None:
+    """A log is truncated only behind what was counted in the output."""
+    with pytest.raises(RefusedError, match="--no-truncate"):
+        refuse(replace(JOB, format="delta"))
+    refuse(replace(JOB, format="delta", truncate=False))
+
+
+@pytest.mark.parametrize("columns", [("payload",), ("queue", "queue")])
+def test_other_columns_cannot_name_directories(columns: tuple[str, ...]) -> None:
+    """Server and queue can, each once."""
+    with pytest.raises(RefusedError, match="partition by server, queue"):
+        refuse(replace(JOB, partition_by=columns))
 
 
 # Reports.
@@ -110,6 +91,22 @@ def test_progress_counts_a_batch_once() -> None:
     assert progress.add(report)
     assert not progress.add(report)
     assert progress.line() == "batch 1: 7 records, 70 records/s, lag: a 2"
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "0", "-1s", "s", "soon", "1e-9"])
+def test_times_that_are_none_are_refused(text: str) -> None:
+    """Before Spark makes something else of them."""
+    with pytest.raises(ArgumentTypeError, match="is not a time"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize(("text", "size"), [("7", 7), ("64k", 65536), ("256m", 256 << 20), ("1GiB", 1 << 30)])
+def test_sizes_have_units(text: str, size: int) -> None:
+    """As people write them; anything else is refused."""
+    assert size_of(text) == size
+    for wrong in ("", "m", "-1", "1.5m", "0", "many"):
+        with pytest.raises(ArgumentTypeError, match="is not a size"):
+            size_of(wrong)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("10s", 10), ("500ms", 0.5), ("2m", 120), ("1h", 3600), ("3", 3)])
@@ -138,7 +135,7 @@ def test_drain_then_load_restores_the_log(spark: SparkSession, new_service: NewS
     before = first.records()
     job = DrainJob(f"first={first.url}", str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     lines: list[str] = []
-    summary = run_drain(spark, job, lambda progress: lines.append(progress.line()))
+    summary = run_drain(spark, job, lines.append)
     assert (summary.records, summary.left, summary.down) == (505, {"first": 0}, {})
     assert lines[-1].startswith("batch 1: 505 records")
     assert first.records() == {"a": [], "b": []}

@@ -1,0 +1,150 @@
+"""Spark's own files about the batches of a query: offsets and commits of the checkpoint, the manifest of the output.
+
+    <checkpoint>/offsets/N       where batch N ends; written before it runs
+    <output>/_spark_metadata/N   the files of batch N; every tenth is N.compact with the files of all batches up to N
+    <checkpoint>/commits/N       batch N is done; written after the manifest
+
+A power cut may leave any of them empty or cut: what does not parse counts as not written.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.plan import Offset
+
+OFFSETS = "offsets"
+COMMITS = "commits"
+MANIFEST = "_spark_metadata"
+COMPACT = ".compact"
+
+
+class File(NamedTuple):
+    """A file of the output, as the manifest names it."""
+
+    uri: str
+    size: int
+
+
+def numbers(lake: Lake, directory: str) -> list[int]:
+    """Return the batches that have a file in *directory*, readable or not, in order."""
+    found = (name.removesuffix(COMPACT) for name in lake.names(directory))
+    return sorted({int(name) for name in found if name.isdigit()})
+
+
+def newest(lake: Lake, directory: str) -> int:
+    """Return the newest batch that has a file in *directory*, -1 for none."""
+    return max(numbers(lake, directory), default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The batches of one query: its checkpoint and the manifest of its output."""
+
+    checkpoint: Lake
+    output: Lake
+
+    def end(self, batch: int) -> Offset | None:
+        """Return the offset at which *batch* ends; {} before the first; None where the file is missing or damaged."""
+        if batch < 0:
+            return {}
+        lines = _lines(self.checkpoint.read(f"{OFFSETS}/{batch}"))
+        if lines is None or len(lines) < 2:
+            return None
+        if lines[1] == "-":  # Spark's sign for a source that has given no offset yet
+            return {}
+        found = _json(lines[1])
+        return positions_of(found) if isinstance(found, dict) else None
+
+    def is_committed(self, batch: int) -> bool:
+        """Tell whether Spark has noted that *batch* is done, in a file that can be read."""
+        lines = _lines(self.checkpoint.read(f"{COMMITS}/{batch}"))
+        return lines is not None and len(lines) >= 1 and _json(lines[0]) is not None
+
+    def files(self, batch: int) -> list[File] | None:
+        """Return the files of *batch* alone; None where its manifest entry is missing or damaged."""
+        alone = self._entries(str(batch))
+        if alone is not None:
+            return alone
+        everything = self._entries(f"{batch}{COMPACT}")
+        if everything is None:
+            return None
+        before = self.files_up_to(batch - 1)
+        return None if before is None else list(dict.fromkeys(each for each in everything if each not in before))
+
+    def files_up_to(self, batch: int) -> set[File] | None:
+        """Return the files of all batches up to *batch*; None where the manifest has a hole."""
+        found: set[File] = set()
+        for number in range(batch, -1, -1):
+            everything = self._entries(f"{number}{COMPACT}")
+            if everything is not None:
+                return found.union(everything)
+            alone = self._entries(str(number))
+            if alone is None:
+                return None
+            found.update(alone)
+        return found
+
+    def forget_cached(self, batch: int) -> None:
+        """Let the files of *batch* and later ones be read from the medium, not from the page cache."""
+        for lake, directory in ((self.checkpoint, OFFSETS), (self.checkpoint, COMMITS), (self.output, MANIFEST)):
+            for number in numbers(lake, directory):
+                if number >= batch:
+                    lake.forget_cached(f"{directory}/{number}")
+                    lake.forget_cached(f"{directory}/{number}{COMPACT}")
+
+    def drop(self, batch: int, *, keep_offset: bool) -> None:
+        """Make Spark run *batch* and what followed again; keep_offset: *batch* itself with the end that it had.
+
+        The order makes every state in between one that is dropped again at the next start: the manifest must never be
+        ahead of the offsets, and of each directory the newest goes first.
+        """
+        _drop_from(self.output, MANIFEST, batch)
+        _drop_from(self.checkpoint, COMMITS, batch)
+        _drop_from(self.checkpoint, OFFSETS, batch + keep_offset)
+
+    def _entries(self, name: str) -> list[File] | None:
+        lines = _lines(self.output.read(f"{MANIFEST}/{name}"))
+        if lines is None:
+            return None
+        entries = [_json(line) for line in lines if line]
+        if not all(isinstance(each, dict) and {"path", "size"} <= each.keys() for each in entries):
+            return None
+        return [File(each["path"], each["size"]) for each in entries if each.get("action", "add") == "add"]
+
+
+def positions_of(found: dict[str, Any]) -> Offset:
+    """Return server → queue → [id, next] of an offset."""
+    if "version" not in found:
+        return found
+    return {
+        server: {queue: at[:2] for queues in known["openings"].values() for queue, at in queues.items()}
+        for server, known in found["servers"].items()
+    }
+
+
+def _drop_from(lake: Lake, directory: str, batch: int) -> None:
+    gone = [number for number in numbers(lake, directory) if number >= batch]
+    present = set(lake.names(directory))
+    names = [f"{number}{suffix}" for number in reversed(gone) for suffix in ("", COMPACT)]
+    lake.remove(directory, [name for name in names if name in present])
+
+
+def _lines(content: bytes | None) -> list[str] | None:
+    """Return the lines after the version; None for a file that is missing, empty or not text."""
+    try:
+        text = content.decode() if content is not None else ""
+    except UnicodeDecodeError:
+        return None
+    version, *lines = text.split("\n")
+    return lines if version.startswith("v") else None
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

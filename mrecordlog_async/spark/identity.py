@@ -1,0 +1,156 @@
+"""Whose an output is, and which output a checkpoint writes: both carry a name of the other.
+
+    <checkpoint>/metadata             the query's id, Spark's file; written here before Spark would
+    <output>/_mrecordlog/owner        that id, a name for the output, how it is partitioned
+    <checkpoint>/_mrecordlog/output   the same, from the other side
+
+They are written in this order, each durably, and the owner only where there is none: of two jobs that start at once on
+an empty output, one is refused. Spark's file sink skips every batch up to the newest in the manifest, whoever wrote it,
+and the log is truncated behind it; so another query's checkpoint, and an older one, must never start.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, newest
+from mrecordlog_async.spark.lake import OWN, Lake
+
+METADATA = "metadata"
+OWNER = f"{OWN}/owner"
+OUTPUT = f"{OWN}/output"
+
+
+class RefusedError(RecordLogError):
+    """The job would lose data, or may; nothing was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bond:
+    """What ties a checkpoint to an output. query: of the checkpoint. output: a name drawn once."""
+
+    query: str
+    output: str
+    partition_by: tuple[str, ...] = ()
+
+
+def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *, adopt: bool = False) -> Bond:
+    """Tie *checkpoint* and *output* together, or make sure that they are. Raises RefusedError.
+
+    adopt: take an output that names no owner, such as one written before outputs did.
+    """
+    query, owner, known = _query(checkpoint), _bond(output, OWNER), _bond(checkpoint, OUTPUT)
+    if owner is None:
+        _refuse_unknown(checkpoint, output, query, known, adopt=adopt)
+        owner = _take(checkpoint, output, query, partition_by)
+    if owner.query != _query(checkpoint) or (known is not None and known.output != owner.output):
+        raise RefusedError(
+            f"{output.path} was written with another checkpoint than {checkpoint.path}: batches would be skipped as "
+            "already written. Use the checkpoint that belongs to it, or a new output and a new checkpoint"
+        )
+    if owner.partition_by != partition_by:
+        raise RefusedError(
+            f"{output.path} is partitioned by {','.join(owner.partition_by) or 'nothing'}: say so with --partition-by, "
+            "or use a new output and a new checkpoint"
+        )
+    if known is None:
+        checkpoint.write(OUTPUT, _json(owner))
+    _refuse_older(checkpoint, output)
+    return owner
+
+
+def _query(checkpoint: Lake) -> str | None:
+    content = checkpoint.read(METADATA)
+    if content is None:
+        return None
+    found = _parsed(content)
+    if not isinstance(found.get("id"), str):
+        raise RefusedError(
+            f"{checkpoint.path}/{METADATA} is damaged: restore it with the query's id, "
+            '{"id":"…"}; the id stands in _mrecordlog/owner of the output as "query"'
+        )
+    return str(found["id"])
+
+
+def _bond(lake: Lake, name: str) -> Bond | None:
+    content = lake.read(name)
+    if content is None:
+        return None
+    found = _parsed(content)
+    try:
+        return Bond(str(found["query"]), str(found["output"]), tuple(found["partition_by"]))
+    except (KeyError, TypeError):
+        raise RefusedError(
+            f"{lake.path}/{name} is damaged: it must say which query wrote which output. Restore it from a copy, or "
+            "use a new output and a new checkpoint"
+        ) from None
+
+
+def _refuse_unknown(checkpoint: Lake, output: Lake, query: str | None, known: Bond | None, *, adopt: bool) -> None:
+    """Raise RefusedError unless an output without an owner is a new one, or may be adopted."""
+    if known is not None:
+        raise RefusedError(
+            f"{checkpoint.path} belongs to an output that is not at {output.path}: keep, move and delete both together"
+        )
+    foreign = _foreign(checkpoint, output)
+    begun = newest(checkpoint, OFFSETS) >= 0 or newest(checkpoint, COMMITS) >= 0
+    if foreign and query is None:
+        raise RefusedError(
+            f"{output.path} holds {foreign!r}, which was written with another checkpoint than {checkpoint.path} or by "
+            "another program: use a new output"
+        )
+    if begun and newest(output, MANIFEST) < 0 and not adopt:
+        raise RefusedError(
+            f"{checkpoint.path} belongs to an output that is not at {output.path}: keep, move and delete both together"
+        )
+    if foreign and not adopt:
+        raise RefusedError(
+            f"{output.path} holds {foreign!r} and does not say which checkpoint it belongs to: use a new output and a "
+            f"new checkpoint, or, where you know that {checkpoint.path} wrote all of it, --adopt-output"
+        )
+
+
+def _foreign(checkpoint: Lake, output: Lake) -> str | None:
+    """Return the name of something in *output* that is neither ours nor the checkpoint's, None for an empty one."""
+    inside = checkpoint.path.removeprefix(output.path).strip("/").partition("/")[0]
+    ours = {METADATA, OFFSETS, COMMITS, "sources", "state"} if checkpoint.path == output.path else {inside}
+    return next(
+        (name for name in sorted(output.names()) if name not in ours and name != OWN and not name.startswith(".")), None
+    )
+
+
+def _take(checkpoint: Lake, output: Lake, query: str | None, partition_by: tuple[str, ...]) -> Bond:
+    if query is None:
+        query = str(uuid.uuid4())
+        checkpoint.create(METADATA, json.dumps({"id": query}, separators=(",", ":")).encode())
+        query = _query(checkpoint) or query  # another job was first with this checkpoint
+    output.create(OWNER, _json(Bond(query, uuid.uuid4().hex, partition_by)))
+    owner = _bond(output, OWNER)  # another job was first with this output
+    assert owner is not None
+    return owner
+
+
+def _refuse_older(checkpoint: Lake, output: Lake) -> None:
+    planned, stored = newest(checkpoint, OFFSETS), newest(output, MANIFEST)
+    if stored > planned:
+        raise RefusedError(
+            f"{checkpoint.path} is older than {output.path}: it ends with batch {planned}, the output with batch "
+            f"{stored}, and what is read now would be skipped as already written. Use the newest checkpoint; where it "
+            "is lost, a new output and a new checkpoint take everything that the log still holds"
+        )
+
+
+def _json(bond: Bond) -> bytes:
+    return json.dumps(asdict(bond)).encode()
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,369 @@
+"""The file systems that output and checkpoint are on: small files, durably; what the output's Parquet files hold.
+
+Local paths are read and written directly, because Spark never calls fsync and reads through the page cache. Any other
+file system (hdfs://, s3a://, …) is asked through Hadoop, and a file there is durable when it is closed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from mrecordlog_async.errors import RecordLogError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCK_SECONDS = 10.0
+"""How long a start waits for the lock: the Java of a driver that was killed takes a moment to end."""
+
+
+class SyncFailedError(RecordLogError):
+    """A file system could not bring what was written to the medium. It is not asked again: pages may be lost."""
+
+
+class LockedError(RecordLogError):
+    """Another process has the lock."""
+
+
+class Held(NamedTuple):
+    """The rows of one queue in some files: how many, and their lowest and highest position."""
+
+    rows: int
+    first: int
+    last: int
+
+    def joined(self, other: Held) -> Held:
+        """Return both together."""
+        return Held(self.rows + other.rows, min(self.first, other.first), max(self.last, other.last))
+
+
+Contents = dict[tuple[str, str], Held]
+"""(server, queue) → its rows."""
+
+
+class UnreadableError(RecordLogError):
+    """A file of the output is missing, has another size than the manifest says, or cannot be decoded."""
+
+
+class Lake(Protocol):
+    """One directory, output or checkpoint. Names are relative to it."""
+
+    path: str
+
+    def names(self, directory: str = "") -> list[str]:
+        """List a directory; empty where there is none."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's bytes, None where there is none."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file at once, durably."""
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Create a file durably; False, and nothing changed, where there is one."""
+
+    def remove(self, directory: str, names: Iterable[str]) -> None:
+        """Remove files of *directory*, in this order, durably."""
+
+    def lock(self) -> None:
+        """Take the lock of this directory until `close`. Raises LockedError."""
+
+    def sync(self) -> None:
+        """Bring everything written to this file system to the medium. Raises SyncFailedError."""
+
+    def forget_cached(self, name: str) -> None:
+        """Let the next read of a file come from the medium."""
+
+    def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
+        """Count the rows of Parquet *files*, (URI, size), by queue. Raises UnreadableError.
+
+        whole: decode every column from the medium, past the page cache.
+        """
+
+    def close(self) -> None:
+        """Give the lock back."""
+
+
+class LocalLake:
+    """A directory on a disk of this machine; it is made if it is missing."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        Path(path).mkdir(parents=True, exist_ok=True)
+        # Held open from before anything is written: a write-back error is reported to descriptors that were open then.
+        self._handle = os.open(path, os.O_RDONLY)
+        self._lock: int | None = None
+
+    def names(self, directory: str = "") -> list[str]:
+        """List a directory; empty where there is none."""
+        try:
+            return os.listdir(Path(self.path, directory))
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's bytes, None where there is none."""
+        try:
+            return Path(self.path, name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file at once, durably."""
+        target = Path(self.path, name)
+        self._beside(target, content).replace(target)
+        _sync_directory(target.parent)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Create a file durably; False, and nothing changed, where there is one."""
+        target = Path(self.path, name)
+        temporary = self._beside(target, content)
+        try:
+            os.link(temporary, target)  # unlike rename, fails where there is one; unlike O_EXCL, never half written
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        _sync_directory(target.parent)
+        return True
+
+    def remove(self, directory: str, names: Iterable[str]) -> None:
+        """Remove files of *directory*, in this order, durably; each with the checksum that Hadoop keeps next to it."""
+        place = Path(self.path, directory)
+        for name in names:
+            (place / name).unlink(missing_ok=True)
+            (place / f".{name}.crc").unlink(missing_ok=True)
+        if place.exists():
+            _sync_directory(place)
+
+    def lock(self) -> None:
+        """Take the lock of this directory until `close`. Raises LockedError."""
+        place = Path(self.path, OWN)
+        place.mkdir(exist_ok=True)
+        handle = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _flock(handle, str(place / "lock"))
+        except BaseException:
+            os.close(handle)
+            raise
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        self._lock = handle
+
+    def sync(self) -> None:
+        """Bring everything written to this file system to the medium. Raises SyncFailedError."""
+        try:
+            syncfs(self._handle)
+        except OSError as error:
+            raise SyncFailedError(
+                f"{self.path}: the disk did not take what was written ({error.strerror}); nothing was truncated, and "
+                "the next start reads the last batches from the medium and runs again what is not there"
+            ) from error
+
+    def forget_cached(self, name: str) -> None:
+        """Let the next read of a file come from the medium."""
+        _forget_cached(str(Path(self.path, name)))
+
+    def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
+        """Count the rows of Parquet *files*, (URI, size), by queue. Raises UnreadableError."""
+        found: Contents = {}
+        for uri, size in files:
+            path = unquote(urlsplit(uri).path)
+            for queue, held in _rows_of(path, size, whole=whole):
+                found[queue] = found[queue].joined(held) if queue in found else held
+        return found
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        os.close(self._handle)
+
+    def _beside(self, target: Path, content: bytes) -> Path:
+        """Write *content* durably next to *target*, whose directory is made, durably too."""
+        if not target.parent.exists():
+            target.parent.mkdir()
+            _sync_directory(target.parent.parent)
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary
+
+
+class HadoopLake:
+    """A directory on a file system that Hadoop knows. It has no lock: who writes is decided by `create` alone."""
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self.path = path
+        self._session = session
+        java: Any = session.sparkContext._jvm  # py4j has no types
+        self._java = java
+        self._fs = java.org.apache.hadoop.fs
+        self._files = self._fs.Path(path).getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+
+    def names(self, directory: str = "") -> list[str]:
+        """List a directory; empty where there is none."""
+        at = self._at(directory) if directory else self._fs.Path(self.path)
+        return [each.getPath().getName() for each in self._files.listStatus(at)] if self._files.exists(at) else []
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's bytes, None where there is none."""
+        if not self._files.exists(self._at(name)):
+            return None
+        stream = self._files.open(self._at(name))
+        try:
+            return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file at once."""
+        temporary = self._at(f"{name}.{secrets.token_hex(4)}")
+        self._put(temporary, content)
+        options = self._java.java.lang.reflect.Array.newInstance(self._fs.Options.Rename._java_lang_class, 1)
+        options[0] = self._fs.Options.Rename.OVERWRITE
+        context = self._fs.FileContext.getFileContext(self._files.getUri())
+        context.rename(temporary, self._at(name), options)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Create a file; False, and nothing changed, where there is one."""
+        if self._files.exists(self._at(name)):
+            return False
+        try:
+            self._put(self._at(name), content)
+        except Exception as error:  # py4j has one class for every Java exception
+            if "AlreadyExists" in str(error):
+                return False
+            raise
+        return True
+
+    def remove(self, directory: str, names: Iterable[str]) -> None:
+        """Remove files of *directory*, in this order."""
+        for name in names:
+            self._files.delete(self._at(f"{directory}/{name}"), False)
+
+    def lock(self) -> None:
+        """Do nothing: there are no locks here."""
+
+    def sync(self) -> None:
+        """Do nothing: a file that was closed is durable."""
+
+    def forget_cached(self, name: str) -> None:
+        """Do nothing: there is no page cache of ours in between."""
+
+    def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
+        """Count the rows of Parquet *files*, (URI, size), by queue, with a Spark job. Raises UnreadableError."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
+        from pyspark.errors import PySparkException
+        from pyspark.sql.functions import count, max, min  # noqa: A004  # Spark's names
+
+        known = list(files)
+        for uri, size in known:
+            at = self._fs.Path(self._java.java.net.URI(uri))
+            if not self._files.exists(at) or self._files.getFileStatus(at).getLen() != size:
+                raise UnreadableError(f"{uri} is not there with {size} bytes")
+        if not known:
+            return {}
+        paths = [self._fs.Path(self._java.java.net.URI(uri)).toString() for uri, _ in known]
+        try:
+            frame = self._session.read.parquet(*paths).groupBy("server", "queue")
+            rows = frame.agg(count("*"), min("position"), max("position")).collect()
+        except (PySparkException, Py4JJavaError) as error:
+            raise UnreadableError(str(error).partition("\n")[0]) from error
+        return {(row[0], row[1]): Held(row[2], row[3], row[4]) for row in rows}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _put(self, at: Any, content: bytes) -> None:
+        stream = self._files.create(at, False)
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()
+
+    def _at(self, name: str) -> Any:
+        return self._fs.Path(f"{self.path}/{name}")
+
+
+OWN = "_mrecordlog"
+"""The directory with our files, in the output and in the checkpoint; Spark leaves out names that begin with _."""
+
+
+def syncfs(handle: int) -> None:
+    """Bring the file system of an open file to the medium. Raises OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "syncfs"):
+        os.sync()
+    elif library.syncfs(handle) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def _forget_cached(path: str) -> None:
+    """Drop a file's clean pages from the page cache, so that the next read comes from the medium."""
+    with suppress(OSError):  # a missing file is found missing when it is read
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
+
+
+def _rows_of(path: str, size: int, *, whole: bool) -> Iterator[tuple[tuple[str, str], Held]]:
+    """Yield the queues of a Parquet file with their rows; a queue may come several times."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = os.stat(path).st_size
+        if found != size:
+            raise UnreadableError(f"{path} has {found} bytes, the manifest says {size}")
+        if whole:
+            _forget_cached(path)
+        with pq.ParquetFile(path, read_dictionary=["server", "queue"]) as file:
+            columns = None if whole else ["server", "queue", "position"]
+            for batch in file.iter_batches(columns=columns):
+                rows = pa.table({name: batch[name] for name in ("server", "queue", "position")})
+                counted = rows.group_by(["server", "queue"], use_threads=False).aggregate(
+                    [("position", "count"), ("position", "min"), ("position", "max")]
+                )
+                for each in counted.to_pylist():
+                    held = Held(each["position_count"], each["position_min"], each["position_max"])
+                    yield (each["server"], each["queue"]), held
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableError(f"{path} cannot be read: {error}") from error
+
+
+def _flock(handle: int, path: str) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                holder = os.pread(handle, 32, 0).decode().strip()
+                raise LockedError(f"{path} is locked by process {holder or 'unknown'}") from None
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,295 @@
+"""Which batches are in the output, shown by the output itself, and what of the log they make superfluous.
+
+This is the only place of a drain that truncates. A batch is proven when
+
+1. its manifest entry parses, its files have the manifest's sizes and their rows can be read,
+2. the rows of each queue lie in the positions by which the batch moved that queue's offset, and no other queue has any,
+3. there are as many as the log still holds at these positions,
+
+and then the file systems of output and checkpoint are synced, the ledger says so durably, and only then the log is
+truncated. What fails 1 or 2 at a start runs again, because nothing of it was truncated; in a running query, and what
+fails 3 anywhere, ends it. The ledger is `<checkpoint>/_mrecordlog/ledger`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest, numbers
+from mrecordlog_async.spark.client import PlanStart, ServerDownError, ServiceError
+from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.lake import OWN, Contents, UnreadableError
+from mrecordlog_async.spark.plan import Offset, moving
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+LEDGER = f"{OWN}/ledger"
+
+PerQueue = dict[str, dict[str, list[int]]]
+"""server → queue → whole numbers, as JSON carries them."""
+
+
+class ProofError(RecordLogError):
+    """The output does not hold what the checkpoint says it does, or not what the log has; nothing was truncated."""
+
+
+class LogWentBackError(RecordLogError):
+    """The log has records again that were truncated for good: it is an older copy, and positions were given twice."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What is proven. batch: the last one that is.
+
+    due: server → queue → [id, lo, hi, rows]: positions that the output holds in so many rows, and the log may drop.
+    released: server → queue → [id, next]: what the log was truncated up to, and said so.
+    """
+
+    batch: int = -1
+    due: PerQueue = field(default_factory=dict)
+    released: PerQueue = field(default_factory=dict)
+
+
+class Release:
+    """Proves batches and releases them from the log. For one thread."""
+
+    def __init__(self, batches: Batches, fleet: Fleet, *, truncate: bool) -> None:
+        self._batches = batches
+        self._fleet = fleet
+        self._truncate = truncate
+        self.ledger = Ledger()
+        self.rows = 0
+        """How many rows were proven since the start."""
+        self.full_batches = 0
+        """How many batches with rows were."""
+
+    @property
+    def batch(self) -> int:
+        """The last batch that is proven."""
+        return self.ledger.batch
+
+    def recover(self, *, adopt: bool = False) -> str | None:
+        """Read the last batches of a run that ended anyhow, and make Spark run again what the output does not hold.
+
+        Returns a sentence about what will run again, None for nothing. Raises RefusedError where the output lost
+        batches that were proven, and SyncFailedError.
+        """
+        checkpoint, output = self._batches.checkpoint, self._batches.output
+        self.ledger = self._load()
+        planned, stored, committed = (
+            newest(checkpoint, OFFSETS),
+            newest(output, MANIFEST),
+            newest(checkpoint, COMMITS),
+        )
+        proven = self.ledger.batch
+        if stored < proven or planned < proven:
+            which = output.path if stored < proven else checkpoint.path
+            raise RefusedError(
+                f"{which} ends with batch {min(stored, planned)}, but batch {proven} was stored and the log truncated "
+                "behind it: this is an older copy. Use the newest; where it is lost, a new output and a new checkpoint "
+                "take everything that the log still holds"
+            )
+        self._sync()
+        self._batches.forget_cached(proven + 1)
+        if adopt and proven < 0:  # written before there was a ledger: shown as far back as Spark keeps the offsets
+            oldest = min(numbers(checkpoint, OFFSETS), default=0)
+            self.ledger.batch = proven = oldest if oldest > 0 else -1
+        for batch in range(proven + 1, planned + 1):
+            reason = self._wrong_with(batch, last=batch == planned)
+            if reason is not None:
+                return self._run_again(batch, reason, adopt=adopt)
+        if committed == planned and committed > proven and not self._batches.is_committed(committed):
+            checkpoint.remove(COMMITS, [str(committed)])
+            return f"batch {committed} is confirmed again: a power cut left its commit file empty"
+        return None
+
+    def advance(self) -> int:
+        """Prove the batches that Spark has committed since, and truncate the log behind them. Returns their rows.
+
+        A server that cannot be reached is left for the next call. Raises ProofError, LogWentBackError, SyncFailedError.
+        """
+        committed, before = newest(self._batches.checkpoint, COMMITS), self.rows
+        if committed > self.ledger.batch and not self._batches.is_committed(committed):
+            committed -= 1  # being written just now
+        for batch in range(self.ledger.batch + 1, committed + 1):
+            self._add(batch)
+        if committed > self.ledger.batch:
+            self.ledger.batch = committed
+            self._sync()
+            self._save()
+        if self._truncate and self.ledger.due:
+            self._release()
+        return self.rows - before
+
+    # Proving.
+
+    def _add(self, batch: int) -> None:
+        try:
+            found = self._contents(batch, whole=False)
+        except UnreadableError as error:
+            raise ProofError(f"batch {batch} is not in {self._batches.output.path}: {error}") from error
+        due = self.ledger.due
+        self.full_batches += bool(found)
+        for server, queue, queue_id, lo, hi in self._ranges(batch):
+            held = found.get((server, queue))
+            rows = held.rows if held is not None else 0
+            known = due.setdefault(server, {}).get(queue)
+            if known is not None and known[0] == queue_id and known[2] == lo:
+                due[server][queue] = [queue_id, known[1], hi, known[3] + rows]
+            else:  # what is still due of a queue that was deleted meanwhile, nobody can truncate any more
+                due[server][queue] = [queue_id, lo, hi, rows]
+            self.rows += rows
+
+    def _contents(self, batch: int, *, whole: bool) -> Contents:
+        """Return what the files of *batch* hold; UnreadableError where that is not what its offsets say."""
+        files = self._batches.files(batch)
+        if files is None:
+            raise UnreadableError(f"its entry in {MANIFEST} is missing or damaged")
+        ranges = {(server, queue): (lo, hi) for server, queue, _, lo, hi in self._ranges(batch)}
+        found = self._batches.output.contents(files, whole=whole)
+        for (server, queue), held in found.items():
+            lo, hi = ranges.get((server, queue), (0, 0))
+            if not lo <= held.first <= held.last < hi or held.rows > hi - lo:
+                raise UnreadableError(
+                    f"it read positions {lo} to {hi - 1} of queue {queue!r} of server {server!r}, but its files hold "
+                    f"{held.rows} rows at {held.first} to {held.last}"
+                )
+        return found
+
+    def _ranges(self, batch: int) -> Iterator[tuple[str, str, int, int, int]]:
+        start, end = self._batches.end(batch - 1), self._batches.end(batch)
+        if start is None or end is None:
+            raise UnreadableError(f"its offsets in {self._batches.checkpoint.path} are missing or damaged")
+        return moving(start, end)
+
+    def _wrong_with(self, batch: int, *, last: bool) -> str | None:
+        """Tell why *batch* has to run again, after a stop of any kind; None where it has not."""
+        if self._batches.end(batch) is None:
+            return "its offsets are missing or damaged"
+        begun = batch <= max(newest(self._batches.output, MANIFEST), newest(self._batches.checkpoint, COMMITS))
+        if last and not begun:
+            return None  # planned only: Spark runs it as it is
+        try:
+            found = self._contents(batch, whole=True)
+            missing = [queue for server, queue, *_ in self._ranges(batch) if (server, queue) not in found]
+        except UnreadableError as error:
+            return str(error)
+        return f"it has no rows of queue {missing[0]!r}" if missing else None
+
+    def _run_again(self, batch: int, reason: str, *, adopt: bool) -> str:
+        output = self._batches.output
+        if adopt or self._batches.files_up_to(batch - 1) is None:
+            raise RefusedError(
+                f"batch {batch} is not in {output.path} ({reason}), and its manifest cannot be taken back to before "
+                "it: use a new output and a new checkpoint, which take everything that the log still holds"
+            )
+        self._batches.drop(batch, keep_offset=self._batches.end(batch) is not None)
+        return f"batch {batch} and later ones run again, nothing of them was truncated: {reason}"
+
+    # Releasing.
+
+    def _release(self) -> None:
+        for server in list(self.ledger.due):
+            try:
+                self._release_server(server)
+            except (OSError, ServerDownError, ServiceError) as error:
+                logger.warning("truncating what is stored failed, it is tried again: %s", error)
+        self._save()
+
+    def _release_server(self, server: str) -> None:
+        if server not in self._fleet.names:
+            return
+        client, due = self._fleet.client(server), self.ledger.due[server]
+        listing = {summary.queue: summary for summary in client.queues()}
+        self._refuse_older_log(server, listing)
+        there = {queue: at for queue, at in due.items() if queue in listing and listing[queue].id == at[0]}
+        held = {queue: at for queue, at in there.items() if listing[queue].first_position < at[2]}
+        self._count(server, held, listing)
+        for answer in client.truncate({queue: [at[0], at[2] - 1] for queue, at in held.items()}) if held else ():
+            if answer.status != "ok":
+                logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
+                del there[answer.queue]
+        released = self.ledger.released.setdefault(server, {})
+        released |= {queue: [queue_id, hi] for queue, (queue_id, _, hi, _) in there.items()}
+        # What is left out was not truncated; a queue that was deleted has nothing that could be.
+        kept = {queue: at for queue, at in held.items() if queue not in there}
+        if kept:
+            self.ledger.due[server] = kept
+        else:
+            del self.ledger.due[server]
+
+    def forget_released(self) -> None:
+        """Take the logs as they are: one that went back is read again from its first record."""
+        self.ledger.released, self.ledger.due = {}, {}
+        self._save()
+
+    def refuse_older_logs(self) -> None:
+        """Raise LogWentBackError where a log has again what was truncated; servers that are down are left out."""
+        for server, released in self.ledger.released.items():
+            if not released or server not in self._fleet.names:
+                continue
+            try:
+                listing = {summary.queue: summary for summary in self._fleet.client(server).queues()}
+            except (OSError, ServerDownError, ServiceError):
+                continue  # the query says so itself
+            self._refuse_older_log(server, listing)
+
+    def _refuse_older_log(self, server: str, listing: Mapping[str, QueueSummary]) -> None:
+        for queue, (queue_id, position) in self.ledger.released.get(server, {}).items():
+            summary = listing.get(queue)
+            if summary is None or summary.id != queue_id or summary.first_position >= position:
+                continue
+            raise LogWentBackError(
+                f"server {server!r}, queue {queue!r}: the log was truncated up to position {position}, and begins at "
+                f"{summary.first_position} again: it went back, so positions may hold other records than the output has"
+            )
+
+    def _count(self, server: str, due: Mapping[str, list[int]], listing: Mapping[str, QueueSummary]) -> None:
+        """Raise ProofError unless the log has as many records as the output has rows, or somebody truncated some."""
+        # From the very first record on: one below lo, which no batch of this query read, must not go either.
+        starts = [PlanStart(queue, at[0], listing[queue].first_position, at[2]) for queue, at in due.items()]
+        for plan in self._fleet.client(server).plan(starts) if starts else ():
+            _, lo, hi, rows = due[plan.queue]
+            cut = listing[plan.queue].first_position > lo  # somebody else has truncated
+            fits = rows == plan.records or (cut and rows > plan.records)
+            if plan.status == "ok" and plan.stop == hi and fits:
+                continue
+            raise ProofError(
+                f"server {server!r}, queue {plan.queue!r}: up to position {hi - 1} the log holds {plan.records} records"
+                f" ({plan.status}), but {self._batches.output.path} holds {rows} rows from position {lo} on; nothing "
+                "of it was truncated. A new output and a new checkpoint take everything that the log still holds"
+            )
+
+    # The ledger.
+
+    def _sync(self) -> None:
+        self._batches.output.sync()
+        self._batches.checkpoint.sync()
+
+    def _load(self) -> Ledger:
+        content = self._batches.checkpoint.read(LEDGER)
+        if content is None:
+            return Ledger()
+        found: dict[str, Any] = json.loads(content)
+        return Ledger(found["batch"], found["due"], found["released"])
+
+    def _save(self) -> None:
+        self._forget_gone()
+        self._batches.checkpoint.write(LEDGER, json.dumps(asdict(self.ledger)).encode())
+
+    def _forget_gone(self) -> None:
+        """Leave out queues that the checkpoint no longer has in this incarnation."""
+        end: Offset | None = self._batches.end(self.ledger.batch)
+        if end is None:
+            return
+        for server, queues in self.ledger.released.items():
+            known = end.get(server, {})
+            for queue in [queue for queue, (queue_id, _) in queues.items() if known.get(queue, [0])[0] != queue_id]:
+                del queues[queue]

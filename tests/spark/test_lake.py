@@ -1,0 +1,98 @@
+"""Small files, durably; locks; what Parquet files hold."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from mrecordlog_async.spark import lake
+from mrecordlog_async.spark.lake import Contents, HadoopLake, Held, Lake, LocalLake, LockedError, UnreadableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def check_files(found: Lake) -> None:
+    """Check what every lake can do with small files."""
+    assert found.names("d") == [] and found.read("d/1") is None
+    assert found.create("d/1", b"one") and not found.create("d/1", b"two")
+    assert found.read("d/1") == b"one"
+    found.write("d/1", b"three")
+    found.write("d/2", b"")
+    assert found.read("d/1") == b"three" and found.read("d/2") == b""
+    assert sorted(name for name in found.names("d") if not name.endswith(".crc")) == ["1", "2"]
+    found.remove("d", ["2", "1"])
+    assert [name for name in found.names("d") if not name.endswith(".crc")] == []
+    found.sync()
+    found.forget_cached("d/1")
+    found.lock()
+
+
+def check_contents(found: Lake, place: Path) -> None:
+    """Check how rows are counted."""
+    rows: dict[str, list[object]] = {
+        "server": ["a", "a", "b"],
+        "queue": ["007", "7", "7"],
+        "position": [3, 5, 9],
+        "payload": [b"", b"x", b"y"],
+    }
+    files = []
+    for number in range(2):
+        path = place / f"{number}.parquet"
+        pq.write_table(pa.table(rows), path)
+        files.append((path.as_uri(), path.stat().st_size))
+    expected: Contents = {("a", "007"): Held(2, 3, 3), ("a", "7"): Held(2, 5, 5), ("b", "7"): Held(2, 9, 9)}
+    assert found.contents(files, whole=False) == expected
+    assert found.contents(files, whole=True) == expected
+    assert found.contents([], whole=True) == {}
+    for broken in [(files[0][0], files[0][1] + 1), ((place / "missing").as_uri(), 7)]:
+        with pytest.raises(UnreadableError):
+            found.contents([broken], whole=False)
+    (place / "0.parquet").write_bytes(bytes(files[0][1]))
+    with pytest.raises(UnreadableError):
+        found.contents(files, whole=False)
+
+
+def test_a_directory_on_a_disk(tmp_path: Path) -> None:
+    """Files are whole or not there; rows are counted by queue."""
+    found = LocalLake(str(tmp_path / "new" / "lake"))
+    check_files(found)
+    check_contents(found, tmp_path)
+    found.close()
+
+
+def test_a_directory_that_hadoop_knows(spark: SparkSession, tmp_path: Path) -> None:
+    """The same through Hadoop and Spark, shown here with Hadoop's own view of a disk."""
+    (tmp_path / "lake").mkdir()
+    found = HadoopLake(spark, (tmp_path / "lake").as_uri())
+    check_files(found)
+    check_contents(found, tmp_path)
+    found.close()
+
+
+def test_a_lock_is_held_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second one says which process has it."""
+    monkeypatch.setattr(lake, "LOCK_SECONDS", 0.0)
+    first, second = LocalLake(str(tmp_path)), LocalLake(str(tmp_path))
+    first.lock()
+    with pytest.raises(LockedError, match=f"locked by process {os.getpid()}"):
+        second.lock()
+    first.close()
+    second.lock()
+    second.close()
+
+
+def test_the_checksum_goes_with_its_file(tmp_path: Path) -> None:
+    """Hadoop would compare the next file of that name with it."""
+    found = LocalLake(str(tmp_path))
+    for name in ("7", ".7.crc"):
+        (tmp_path / "commits").mkdir(exist_ok=True)
+        (tmp_path / "commits" / name).touch()
+    found.remove("commits", ["7"])
+    assert found.names("commits") == []
+    found.close()

@@ -1,0 +1,299 @@
+"""What is truncated, and what never is: power cuts, skipped batches, failed syncs, logs that went back."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mrecordlog_async.spark import lake
+from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.lake import SyncFailedError
+from mrecordlog_async.spark.release import LEDGER, LogWentBackError, ProofError
+from tests.spark.conftest import NewService
+from tests.spark.engine import Engine, Run
+from tests.spark.services import ThreadedService, numbered
+
+DRAINED = 100
+
+
+@pytest.fixture
+def engine(service: ThreadedService, tmp_path: Path) -> Engine:
+    """Have drained 100 records, and 50 more waiting."""
+    service.append("q", numbered("q", 0, DRAINED))
+    engine = Engine(f"a={service.url}", tmp_path / "a, b")
+    (tmp_path / "a, b").mkdir()
+    assert engine.drain() == DRAINED
+    assert service.records() == {"q": []}
+    service.append("q", numbered("q", DRAINED, 150))
+    return engine
+
+
+def expected(stop: int) -> list[tuple[str, str, int, bytes]]:
+    return [("a", "q", at, payload) for at, payload in enumerate(numbered("q", 0, stop))]
+
+
+def test_a_log_is_truncated_behind_what_the_output_holds(engine: Engine, service: ThreadedService) -> None:
+    """Every batch is counted in its files and in the log; a start after a clean end finds nothing to repeat."""
+    assert engine.drain() == 50
+    assert engine.rows() == expected(150)
+    assert service.records() == {"q": []}
+    with engine.started() as run:
+        assert run.found is None and run.release.rows == 0 and not run.batch()
+
+
+def test_many_batches_are_proven_across_compacted_manifests(service: ThreadedService, tmp_path: Path) -> None:
+    """Every tenth manifest entry names the files of all batches; only its own count for it."""
+    engine = Engine(f"a={service.url}", tmp_path, maxRecordsPerTrigger="10")
+    service.append("q", numbered("q", 0, 250))
+    assert engine.drain() == 250
+    assert engine.rows() == expected(250) and service.records() == {"q": []}
+    service.append("q", numbered("q", 250, 290))
+    with engine.started() as run:
+        while run.batch():  # nothing is proven, as by a driver that is killed at the end
+            pass
+    engine.empty("out/_spark_metadata/29.compact")
+    with engine.started() as run:
+        assert run.found is not None and "batch 29" in run.found
+    engine.drain()
+    assert engine.rows() == expected(290) and service.records() == {"q": []}
+
+
+CUTS = {
+    "manifest": ("out/_spark_metadata/2",),
+    "manifest, commit missing": ("out/_spark_metadata/2", "-checkpoint/commits/2"),
+    "parquet": ("PARQUET",),
+    "parquet, commit missing": ("PARQUET", "-checkpoint/commits/2"),
+    "commit": ("checkpoint/commits/2",),
+    "offset": ("checkpoint/offsets/2",),
+    "offset, nothing else": ("checkpoint/offsets/2", "-out/_spark_metadata/2", "-checkpoint/commits/2"),
+    "everything": ("checkpoint/offsets/2", "out/_spark_metadata/2", "checkpoint/commits/2", "PARQUET"),
+    "manifest missing": ("-out/_spark_metadata/2",),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_what_a_power_cut_took_from_the_last_batch_runs_again(
+    engine: Engine, service: ThreadedService, cut: str
+) -> None:
+    """Files exist by name and are empty: nothing is truncated behind them, and every record is stored in the end."""
+    with engine.started() as run:
+        assert run.batch()  # committed, and neither proven nor truncated when the power went
+    for name in CUTS[cut]:
+        if name.startswith("-"):
+            top, _, rest = name[1:].partition("/")
+            ((engine.output_path if top == "out" else engine.checkpoint_path) / rest).unlink()
+        else:
+            engine.empty(engine.parquet()[-1] if name == "PARQUET" else name)
+    with engine.started() as run:
+        assert run.found is not None and "batch 2" in run.found
+        assert cut == "commit" or service.positions("q") == (100, 150)
+    engine.drain()
+    assert engine.rows() == expected(150)
+    assert service.records() == {"q": []}
+
+
+def test_zeros_in_a_file_of_the_right_size_are_found(engine: Engine, service: ThreadedService) -> None:
+    """A file system may keep the length and the end of a file and lose the middle: a start decodes every row."""
+    with engine.started() as run:
+        assert run.batch()
+    path = engine.output_path.parent / engine.parquet()[-1]
+    content = bytearray(path.read_bytes())
+    content[4:500] = bytes(496)
+    path.write_bytes(content)
+    with engine.started() as run:
+        assert run.found is not None and "cannot be read" in run.found
+    engine.drain()
+    assert engine.rows() == expected(150) and service.records() == {"q": []}
+
+
+@pytest.mark.parametrize("until", ["offset", "manifest"])
+def test_a_batch_that_was_cut_off_goes_on_as_it_was_planned(
+    engine: Engine, service: ThreadedService, until: str
+) -> None:
+    """Nothing is dropped that is whole; the batch keeps its end."""
+    with engine.started() as run:
+        run.batch(until=until)
+    service.append("q", numbered("q", 150, 160))
+    with engine.started() as run:
+        assert run.found is None
+    assert engine.drain() == 60
+    assert engine.rows() == expected(160) and service.records() == {"q": []}
+
+
+def test_a_batch_that_the_sink_skipped_is_not_truncated(engine: Engine, service: ThreadedService) -> None:
+    """Somebody else's entry stands in the manifest under this batch's number: the drain ends."""
+    with engine.started() as run:
+        run.sink(2, pa.table({"server": ["b"], "queue": ["other"], "position": [7], "payload": [b"theirs"]}))
+        assert run.batch()
+        with pytest.raises(ProofError, match=r"batch 2 is not in .*'other'"):
+            run.release.advance()
+    assert service.positions("q") == (100, 150)
+
+
+def test_fewer_rows_than_the_log_holds_are_not_truncated(
+    engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is asked how many records the positions hold; the rows must be as many."""
+    whole = Run._rows
+    monkeypatch.setattr(Run, "_rows", lambda self, number: whole(self, number).slice(0, 49))
+    with engine.started() as run:
+        assert run.batch()
+        with pytest.raises(ProofError, match=r"holds 50 records .* 49 rows"):
+            run.release.advance()
+    assert service.positions("q") == (100, 150)
+
+
+def test_records_below_what_was_read_are_not_truncated(service: ThreadedService, tmp_path: Path) -> None:
+    """A truncate takes all that lies below its position, also what no batch of this query read."""
+    service.append("q", numbered("q", 0, 10))
+    engine = Engine(f"a={service.url}", tmp_path, startingOffsets='{"a": {"q": 5}}')
+    with engine.started() as run:
+        while run.batch():
+            pass
+        with pytest.raises(ProofError, match=r"holds 10 records .* 5 rows from position 5"):
+            run.release.advance()
+    assert service.positions("q") == (0, 10)
+
+
+def test_a_failed_sync_ends_the_drain_and_is_not_asked_again(
+    engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports a lost page once: the next success proves nothing. The next start reads from the medium."""
+    with engine.started() as run:
+        assert run.batch()
+        answers = iter([OSError(errno.EIO, os.strerror(errno.EIO))])
+        synced = lake.syncfs
+
+        def sync(handle: int) -> None:
+            for error in answers:
+                raise error
+            synced(handle)
+
+        monkeypatch.setattr(lake, "syncfs", sync)
+        with pytest.raises(SyncFailedError, match="the disk did not take"):
+            run.release.advance()
+    assert service.positions("q") == (100, 150)
+    assert json.loads((engine.checkpoint_path / LEDGER).read_text())["batch"] == 1
+    engine.empty(engine.parquet()[-1])  # what the failed sync stood for
+    with engine.started() as run:
+        assert run.found is not None
+    engine.drain()
+    assert engine.rows() == expected(150) and service.records() == {"q": []}
+
+
+def test_the_ledger_is_durable_before_the_log_is_truncated(
+    engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output and checkpoint are synced, then the ledger is written, then records go."""
+    steps: list[str] = []
+    with engine.started() as run:
+        assert run.batch()
+        release = run.release
+        client = release._fleet.client("a")
+        truncate, save = client.truncate, release._save
+
+        def noted(step: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            def noting(*arguments: Any) -> Any:
+                steps.append(step)
+                return call(*arguments)
+
+            return noting
+
+        monkeypatch.setattr(lake, "syncfs", noted("sync", lake.syncfs))
+        monkeypatch.setattr(release, "_save", noted("ledger", save))
+        monkeypatch.setattr(client, "truncate", noted("truncate", truncate))
+        release.advance()
+    assert steps == ["sync", "sync", "ledger", "truncate", "ledger"]
+
+
+def test_a_server_that_is_down_is_truncated_later(new_service: NewService, tmp_path: Path) -> None:
+    """What is proven stays noted over a restart, and is released when the server is back; the other one goes on."""
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 10))
+    b.append("q", numbered("q", 0, 20))
+    engine = Engine(f"a={a.url},b={b.url}", tmp_path, failOnServerDown="false")
+    with engine.started() as run:
+        while run.batch():
+            pass
+        b.stop()
+        assert run.release.advance() == 30
+        assert a.records() == {"q": []}
+    with engine.started():
+        pass
+    b.start()
+    assert b.positions("q") == (0, 20)
+    with engine.started():
+        assert b.positions("q") == (20, 20)
+
+
+def test_foreign_truncates_of_stored_records_disturb_nobody(engine: Engine, service: ThreadedService) -> None:
+    """Somebody else took a part of what is stored: the rest is released."""
+    with engine.started() as run:
+        assert run.batch()
+        service.truncate("q", 120)
+        run.release.advance()
+    assert service.records() == {"q": []} and engine.rows() == expected(150)
+
+
+def test_a_log_that_has_again_what_was_truncated_went_back(
+    engine: Engine, new_service: NewService, service: ThreadedService, tmp_path: Path
+) -> None:
+    """However far it has grown since: a durable truncate is not undone by anything else."""
+    service.stop()
+    shutil.copytree(service.directory, tmp_path / "copy")
+    service.start()
+    engine.drain()
+    service.stop()
+    shutil.rmtree(service.directory)
+    shutil.copytree(tmp_path / "copy", service.directory)
+    service.start()
+    service.append("q", numbered("q", 150, 400))
+    went_back = pytest.raises(LogWentBackError, match="truncated up to position 150, and begins at 100 again")
+    with went_back, engine.started():
+        pass
+    assert service.positions("q") == (100, 400)
+
+
+@pytest.mark.parametrize("which", ["output", "checkpoint"])
+def test_an_older_copy_of_one_of_the_two_is_refused(engine: Engine, service: ThreadedService, which: str) -> None:
+    """What the log let go of would be in neither."""
+    place = engine.output_path if which == "output" else engine.checkpoint_path
+    shutil.copytree(place, place.with_name("copy"))
+    engine.drain()
+    shutil.rmtree(place)
+    place.with_name("copy").rename(place)
+    service.append("q", numbered("q", 150, 170))
+    with pytest.raises(RefusedError, match="older"):
+        engine.drain()
+    assert service.positions("q") == (150, 170)
+
+
+def test_gaps_are_counted_as_the_log_counts_them(service: ThreadedService, tmp_path: Path) -> None:
+    """Positions need not be dense: the records count."""
+    service.append("q", numbered("q", 0, 5), 10)
+    service.append("q", numbered("q", 0, 5), 10**9)
+    engine = Engine(f"a={service.url}", tmp_path)
+    assert engine.drain() == 10
+    assert service.records() == {"q": []}
+
+
+def test_what_was_copied_without_truncating_is_released_when_it_is_wanted(
+    service: ThreadedService, tmp_path: Path
+) -> None:
+    """The ledger keeps what is stored and not yet released."""
+    service.append("q", numbered("q", 0, 5))
+    engine = Engine(f"a={service.url}", tmp_path)
+    with engine.started(truncate=False) as run:
+        while run.batch():
+            run.release.advance()
+    assert service.positions("q") == (0, 5)
+    with engine.started():
+        assert service.positions("q") == (5, 5)
