@@ -72,16 +72,27 @@ class QueueNameError(RecordLogError, ValueError):
 
 
 class PositionInPastError(RecordLogError):
-    """The position was already given away, and not to these records."""
+    """The position was already given away, and not to these records.
 
-    def __init__(self, queue: str, position: int, next_position: int) -> None:
-        super().__init__(queue, position, next_position)
+    `outcome_unknown`: the records at these positions were truncated and nothing is left to compare with, so whether
+    this very call was stored before is not known.
+    """
+
+    def __init__(self, queue: str, position: int, next_position: int, outcome_unknown: bool = False) -> None:
+        super().__init__(queue, position, next_position, outcome_unknown)
         self.queue = queue
         self.position = position
         self.next_position = next_position
+        self.outcome_unknown = outcome_unknown
 
     def message(self) -> str:
-        return f"queue {self.queue!r}: position {self.position} is already taken, the next one is {self.next_position}"
+        taken = f"queue {self.queue!r}: position {self.position} is already taken, the next one is {self.next_position}"
+        if not self.outcome_unknown:
+            return taken
+        return (
+            f"{taken}; the records that had these positions were truncated, so whether this call was stored before is "
+            "not known"
+        )
 
 
 class RecordTooLargeError(RecordLogError):

@@ -161,6 +161,9 @@ class MultiRecordLog(ReadsQueues):
 
         position: None for the next one, or one of the caller's choice, which may leave a gap. A record that is already
         there at that position answers None and writes nothing, so a call whose outcome is unknown can be sent again.
+        Once that record is truncated it is known as long as it is the queue's last append (by length and checksum; the
+        log forgets it when it is opened again and the record's segment is gone). Otherwise the call is refused with
+        PositionInPastError, whose `outcome_unknown` says that nothing was left to compare with.
 
         Raises QueueNotFoundError, PositionInPastError, RecordTooLargeError, LogFullError.
         """
@@ -175,7 +178,8 @@ class MultiRecordLog(ReadsQueues):
     ) -> Coroutine[Any, Any, int | None]:
         """Append *payloads* at consecutive positions, all or none. Answers the last position.
 
-        None if there was nothing to append, or all were already there at these positions. Otherwise as `append_record`.
+        None if there was nothing to append, or all were already there, each at its position. Otherwise as
+        `append_record`.
         """
         copied = [payload if type(payload) is bytes else copy_payload(payload) for payload in check_payloads(payloads)]
         return self._append(queue, None if position is None else check_position(position), copied)

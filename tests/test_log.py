@@ -167,13 +167,128 @@ async def test_another_payload_at_a_taken_position_is_refused(log: MultiRecordLo
     assert log.stats().refused_past == 2
 
 
+async def append_in_past(log: MultiRecordLog, position: int, payloads: list[bytes]) -> bool:
+    """Append what must be refused as in the past; return whether its outcome is said to be unknown."""
+    with pytest.raises(PositionInPastError) as refused:
+        await log.append_records("q", position, payloads)
+    assert ("not known" in str(refused.value)) is refused.value.outcome_unknown
+    return refused.value.outcome_unknown
+
+
 async def test_a_repeat_of_truncated_records_is_known_only_at_the_end(log: MultiRecordLog) -> None:
-    """Where no payload is left to compare, only the queue's last records pass for a repeat."""
+    """Where no payload is left to compare, only the queue's last append is known again, by its digest."""
     await log.append_records("q", 0, [b"a", b"b", b"c"])
     await log.truncate("q", 2)
+    assert await log.append_records("q", 0, [b"a", b"b", b"c"]) is None
+    assert await append_in_past(log, 0, [b"a", b"b"])
+    assert await append_in_past(log, 1, [b"b", b"c"]), "stored by another call"
+    assert not await append_in_past(log, 0, [b"a", b"b", b"x"])
+    assert not await append_in_past(log, 0, [b"ab", b"", b"c"])
+    assert not await append_in_past(log, 0, [b"a", b"b", b"c", b"d"])
+    assert await log.append_record("q", 3, b"d") == 3
+    assert await append_in_past(log, 0, [b"a", b"b", b"c"]), "it was the last one no more"
+
+
+async def test_two_producers_that_use_the_same_position_are_told(log: MultiRecordLog) -> None:
+    """The record of the first was stored and truncated: the second one's, at the same position, is not taken for it."""
+    assert await log.append_record("q", 0, b"order 1, of the old instance") == 0
+    await log.truncate("q", 0)
+    assert not await append_in_past(log, 0, [b"order 2"])
+    assert await log.append_record("q", 0, b"order 1, of the old instance") is None
+
+
+@pytest.mark.parametrize("position", [2, 5, 100])
+async def test_a_truncate_beyond_the_end_leaves_nothing_to_compare_with(log: MultiRecordLog, position: int) -> None:
+    """Only a call that ends at the next position can be the last append."""
+    await log.append_records("q", 0, [b"a", b"b"])
+    await log.truncate("q", position)
+    assert await append_in_past(log, 0, [b"a", b"b"])
+    assert await append_in_past(log, position - 1, [b"a", b"b"])
+
+
+async def test_a_repeat_of_partly_truncated_records(log: MultiRecordLog) -> None:
+    """What is retained is compared; for the rest the call must be the last append."""
+    await log.append_records("q", 0, [b"a", b"b", b"c"])
+    await log.truncate("q", 0)
+    assert await log.append_records("q", 0, [b"a", b"b", b"c"]) is None
+    assert not await append_in_past(log, 0, [b"x", b"b", b"c"])
+    assert not await append_in_past(log, 0, [b"a", b"x", b"c"])
+    await log.append_record("q", None, b"d")
+    assert await append_in_past(log, 0, [b"a", b"b", b"c"])
+    assert not await append_in_past(log, 0, [b"a", b"x", b"c"])
     assert await log.append_records("q", 1, [b"b", b"c"]) is None
-    with pytest.raises(PositionInPastError):
+
+
+async def test_a_repeat_needs_every_position(log: MultiRecordLog) -> None:
+    """A call that would fill a gap is not stored already, whatever stands at the gap's two sides."""
+    await log.append_record("q", 5, b"5")
+    await log.append_record("q", 10, b"10")
+    assert not await append_in_past(log, 5, [b"5", b"6", b"7", b"8", b"9", b"10"])
+    assert not await append_in_past(log, 5, [b"5", b"6"])
+    assert not await append_in_past(log, 7, [b"7"])
+    assert not await append_in_past(log, 9, [b"9", b"10"])
+    assert await log.append_record("q", 10, b"10") is None
+
+
+async def test_a_long_call_is_known_by_its_end(log: MultiRecordLog) -> None:
+    """A call that was stored as several runs is the last append if the last of its runs is."""
+    payloads = [b"%05d" % number * 200 for number in range(100)]
+    await log.append_records("q", 0, payloads)
+    for position in (10, 98, 99):
+        await log.truncate("q", position)
+        assert await log.append_records("q", 0, payloads) is None
+        assert not await append_in_past(log, 0, [*payloads[:-1], b"other"])
+    assert await append_in_past(log, 0, payloads[:-1])
+
+
+async def test_repeat_of_what_the_same_batch_truncates(log: MultiRecordLog) -> None:
+    """Append, truncate and repeat may meet in one batch: the comparison is the same."""
+    calls = [
+        log.append_records("q", 0, [b"a", b"b"]),
+        log.truncate("q", 1),
+        log.append_records("q", 0, [b"a", b"b"]),
+        log.append_records("q", 0, [b"a", b"x"]),
+    ]
+    first, truncated, again, other = await asyncio.gather(*calls, return_exceptions=True)
+    assert (first, truncated, again) == (1, 2, None)
+    assert isinstance(other, PositionInPastError)
+    truncated, again, other = await asyncio.gather(
+        log.truncate("q", 1),
+        *(log.append_records("q", 0, [b"a", last]) for last in (b"b", b"x")),
+        return_exceptions=True,
+    )
+    assert (truncated, again) == (0, None)
+    assert isinstance(other, PositionInPastError)
+
+
+@pytest.mark.parametrize("rolls", [0, 1, 3])
+async def test_the_last_append_after_a_restart(directory: Path, rolls: int) -> None:
+    """It is known where its records are still in the files; otherwise the call is refused, never answered as stored."""
+    async with MultiRecordLog.open(directory, segment_bytes=32_768) as log:
+        for queue in ("q", "kept"):
+            await log.create_queue(queue)
+        if rolls == 3:
+            await log.append_record("kept", None, b"holds the segment")
         await log.append_records("q", 0, [b"a", b"b"])
+        if rolls < 3:
+            await log.truncate("q", 1)
+        before = log.segments[-1]
+        while log.segments[-1] < before + rolls:
+            await log.append_record("kept", None, bytes(20_000))
+        if rolls == 3:
+            await log.truncate("q", 1)
+        elif rolls:
+            await log.truncate("kept", log.next_position("kept") - 2)
+            await log.create_queue("synced")
+    async with MultiRecordLog.open(directory, segment_bytes=32_768) as log:
+        assert log.queue_summary("q").records == 0
+        if rolls == 1:
+            assert await append_in_past(log, 0, [b"a", b"b"])
+            assert await append_in_past(log, 0, [b"a", b"x"])
+        else:
+            assert await log.append_records("q", 0, [b"a", b"b"]) is None
+            assert not await append_in_past(log, 0, [b"a", b"x"])
+        assert await log.append_record("q", 2, b"c") == 2
 
 
 async def test_repeat_within_one_batch_is_answered_with_it(log: MultiRecordLog) -> None:
@@ -787,6 +902,7 @@ def test_bad_options(make: Any) -> None:
         all_errors.QueueExistsError("q"),
         all_errors.QueueNameError("q" * 300, "is too long"),
         all_errors.PositionInPastError("q", 7, 12),
+        all_errors.PositionInPastError("q", 7, 12, outcome_unknown=True),
         all_errors.RecordTooLargeError(10, 5),
         all_errors.LogFullError("memory", 10, 5),
         all_errors.LogFullError("space"),

@@ -32,7 +32,7 @@ from mrecordlog_async.errors import (
 )
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.memory.queue import Queue, same_payloads
+from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run, offsets_of_one
@@ -130,6 +130,14 @@ class _View:
         return self.queue is None or bool(self.planned) or self.start != self.queue.start
 
 
+def _last_append(view: _View) -> LastAppend | None:
+    """Return the digest of the queue's last append, as planned so far."""
+    if view.planned:
+        planned = view.planned[-1]
+        return LastAppend.of(split_into_runs(planned.first_position, planned.payloads)[-1:])
+    return view.queue.last_append() if view.queue is not None else None
+
+
 _UNSEEN = _View(None, 0, 0, 0)
 """Stands for a queue that no command of the batch has named yet."""
 
@@ -215,11 +223,12 @@ class _Planner:
         elif first >= view.next:
             self._store(view, first, call.payloads)
             self.plan.answers.append(Answer(call, first + records - 1))
-        elif self._repeats(view, first, call.payloads):
+        elif (repeated := self._repeats(view, first, call.payloads)) is True:
             self.plan.duplicates += 1
             self._answer(call, view, None)
         else:
-            self._refuse(call, PositionInPastError(call.queue, first, view.next), call.queue)
+            error = PositionInPastError(call.queue, first, view.next, outcome_unknown=repeated is None)
+            self._refuse(call, error, call.queue)
 
     def _truncate(self, call: TruncateQueue) -> None:
         view = self._find(call.queue)
@@ -292,26 +301,38 @@ class _Planner:
         self.plan.records.append(run)
         self.plan.needs_space = True
 
-    def _repeats(self, view: _View, first: int, payloads: Sequence[bytes]) -> bool:
-        """Whether these records are stored, or planned, already.
+    def _repeats(self, view: _View, first: int, payloads: Sequence[bytes]) -> bool | None:
+        """Tell whether exactly these records are stored, or planned, already; None where that is not known any more.
 
-        Every position that is still retained must hold the same payload. Where none is, only the very last records of
-        the queue pass for a repeat.
+        Every position that is still retained must hold the same payload. Where positions are truncated, the call must
+        end with the queue's last append, whose digest outlives the records. Nothing passes without a comparison.
         """
         stop = first + len(payloads)
         if stop > view.next:
             return False
         lowest = max(first, view.start)
-        runs = view.queue.runs(lowest, stop) if view.queue is not None else []
+        runs = self._stored_or_planned(view, lowest, stop)
+        if lowest < stop and not (runs and runs[0].first_position == lowest and same_payloads(runs, first, payloads)):
+            return False
+        if first >= view.start:
+            return True
+        last = _last_append(view)
+        if stop < view.next or last is None:
+            return None
+        mine = LastAppend.of(split_into_runs(first, payloads)[-1:])
+        if mine[:2] != last[:2]:  # stored together with other records, or by other calls
+            return None
+        return mine == last
+
+    def _stored_or_planned(self, view: _View, start: int, stop: int) -> list[Run]:
+        """Return what stands at positions *start* … *stop* - 1, in order, as planned so far."""
+        runs = view.queue.runs(start, stop) if view.queue is not None else []
         for planned in view.planned:
-            start, end = (
-                max(planned.first_position, lowest),
-                min(planned.first_position + len(planned.payloads), stop),
-            )
-            if start < end:
-                base = planned.first_position
-                runs.append(Run.of(start, planned.payloads[start - base : end - base]))
-        return same_payloads(runs, first, payloads) if runs else stop == view.next
+            base = planned.first_position
+            first, end = max(base, start), min(base + len(planned.payloads), stop)
+            if first < end:
+                runs.append(Run.of(first, planned.payloads[first - base : end - base]))
+        return runs
 
     def _answer(self, command: Command, view: _View, value: object) -> None:
         """Answer what writes nothing: at once, unless it rests on what this batch writes."""

@@ -101,6 +101,8 @@ def _of_log(error: RecordLogError) -> ProblemError:
                 "position": error.position,
                 "next_position": error.next_position,
             }
+            if error.outcome_unknown:
+                facts["outcome_unknown"] = True
             return ProblemError(409, "position_in_past", detail, **facts)
         case QueueNameError():
             return bad_request(detail, "queue_name")

@@ -74,7 +74,8 @@ def error_of(reply: Reply) -> RecordLogError:
             case "queue_name":
                 return QueueNameError("", detail)
             case "position_in_past":
-                return PositionInPastError(problem["queue"], problem["position"], problem["next_position"])
+                unknown = bool(problem.get("outcome_unknown", False))
+                return PositionInPastError(problem["queue"], problem["position"], problem["next_position"], unknown)
             case "log_full":
                 return LogFullError(problem["resource"], problem["used"], problem["limit"])
             case "disk_full":

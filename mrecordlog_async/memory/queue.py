@@ -11,9 +11,13 @@ Positions are folded by position alone, never by what memory holds: empty is sta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, chain
+from typing import NamedTuple
+
+from crc32c import crc32c
 
 from mrecordlog_async.memory.runs import NO_RUNS, Runs
-from mrecordlog_async.model import OFFSET_BYTES, Record, Run
+from mrecordlog_async.model import OFFSET_BYTES, Record, Run, pack_offsets
 
 SEAL_BYTES = 65_536
 SEAL_RECORDS = 1_000
@@ -44,6 +48,29 @@ class FoldError(ValueError):
     """A log record does not fit the state that the records before it made."""
 
 
+class LastAppend(NamedTuple):
+    """The last run that was appended to a queue: where it stands, and a checksum (CRC-32C) of offsets and payloads.
+
+    It outlives the records: so a repeat of the last call is known for one after they were truncated.
+    """
+
+    first_position: int
+    records: int
+    checksum: int
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> LastAppend:
+        """Digest *runs*, which follow one another without a gap, as the one run that they were or will be."""
+        first = runs[0]
+        if len(runs) == 1:
+            return cls(first.first_position, first.records, crc32c(first.payload, crc32c(first.offsets)))
+        payloads = list(chain.from_iterable(run.payloads() for run in runs))
+        checksum = crc32c(pack_offsets(accumulate(map(len, payloads), initial=0)))
+        for payload in payloads:
+            checksum = crc32c(payload, checksum)
+        return cls(first.first_position, len(payloads), checksum)
+
+
 class SegmentPins:
     """Counts, for each segment, the queues that still need it."""
 
@@ -71,6 +98,9 @@ class Queue:
     """State of one queue. Owned by `Queues`; readers get runs, which never change."""
 
     __slots__ = (
+        "_last_checksum",
+        "_last_checksum_of",
+        "_last_first",
         "_newest_segment",
         "_older_segments",
         "_pins",
@@ -102,6 +132,9 @@ class Queue:
         self._tail = NO_RUNS
         self._tail_bytes = 0
         self._tail_records = 0
+        self._last_first = -1  # where the last appended run begins that ends at `next`; -1 where that is not known
+        self._last_checksum_of = -1  # the first position of the run that `_last_checksum` is of
+        self._last_checksum = 0
         self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position behind its last record)
         self._newest_segment: int | None = None  # with records up to `next`
 
@@ -121,6 +154,7 @@ class Queue:
             self._seal()
             if self.start == 0 == self.next:
                 self.start = self.began = first
+        self._last_first = first
         self.next = first + records
         self.records += records
         self.held_bytes += size
@@ -144,8 +178,12 @@ class Queue:
         if position < self.start:
             return 0
         before = self.records
+        if self.start <= self._last_first <= position:
+            self._digest_last_append()
         old_start, self.start = self.start, position + 1
         if self.start >= self.next:
+            if self.start > self.next:
+                self._last_first = -1
             self.next = self.start
             self._clear()
         else:
@@ -180,6 +218,20 @@ class Queue:
         start, stop = run.ends()[-2:]
         return Record(run.next_position - 1, run.payload[start:stop])
 
+    def last_append(self) -> LastAppend | None:
+        """Return the digest of the last run that was appended, None where it is not known.
+
+        Worked out when a truncate first reaches into that run, so that appends pay nothing for it.
+        """
+        first = self._last_first
+        if first < 0:
+            return None
+        if self.start <= first:
+            return LastAppend.of(self.runs(first, self.next))
+        if self._last_checksum_of != first:
+            return None
+        return LastAppend(first, self.next - first, self._last_checksum)
+
     def live_bytes(self) -> int:
         """Return the payload bytes of the positions from start on."""
         runs = self._sealed or self._tail
@@ -210,9 +262,19 @@ class Queue:
         self.records += older.records
         self.held_bytes += older.held_bytes
         self.memory_bytes += older.memory_bytes - QUEUE_OVERHEAD_BYTES
+        self._adopt_last_append(older)
         self._drop_dead_runs(older.start)
         self._recount()
         self._forget_dead_segments()
+
+    def _adopt_last_append(self, older: Queue) -> None:
+        """Go on with what *older* knows of the last append, if nothing came after it. Its runs are still there."""
+        if self._last_first >= 0 or self.next != older.next or older._last_first < 0:
+            return
+        if older.start <= older._last_first < self.start:
+            older._digest_last_append()
+        self._last_first = older._last_first
+        self._last_checksum_of, self._last_checksum = older._last_checksum_of, older._last_checksum
 
     def pin_anew(self, pins: SegmentPins) -> None:
         """Count this queue's segments in *pins* from now on."""
@@ -224,6 +286,11 @@ class Queue:
         """Return the position behind the newest retained record, None when nothing is retained."""
         runs = self._tail or self._sealed
         return runs.newest().next_position if runs else None
+
+    def _digest_last_append(self) -> None:
+        """Work out the last append's checksum while all of it is retained."""
+        self._last_checksum_of = self._last_first
+        self._last_checksum = LastAppend.of(self.runs(self._last_first, self.next)).checksum
 
     def _enter(self, segment: int) -> None:
         """Go on in *segment*: a run never spans segments."""
@@ -302,7 +369,12 @@ class Queue:
 
 
 def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[bytes]) -> bool:
-    """Tell whether every position that *runs* retain holds what *payloads*, counted from *first_position*, hold."""
+    """Tell whether *runs* hold the last of *payloads*, which are counted from *first_position*, without a gap.
+
+    What lies before the first run is not looked at.
+    """
+    if runs and sum(run.records for run in runs) != first_position + len(payloads) - runs[0].first_position:
+        return False
     return all(
         payload == payloads[position - first_position]
         for run in runs

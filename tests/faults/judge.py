@@ -83,6 +83,10 @@ class Call:
             self.outcome = "absent"
 
 
+REPEAT_OR_PAST = object()
+"""Due where records were truncated and the call may be the last append: the log may know it, or refuse it."""
+
+
 class Queue:
     """One queue of the model."""
 
@@ -91,11 +95,14 @@ class Queue:
         self.start = start
         self.next = next_position
         self.records: dict[int, bytes] = {}
+        self.truncated: dict[int, bytes] = {}
+        self.known_from = next_position  # what was truncated below is not known: the model began here
 
     def copy(self) -> Queue:
         """Return a queue that may change on its own."""
         copied = Queue(self.id, self.start, self.next)
         copied.records = dict(self.records)
+        copied.truncated, copied.known_from = dict(self.truncated), self.known_from
         return copied
 
     def append(self, call: Call) -> object:
@@ -105,16 +112,25 @@ class Queue:
         if not call.payloads:
             return None
         if first < self.next:
-            held = {position: self.records[position] for position in range(first, stop) if position in self.records}
-            repeated = all(payload == call.payloads[position - first] for position, payload in held.items())
-            if stop <= self.next and repeated and (held or stop == self.next):
-                return None
-            return PositionInPastError
+            return self._append_in_past(call, first, stop)
         if self.start == 0 == self.next:
             self.start = first
         self.records.update(zip(range(first, stop), call.payloads, strict=True))
         self.next = stop
         return stop - 1
+
+    def _append_in_past(self, call: Call, first: int, stop: int) -> object:
+        """Return what is due for taken positions: no answer says "stored" that rests on no comparison."""
+        if stop > self.next:
+            return PositionInPastError
+        for position, payload in zip(range(first, stop), call.payloads, strict=True):
+            known = position >= min(self.start, self.known_from)
+            held = self.records.get(position, self.truncated.get(position))
+            if (known or held is not None) and held != payload:
+                return PositionInPastError
+        if first >= self.start:
+            return None
+        return REPEAT_OR_PAST if stop == self.next else PositionInPastError
 
     def truncate(self, position: int) -> int:
         """Truncate and return how many records go."""
@@ -122,7 +138,7 @@ class Queue:
             return 0
         gone = [at for at in self.records if at <= position]
         for at in gone:
-            del self.records[at]
+            self.truncated[at] = self.records.pop(at)
         self.start = position + 1
         self.next = max(self.next, self.start)
         return len(gone)
@@ -270,6 +286,8 @@ class Model:
         for call in self.calls:
             if call.number not in left_out and call.outcome != "absent":
                 due = fold.apply(call)
+                if due is REPEAT_OR_PAST:
+                    due = PositionInPastError if call.outcome == "refused" else None
                 if call.outcome == "answered" and call.kind != "sync" and due != call.value:
                     raise Violation(f"{_shown(call)} was answered {call.value!r}, due was {due!r}")
                 if call.outcome == "refused" and due is not type(call.error):
