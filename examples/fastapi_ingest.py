@@ -5,7 +5,8 @@
     curl http://127.0.0.1:8082/recent/clicks
     curl -N http://127.0.0.1:8082/follow/clicks
 
-One worker: a directory has one process. With `--workers 2` the second one fails to start and says what to do instead.
+One worker: a directory has one process. With `--workers 2` one of them fails to start and says what to do instead, and
+uvicorn ends both. Only requests that name this machine are answered; for others put a proxy and a token in front.
 """
 
 import os
@@ -13,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import StreamingResponse
 
 from mrecordlog_async.http.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
@@ -27,6 +29,7 @@ async def own(app: FastAPI) -> AsyncIterator[None]:
 
 app = FastAPI(lifespan=lifespan(os.environ.get("WAL", "./wal"), own))
 add_exception_handlers(app)
+app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
 
 
 @app.post("/ingest/{queue}", status_code=202)

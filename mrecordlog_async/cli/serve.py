@@ -10,19 +10,17 @@ import argparse
 import asyncio
 import logging
 import os
-import stat
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exits import UsageError
 from mrecordlog_async.cli.logs import configure
 from mrecordlog_async.cli.settings import add_settings, gather
+from mrecordlog_async.cli.tokens import private_tokens_of
 from mrecordlog_async.memory.collector import calm_collector
 from mrecordlog_async.options import Limits
 
 if TYPE_CHECKING:
     from mrecordlog_async.http.options import ServiceOptions
-
-TOKEN_BYTES_MIN = 16
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
@@ -75,13 +73,15 @@ def new_event_loop() -> Any:
 
 
 def _service_options(values: dict[str, Any]) -> ServiceOptions:
-    from mrecordlog_async.http.guard import LOOPBACK_HOSTS
+    from mrecordlog_async.http.guard import LOOPBACK_HOSTS, is_loopback
     from mrecordlog_async.http.options import ServiceOptions
-    from mrecordlog_async.http.server import is_loopback
 
     allowed = frozenset(values["allow_host"] or ())
-    if values["uds"] is None and is_loopback(values["host"]):
-        allowed |= LOOPBACK_HOSTS | {values["host"]}
+    on_loopback = values["uds"] is None and is_loopback(values["host"])
+    if allowed or on_loopback:
+        allowed |= LOOPBACK_HOSTS
+    if on_loopback:
+        allowed |= {values["host"]}
     try:
         return ServiceOptions(
             body_bytes=values["body_bytes"],
@@ -89,7 +89,7 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
             connections=values["connections"],
             tails=values["tails"],
             drain_seconds=values["drain_seconds"],
-            tokens=read_tokens(values["token_file"]) if values["token_file"] else frozenset(),
+            tokens=private_tokens_of(values["token_file"]) if values["token_file"] else frozenset(),
             hosts=allowed,
             metrics_per_queue=values["metrics_per_queue"],
         )
@@ -108,20 +108,12 @@ def _log_options(values: dict[str, Any]) -> dict[str, Any]:
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return {"limits": limits, "persist_policy": values["persist"], "segment_bytes": values["segment_bytes"]}
+    from mrecordlog_async.log import SEGMENT_BYTES_MIN
 
-
-def read_tokens(path: str) -> frozenset[bytes]:
-    """Return the tokens in a file: one a line; empty lines and those that begin with # are passed over."""
-    with open(path, "rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        lines = [line.strip() for line in file]
-    if stat.S_ISREG(mode) and mode & 0o077:
-        raise UsageError(f"{path} can be read by others: chmod 600 {path}")
-    tokens = frozenset(line for line in lines if line and not line.startswith(b"#"))
-    if not tokens or min(map(len, tokens)) < TOKEN_BYTES_MIN:
-        raise UsageError(f"{path}: a token has at least {TOKEN_BYTES_MIN} characters; try `openssl rand -hex 32`")
-    return tokens
+    segment_bytes = values["segment_bytes"]
+    if segment_bytes < SEGMENT_BYTES_MIN:
+        raise UsageError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes}")
+    return {"limits": limits, "persist_policy": values["persist"], "segment_bytes": segment_bytes}
 
 
 def _say_address(address: str) -> None:

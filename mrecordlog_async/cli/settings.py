@@ -102,8 +102,15 @@ SETTINGS = (
     Setting("host", str, "127.0.0.1", "address to listen on; another than loopback needs --token-file"),
     Setting("port", port, "8080", "port, 0 for a free one"),
     Setting("uds", str, "", "listen on this Unix socket instead, for this user only"),
-    Setting("token_file", str, "", "file of bearer tokens, one a line, readable by its owner only"),
-    Setting("allow_host", names, "", "names that the service may be called by, besides loopback's; comma separated"),
+    Setting(
+        "token_file", str, "", "file of bearer tokens, one a line, readable by its owner only; read once, at the start"
+    ),
+    Setting(
+        "allow_host",
+        names,
+        "",
+        "Host names to respond to, besides loopback's; comma separated; none: all, but on loopback only loopback's",
+    ),
     Setting("persist", persist, "always", "when a record counts as stored: always, interval:500ms, never"),
     Setting("segment_bytes", size, "1GiB", "size of a segment file"),
     Setting("memory_bytes", size, "4GiB", "limit of retained records in memory; above it appends are 429"),
@@ -169,6 +176,8 @@ def _file(path: str) -> dict[str, str]:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
     for name, value in content.items():
         if name not in _BY_NAME:
             raise UsageError(f"{path}: {name!r} is no setting; there are {', '.join(_BY_NAME)}")

@@ -11,10 +11,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exits import NotReadyError, UsageError
+from mrecordlog_async.cli.tokens import tokens_of
 from mrecordlog_async.log import MultiRecordLog
 
 if TYPE_CHECKING:
@@ -74,8 +74,4 @@ def _token(arguments: argparse.Namespace) -> str | None:
     path = arguments.token_file or os.environ.get("MRECORDLOG_TOKEN_FILE")
     if not path:
         return None
-    stripped = map(str.strip, Path(path).read_text(encoding="utf-8").splitlines())
-    lines = [line for line in stripped if line and not line.startswith("#")]
-    if not lines:
-        raise UsageError(f"{path} holds no token")
-    return lines[0]
+    return tokens_of(path)[0].decode("utf-8", "surrogateescape")

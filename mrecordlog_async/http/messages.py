@@ -288,10 +288,11 @@ class HealthAnswer(Answer, frozen=True):
 
 
 class ReadyAnswer(Answer, frozen=True):
-    """state: of the log. fraction: how much of it is read while it recovers, 1 afterwards."""
+    """state: of the log. fraction: how much of it is read while it recovers, 1 afterwards. cause: why not ready."""
 
     state: str
     fraction: float
+    cause: str | None = None
 
 
 # Numbers.

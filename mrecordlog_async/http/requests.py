@@ -43,8 +43,17 @@ def queue_of(request: web.Request) -> str:
 
 
 def _raw_segment(request: web.Request) -> str:
+    """Cut the name where the router found it.
+
+    A proxy before us may decide by the path as it was sent, so nothing else in it may be read in two ways: the router
+    drops what follows a '#', and it undoes percent-encoding also outside the name.
+    """
     path = request.raw_path.partition("?")[0]
-    return path.rpartition("/v1/queues/")[2].partition("/")[0]
+    _, fixed, rest = path.rpartition("/v1/queues/")
+    name, _, action = rest.partition("/")
+    if not fixed or "#" in path or "%" in action:
+        raise bad_request("the path is /v1/queues/NAME…, where only NAME is percent-encoded, also its '#'", "path")
+    return name
 
 
 def check_query(request: web.Request, allowed: Collection[str]) -> None:

@@ -2,7 +2,8 @@
 
 1. Listen at once; until the log is recovered, `/readyz` says how far it is and everything else answers 503.
 2. Recover in the background. What prevents opening (damage, a lock, the disk) ends the service: no half service.
-3. On SIGTERM or SIGINT: not ready → tails end → no new connections → requests finish → sync → close, with a deadline.
+3. On SIGTERM, SIGINT or SIGHUP (a closed terminal, unless `nohup` hides it): not ready → tails end → no new
+   connections → requests finish → sync → close, with a deadline.
    A second signal does not wait for requests any more.
 4. A log that fails while it runs keeps being readable; the exit code then says so.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import os
 import resource
@@ -28,17 +28,20 @@ from aiohttp import web
 from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.http.app import build_app
 from mrecordlog_async.http.connections import Connections
+from mrecordlog_async.http.guard import is_loopback
 from mrecordlog_async.http.options import ServiceOptions
 from mrecordlog_async.http.service import Service
-from mrecordlog_async.http.systemd import notify
-from mrecordlog_async.model import LogState, RecoveryReport
+from mrecordlog_async.http.systemd import EXTEND_TIMEOUT, Status, notify
+from mrecordlog_async.model import RecoveryReport
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
-EXTEND_TIMEOUT = "EXTEND_TIMEOUT_USEC=30000000"
 BACKLOG = 1_024
 LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read and thrown away, so that the client sees the answer and not a reset."""
+
+CLOSE_SECONDS_MIN = 5.0
+"""The disk has at least this long for the last sync and the note that the log was closed, however short the drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +69,6 @@ def check_exposure(settings: ServeSettings) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    """Tell whether *host* is this machine only."""
-    if host == "localhost":
-        return True
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return False
-
-
 async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] | None = None) -> int:
     """Serve until a signal comes; return the exit code. Raises what prevented listening or opening."""
     check_exposure(settings)
@@ -92,7 +86,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
         notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
         if on_listening is not None:
             on_listening(address)
-        sweeping = asyncio.create_task(connections.watch(lambda: _tell_progress(service)))
+        sweeping = asyncio.create_task(connections.watch(Status(service, address).look))
         try:
             await _recover(service, settings, stop, address)
             await stop.first.wait()
@@ -106,7 +100,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     finally:
         stop.release()
         await runner.cleanup()
-        code = await _close(service, settings.options.drain_seconds)
+        code = await _close(service, max(settings.options.drain_seconds, CLOSE_SECONDS_MIN))
     return code
 
 
@@ -119,20 +113,23 @@ def raise_file_limit() -> None:
 
 
 class _Stop:
-    """The two signals: the first asks to stop, the second not to wait for requests."""
+    """The signals: the first asks to stop, the second not to wait for requests."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        self._numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            self._numbers.append(signal.SIGHUP)
+        for number in self._numbers:
             self._loop.add_signal_handler(number, self._on_signal)
 
     def _on_signal(self) -> None:
         (self.second if self.first.is_set() else self.first).set()
 
     def release(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self._numbers:
             self._loop.remove_signal_handler(number)
 
 
@@ -207,11 +204,6 @@ async def _recover(service: Service, settings: ServeSettings, stop: _Stop, addre
         if opening.cancel():
             with suppress(asyncio.CancelledError):
                 await opening
-
-
-def _tell_progress(service: Service) -> None:
-    if service.state is LogState.RECOVERING:
-        notify(f"STATUS=recovering, {service.fraction:.0%} read", EXTEND_TIMEOUT)
 
 
 def _tell_report(report: RecoveryReport) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.http.bodies import Bodies
-from mrecordlog_async.http.guard import Guard
+from mrecordlog_async.http.guard import EmbeddedGuard, Guard
 from mrecordlog_async.http.options import ServiceOptions
 from mrecordlog_async.http.problems import ProblemError, retry, too_many
 from mrecordlog_async.log import MultiRecordLog
@@ -50,7 +50,7 @@ class Service:
 
     def __init__(self, options: ServiceOptions | None = None) -> None:
         self.options = options or ServiceOptions()
-        self.guard = Guard(self.options.tokens, self.options.hosts)
+        self.guard: Guard | EmbeddedGuard = Guard(self.options.tokens, self.options.hosts)
         self.bodies = Bodies(self.options)
         self.fraction = 0.0
         self.alone = False  # nobody else's signals or middlewares see its answers

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import http.client
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async.cli.settings import SETTINGS, add_settings, gather
+from tests.http.serving import Process
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 
@@ -40,6 +43,44 @@ def test_variables_and_flags_in_service_files_are_settings(file: str) -> None:
     flags = set(re.findall(r'"--([a-z-]+)"', uncommented)) | set(re.findall(r" --(port|[a-z]+-bytes) ", uncommented))
     assert {flag.replace("-", "_") for flag in flags} <= {setting.name for setting in SETTINGS}
     assert named or flags
+
+
+def test_probes_work_with_a_token_and_named_hosts_on_every_address(tmp_path: Path) -> None:
+    """The Dockerfile's health check as it stands, and Kubernetes' probes, which call a pod by its address."""
+    tokens = tmp_path / "token"
+    tokens.write_text("0123456789abcdef0123456789abcdef\n")
+    tokens.chmod(0o600)
+    check = re.search(r'"-c", "(.*urlopen.*)"\]', (DEPLOY / "Dockerfile").read_text())
+    assert check is not None
+    paths = re.findall(r"httpGet: \{path: (/\w+),", (DEPLOY / "kubernetes.yaml").read_text())
+    assert set(paths) == {"/healthz", "/readyz"}
+    exposed = ["--host", "0.0.0.0", "--token-file", str(tokens), "--allow-host", "wal.example.com"]
+    with Process(tmp_path / "wal", exposed) as service:
+        command = check[1].replace(":8080", f":{service.port}")
+        assert command != check[1]
+        assert subprocess.run([sys.executable, "-c", command], timeout=60, check=False).returncode == 0
+        for path in paths:
+            status = 503
+            while status == 503:  # it recovers
+                status = ask(service.port, path, "10.0.0.7:8080")
+            assert status == 200
+        assert ask(service.port, "/metrics", "10.0.0.7:8080") == 421
+        assert ask(service.port, "/metrics", "wal.example.com") == 401
+
+
+def test_what_scrapes_metrics_brings_a_token() -> None:
+    """Annotations cannot give one, so none pretends to."""
+    text = (DEPLOY / "kubernetes.yaml").read_text()
+    assert re.findall(r"^\s*prometheus\.io", text, re.MULTILINE) == []
+    assert "credentials_file" in text
+
+
+def ask(port: int, path: str, host: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path, headers={"Host": host})
+    status = connection.getresponse().status
+    connection.close()
+    return status
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")

@@ -379,6 +379,40 @@ def test_host_names_lose_their_port() -> None:
     assert [host_name(host) for host in ("A:80", "[::1]:80", "[::1]", "a", "")] == ["a", "[::1]", "[::1]", "a", ""]
 
 
+async def test_probes_by_address_reach_health_under_any_hosts(directory: Path) -> None:
+    """Orchestrators ask the address of a container; no page elsewhere can do that under a name of its own."""
+    async with serving(directory, ServiceOptions(hosts=frozenset({"wal.example.com"}))) as served:
+        for host in ("127.0.0.1:8080", "10.1.2.3:8080", "[fd00::7]:8080", "localhost", "wal.example.com"):
+            for path in ("/healthz", "/readyz"):
+                assert (await served.call("GET", path, headers={"Host": host})).status == 200
+        for host in ("evil.example", "10.1.2.3.evil.example", "1.2.3"):
+            assert (await served.call("GET", "/healthz", headers={"Host": host})).status == 421
+        assert (await served.call("GET", "/v1/queues", headers={"Host": "10.1.2.3"})).status == 421
+        assert (await served.call("GET", "/healthz", headers={"Host": "10.1.2.3"})).status == 200  # not remembered
+        assert (await served.call("GET", "/v1/queues", headers={"Host": "10.1.2.3"})).status == 421
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"DELETE /v1/queues/a#/v1/queues/q",
+        b"DELETE /v1/queues/q#",
+        b"DELETE /v1/queues/q#?id=1",
+        b"PUT /v1/queues/q#b",
+        b"POST /v1/queues/a/records#/v1/queues/q/records",
+        b"POST /%76%31/queues/q/records",
+        b"POST /v1/%71ueues/q/records",
+        b"POST /v1/queues/q/%72ecords",
+        b"POST /v1/queues/q/trunc%61te",
+    ],
+)
+async def test_a_path_that_can_be_read_in_two_ways_is_refused(served: Served, line: bytes) -> None:
+    """What the router matched, what a proxy looked at, and the queue that is meant are the same."""
+    assert await ask(served, line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx") == 400
+    assert served.log.list_queues() == ["q"]
+    assert served.log.next_position("q") == 0
+
+
 # Answers.
 
 
@@ -418,7 +452,10 @@ async def test_while_the_log_recovers_everything_else_answers(directory: Path) -
         served.service.fraction = 0.25
         assert (await served.call("GET", "/healthz")).status == 200
         ready = await served.call("GET", "/readyz")
-        assert (ready.status, ready.json()) == (503, {"state": "recovering", "fraction": 0.25})
+        assert (ready.status, ready.json()) == (
+            503,
+            {"state": "recovering", "fraction": 0.25, "cause": "the log is being recovered"},
+        )
         append = await served.call("POST", "/v1/queues/q/records", b"a")
         assert (append.status, append.json()["fraction"], append.headers["Retry-After"]) == (503, 0.25, "1")
         assert (await served.call("GET", "/v1/stats")).json()["state"] == "recovering"
@@ -429,7 +466,7 @@ async def test_a_mistake_of_ours_is_500_without_details(directory: Path, caplog:
     """The traceback is in the service's log, not in the answer."""
     async with serving(directory) as served:
         log = served.log
-        served.service.attach(object())  # type: ignore[arg-type]  # the mistake
+        served.service._log = object()  # type: ignore[assignment]  # the mistake
         answer = await served.call("GET", "/v1/queues")
         served.service.attach(log)
     assert (answer.status, answer.json()["code"]) == (500, "internal")

@@ -10,14 +10,18 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import pytest
 
-from mrecordlog_async import MultiRecordLog
+from mrecordlog_async import LogState, MultiRecordLog
+from mrecordlog_async.http.guard import is_loopback
 from mrecordlog_async.http.options import ServiceOptions
-from mrecordlog_async.http.server import ExposedError, ServeSettings, check_exposure, is_loopback, serve
+from mrecordlog_async.http.server import ExposedError, ServeSettings, check_exposure, serve
+from mrecordlog_async.http.service import Service
+from mrecordlog_async.http.systemd import Status
 from mrecordlog_async.storage.filesystem import OsFileSystem
 
 
@@ -97,8 +101,80 @@ async def test_a_log_that_failed_is_exit_code_1(directory: Path) -> None:
         disk.sync_fails = True
         assert await service.status("/v1/queues/q/records", "POST", b"a") == 503
         assert await service.status("/v1/queues/q/records") == 200
-        assert await service.status("/readyz") == 503
+        async with service.session.get(service.address + "/readyz") as response:
+            told = await response.json()
+        assert (response.status, told["state"]) == (503, "failed")
+        assert told["cause"].startswith("a write or sync failed (EIO)")
         assert await service.stop() == 1
+
+
+async def test_a_failure_is_in_the_services_log_and_status_when_it_happens(
+    directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs it need not wait for its end; systemd shows the cause in one line."""
+    told: list[str] = []
+    monkeypatch.setattr("mrecordlog_async.http.systemd.notify", lambda *lines: told.extend(lines))
+    disk = Disk()
+    async with running(directory, filesystem=disk) as service:
+        await service.ready()
+        await service.status("/v1/queues/q", "PUT")
+        disk.sync_fails = True
+        assert await service.status("/v1/queues/q/records", "POST", b"a") == 503
+        assert [record for record in caplog.records if "the disk is gone" in record.getMessage()]
+        while not any(line.startswith("STATUS=failed") for line in told):
+            await asyncio.sleep(0.01)
+        (line,) = [line for line in told if line.startswith("STATUS=failed")]
+        assert "the disk is gone" in line
+        assert "\n" not in line
+        assert await service.stop() == 1
+
+
+def test_systemd_hears_of_a_full_disk_once_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each refused request; and that it is over when none was refused for a while."""
+    told: list[str] = []
+    monkeypatch.setattr("mrecordlog_async.http.systemd.notify", lambda *lines: told.extend(lines))
+    now = 0.0
+    service = Service()
+    service.attach(cast(MultiRecordLog, SimpleNamespace(failure=None, state=LogState.OPEN, next_positions=dict)))
+    status = Status(service, "http://x", lambda: now)
+    for second in range(200):
+        now = float(second)
+        if 10 <= second < 60 and second % 20 == 0:
+            service.problems[507] = service.problems.get(507, 0) + 7
+        status.look()
+    assert told == ["STATUS=the disk is full, appends are refused", "STATUS=serving on http://x"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_every_signal_that_ends_it_closes_the_log(directory: Path, number: int) -> None:
+    """Also a terminal that is closed."""
+    async with running(directory) as service:
+        await service.ready()
+        os.kill(os.getpid(), number)
+        assert await service.result == 0
+    assert (directory / "CLOSED").exists()
+
+
+async def test_a_hangup_that_nohup_hides_does_not_end_it(directory: Path) -> None:
+    """Who starts it with nohup wants it to outlive the terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with running(directory) as service:
+            await service.ready()
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert await service.status("/readyz") == 200
+            assert await service.stop() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_no_time_for_requests_is_still_time_to_close(directory: Path) -> None:
+    """drain_seconds=0 drops requests, not the note that the log was closed."""
+    async with running(directory, ServiceOptions(drain_seconds=0.0)) as service:
+        await service.ready()
+        assert await service.status("/v1/queues/q", "PUT") == 201
+        assert await service.stop() == 0
+    assert (directory / "CLOSED").exists()
 
 
 async def test_a_request_under_way_is_finished(directory: Path) -> None:
@@ -141,8 +217,11 @@ async def test_a_second_signal_does_not_wait_for_requests(directory: Path) -> No
         assert [record.payload for record in log.range("q")] == [b"a"]
 
 
-async def test_a_disk_that_does_not_answer_does_not_hold_up_the_end(directory: Path) -> None:
+async def test_a_disk_that_does_not_answer_does_not_hold_up_the_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The deadline of the end holds for the disk too; the exit code says that it was not a clean one."""
+    monkeypatch.setattr("mrecordlog_async.http.server.CLOSE_SECONDS_MIN", 0.2)
     disk = Disk()
     async with running(directory, ServiceOptions(drain_seconds=0.2), filesystem=disk) as service:
         await service.ready()
@@ -186,7 +265,15 @@ async def test_a_directory_that_cannot_be_opened_ends_it(directory: Path) -> Non
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("a.b", False)],
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("::ffff:127.0.0.1", True),
+        ("0.0.0.0", False),
+        ("a.b", False),
+    ],
 )
 def test_what_other_machines_can_reach_needs_a_token(host: str, expected: bool) -> None:
     """A name that is not loopback's for sure counts as reachable."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from aiohttp import web
 
 from mrecordlog_async.http import exposition
@@ -21,7 +23,24 @@ async def health(service: Service, request: web.Request) -> web.StreamResponse:
 async def ready(service: Service, request: web.Request) -> web.StreamResponse:
     """Answer 200 only while records are taken."""
     state = service.state
-    return json_answer(ReadyAnswer(state, round(service.fraction, 4)), 200 if state is LogState.OPEN else 503)
+    answer = ReadyAnswer(state, round(service.fraction, 4), _cause(service, state))
+    return json_answer(answer, 200 if state is LogState.OPEN else 503)
+
+
+def _cause(service: Service, state: LogState) -> str | None:
+    """Say why the service is not ready, without what only its own log may say (paths, texts of the system)."""
+    match state:
+        case LogState.OPEN:
+            return None
+        case LogState.RECOVERING:
+            return "the log is being recovered"
+        case LogState.FAILED:
+            failure = service.log.failure
+            error = failure if isinstance(failure, OSError) else getattr(failure, "__cause__", None)
+            number = error.errno if isinstance(error, OSError) else None
+            code = errno.errorcode.get(number or 0, "see the service's log")
+            return f"a write or sync failed ({code}); nothing is stored until the log is opened again, reads go on"
+    return "the service is on its way down"
 
 
 async def stats(service: Service, request: web.Request) -> web.StreamResponse:
