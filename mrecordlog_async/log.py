@@ -385,7 +385,7 @@ class MultiRecordLog(ReadsQueues):
         if size > admission.room or len(payload) > self._record_bytes_max or type(queue) is not str:
             return await self._append(queue, None, [payload])
         if asyncio.get_running_loop() is not self._loop:
-            raise LogClosedError("the log belongs to another event loop")
+            raise LogClosedError(_ELSEWHERE)
         group = admission.group or admission.open_group()
         admission.room -= size
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -413,7 +413,7 @@ class MultiRecordLog(ReadsQueues):
 
     def _new_future(self) -> asyncio.Future[object]:
         if asyncio.get_running_loop() is not self._loop:
-            raise LogClosedError("the log belongs to another event loop")
+            raise LogClosedError(_ELSEWHERE)
         return self._loop.create_future()
 
     # Checks and small helpers.
@@ -466,6 +466,10 @@ class OpeningLog:
 
 
 _FORKED = "the log belongs to the process that opened it, not to its forked child"
+_ELSEWHERE = (
+    "the log belongs to another event loop; from a thread, such as that of a `def` endpoint, call it with "
+    "asyncio.run_coroutine_threadsafe or anyio.from_thread.run"
+)
 
 _open_logs: weakref.WeakSet[MultiRecordLog] = weakref.WeakSet()
 

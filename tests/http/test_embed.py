@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import errno
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession, UnixConnector, web
+from fastapi import FastAPI, WebSocket
 
 from mrecordlog_async import LogLockedError, LogState, MultiRecordLog
 from mrecordlog_async.http import LOG, ServiceOptions, setup
+from mrecordlog_async.http.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
+from mrecordlog_async.storage.filesystem import OsFileSystem
 
 
 @asynccontextmanager
@@ -108,11 +113,7 @@ async def test_a_second_application_on_the_directory_does_not_start(directory: P
 
 
 async def test_fastapi_lifespans_are_composed(directory: Path) -> None:
-    """The application's own lifespan runs inside the log's, and what it yields is the application's state."""
-    from fastapi import FastAPI
-
-    from mrecordlog_async.http.fastapi import lifespan, log_of
-
+    """The application's own lifespan runs inside the log's, and what it yields stays in the application's state."""
     seen: list[Any] = []
 
     @asynccontextmanager
@@ -123,8 +124,8 @@ async def test_fastapi_lifespans_are_composed(directory: Path) -> None:
 
     app = FastAPI()
     async with lifespan(directory, own)(app) as state:
-        assert state == {"answer": 42}
         log = log_of(app)
+        assert state == {"answer": 42, "mrecordlog": log}  # where mounted applications find it
         assert log.list_queues() == ["q"]
     assert seen == [LogState.OPEN]
     assert log.state is LogState.CLOSED
@@ -132,17 +133,12 @@ async def test_fastapi_lifespans_are_composed(directory: Path) -> None:
 
 async def test_fastapi_without_lifespan_says_what_is_missing() -> None:
     """Forgetting the lifespan is found by its message."""
-    from fastapi import FastAPI
-
-    from mrecordlog_async.http.fastapi import log_of
-
     with pytest.raises(RuntimeError, match="lifespan"):
         log_of(FastAPI())
 
 
 async def test_a_fastapi_tail_ends_with_its_client_queue_or_log(log: MultiRecordLog) -> None:
     """A stream never outlives what it is about."""
-    from mrecordlog_async.http.fastapi import tail_until_disconnect
 
     class Client:
         gone = False
@@ -163,3 +159,201 @@ async def test_a_fastapi_tail_ends_with_its_client_queue_or_log(log: MultiRecord
     await asyncio.sleep(0)
     await log.delete_queue("q")
     assert await reading == [b"a", b"b"]
+
+
+# Who is let in below the prefix.
+
+
+async def asked(url: str, method: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    async with ClientSession() as session, session.request(method, url, headers=headers) as response:
+        body = await response.json() if response.content_type.endswith("json") and response.status != 204 else {}
+        return response.status, body.get("code", "")
+
+
+async def test_the_api_on_loopback_answers_to_names_of_this_machine_only(directory: Path) -> None:
+    """A page elsewhere that makes its name point to 127.0.0.1 neither appends nor deletes; named hosts pass."""
+    app = web.Application()
+    setup(app, directory, prefix="/wal", options=ServiceOptions(hosts=frozenset({"wal.example.com"})))
+    async with serving_app(app) as url:
+        await app[LOG].create_queue("q")
+        evil = {"Host": "evil.com:18121", "Origin": "http://evil.com:18121"}
+        for method, path in (("DELETE", "/q"), ("POST", "/q/records"), ("GET", "/q")):
+            assert await asked(f"{url}/wal/v1/queues{path}", method, evil) == (421, "host")
+        assert await asked(f"{url}/wal/v1/queues/q", "GET", {"Origin": "http://evil.com"}) == (403, "origin")
+        assert await asked(f"{url}/wal/v1/queues/q", "GET", {"Host": "localhost:1"}) == (200, "")
+        assert await asked(f"{url}/wal/v1/queues/q", "GET", {"Host": "wal.example.com"}) == (200, "")
+
+
+async def test_other_machines_need_a_token(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without one they reach health alone, and the application's log says once what to do."""
+    monkeypatch.setattr("mrecordlog_async.http.guard.is_loopback", lambda host: False)
+    app = web.Application()
+    setup(app, directory, prefix="/wal")
+    async with serving_app(app) as url:
+        for _ in range(2):
+            assert await asked(f"{url}/wal/v1/queues/q", "PUT") == (403, "exposed")
+        assert await asked(f"{url}/wal/readyz", "GET", {"Host": "10.0.0.7:8080"}) == (200, "")
+        assert app[LOG].list_queues() == []
+    told = [record.message for record in caplog.records if "no token" in record.message]
+    assert len(told) == 1
+    assert "exposed=True" in told[0]
+
+
+async def test_a_token_or_the_applications_word_opens_the_api_to_other_machines(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`exposed` is for applications whose middlewares check who may."""
+    monkeypatch.setattr("mrecordlog_async.http.guard.is_loopback", lambda host: False)
+    token = "0123456789abcdef"
+    app = web.Application()
+    setup(app, directory, prefix="/wal", options=ServiceOptions(tokens=frozenset({token.encode()})))
+    async with serving_app(app) as url:
+        assert await asked(f"{url}/wal/v1/queues/q", "PUT") == (401, "unauthorized")
+        assert (await asked(f"{url}/wal/v1/queues/q", "PUT", {"Authorization": f"Bearer {token}"}))[0] == 201
+    app = web.Application()
+    setup(app, directory, prefix="/wal", exposed=True)
+    async with serving_app(app) as url:
+        assert await asked(f"{url}/wal/v1/queues/q", "GET", {"Host": "anything"}) == (200, "")
+
+
+async def test_a_unix_socket_has_its_own_permissions(directory: Path, tmp_path: Path) -> None:
+    """Who may open it may use the API, whatever Host a proxy sends."""
+    app = web.Application()
+    setup(app, directory, prefix="/wal")
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "socket")).start()
+    connector = UnixConnector(str(tmp_path / "socket"))
+    async with (
+        ClientSession(connector=connector) as session,
+        session.put("http://wal.example.com/wal/v1/queues/q") as response,
+    ):
+        assert response.status == 201
+    await runner.cleanup()
+
+
+# FastAPI: the ASGI messages that a server would send.
+
+
+async def call_asgi(app: Any, path: str, state: dict[str, Any]) -> tuple[int, bytes]:
+    """Send one GET to an ASGI application; return status and body."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"host", b"x")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+        "state": dict(state),
+    }
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+async def test_the_dependency_works_in_mounted_applications_and_websockets(directory: Path) -> None:
+    """Wherever a route is, `Log` is the log of the application that opened it."""
+    app, inner = FastAPI(lifespan=lifespan(directory)), FastAPI()
+
+    @inner.get("/names")
+    async def names(log: Log) -> list[str]:
+        return log.list_queues()
+
+    @app.websocket("/live")
+    async def live(socket: WebSocket, log: Log) -> None:
+        await socket.accept()
+        await socket.send_json(log.list_queues())
+        await socket.close()
+
+    app.mount("/inner", inner)
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        await state["mrecordlog"].create_queue("q")
+        assert await call_asgi(app, "/inner/names", state) == (200, b'["q"]')
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "websocket.connect"}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(dict(message))
+
+        scope = {"type": "websocket", "path": "/live", "query_string": b"", "headers": [], "state": dict(state)}
+        await app(scope, receive, send)
+        assert sent[1]["text"] == '["q"]'
+
+
+async def test_fastapi_tells_disk_errors_of_the_log_from_those_of_the_application(directory: Path) -> None:
+    """503 as the service says it; what the application's own files do stays its own."""
+
+    class Disk(OsFileSystem):
+        refuses = False
+
+        def create(self, path: str) -> int:
+            if self.refuses:
+                raise PermissionError(errno.EACCES, "no new segment", path)
+            return super().create(path)
+
+    disk = Disk()
+    app = FastAPI(lifespan=lifespan(directory, filesystem=disk, segment_bytes=32_768))
+    add_exception_handlers(app)
+
+    @app.get("/log")
+    async def use_log(log: Log) -> None:
+        await log.append_record("q", None, bytes(40_000))
+
+    @app.get("/own")
+    async def use_file() -> None:
+        open("/nonexistent/file")  # noqa: SIM115
+
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        await state["mrecordlog"].create_queue("q")
+        assert (await call_asgi(app, "/log", state))[0] == 200
+        disk.refuses = True
+        for _ in range(4):  # a segment that is ready is used first
+            status, body = await call_asgi(app, "/log", state)
+        assert (status, b"storage_error" in body) == (503, True)
+        with pytest.raises(FileNotFoundError):
+            await call_asgi(app, "/own", state)
+
+
+async def test_a_call_from_another_thread_is_said_to_be_one(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not "closing": the log is open, and the application's mistake is in its log with the way out."""
+    app = FastAPI(lifespan=lifespan(directory))
+    add_exception_handlers(app)
+
+    @app.get("/sync")
+    def wrong(log: Log) -> int | None:
+        return asyncio.run(append(log))
+
+    async def append(log: MultiRecordLog) -> int | None:
+        return await log.append_record("q", None, b"a")
+
+    @app.get("/right")
+    def right(log: Log) -> int | None:
+        position: int | None = anyio.from_thread.run(log.append_record, "q", None, b"a")
+        return position
+
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        await state["mrecordlog"].create_queue("q")
+        status, body = await call_asgi(app, "/sync", state)
+        assert (status, b"wrong thread" in body, b"closing" in body) == (500, True, False)
+        assert "anyio.from_thread.run" in caplog.text
+        assert await call_asgi(app, "/right", state) == (200, b"0")
