@@ -95,6 +95,8 @@ async def test_a_repeat_after_a_restart_with_nothing_retained_is_not_called_stor
         async with RecordLogClient(process.address) as client:
             with pytest.raises(PositionInPastError):
                 await client.append_new("q", 0, [b"mine"])
+            with pytest.raises(PositionInPastError):
+                await client.append_record("q", 0, b"mine")
 
 
 async def test_two_producers_never_share_a_record(served: Served) -> None:
