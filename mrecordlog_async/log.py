@@ -211,14 +211,17 @@ class MultiRecordLog(ReadsQueues):
         queue_id = self._queue(queue).id
         position = 0 if start is None else start
         while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
-            runs = found.runs(position, None)
-            for run in runs:
+            # A run at a time: what is truncated meanwhile is neither held here for long nor yielded.
+            head = found.head(position)
+            for run in head:
                 for record in run.each():
+                    if record[0] < found.start:  # truncated since, or deleted with its queue
+                        continue
                     yield record
                     if self._is_closing():
                         return
                 position = run.next_position
-            if not runs:
+            if not head:
                 await self._change_of(queue_id)
 
     async def wait_for(self, queue: str, position: int) -> bool:

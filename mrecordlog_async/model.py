@@ -60,6 +60,10 @@ class Run(NamedTuple):
         """Position behind the last record."""
         return self.first_position + len(self.offsets) // OFFSET_BYTES - 1
 
+    def before(self, position: int) -> int:
+        """Return how many of the records lie before *position*."""
+        return min(max(position - self.first_position, 0), self.records)
+
     def ends(self) -> list[int]:
         """Return the n+1 offsets as integers."""
         return memoryview(self.offsets).cast("i").tolist()

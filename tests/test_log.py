@@ -487,6 +487,39 @@ async def test_tail_goes_on_behind_a_truncate_and_ends_on_close(directory: Path)
     assert await waiting is None
 
 
+@pytest.mark.parametrize("records", [20, 5_000])
+async def test_a_tail_yields_nothing_that_was_truncated_before(log: MultiRecordLog, records: int) -> None:
+    """Once the truncate is answered, also where the tail is in the middle of a run; then nothing is left out."""
+    await log.append_records("q", None, [b"%d" % number for number in range(records)])
+    tail = log.tail("q")
+    assert [(await anext(tail))[0] for _ in range(3)] == [0, 1, 2]
+    await log.truncate("q", records - 5)
+    assert [(await anext(tail))[0] for _ in range(4)] == list(range(records - 4, records))
+
+
+@pytest.mark.parametrize("records", [20, 5_000])
+async def test_a_tail_ends_once_the_queue_is_deleted(log: MultiRecordLog, records: int) -> None:
+    """Not a record more, though a queue of the same name takes its place."""
+    await log.append_records("q", None, [b"%d" % number for number in range(records)])
+    tail = log.tail("q")
+    assert (await anext(tail))[0] == 0
+    await log.delete_queue("q")
+    await log.create_queue("q")
+    await log.append_record("q", None, b"another")
+    assert await anext(tail, None) is None
+
+
+async def test_a_tail_goes_over_gaps_and_on_with_what_comes(log: MultiRecordLog) -> None:
+    """Every record once and in order, whatever part of the queue is sealed by then."""
+    positions = [number * 3 for number in range(2_500)]
+    await asyncio.gather(*(log.append_record("q", position, b"%d" % position) for position in positions[:2_000]))
+    tail = log.tail("q", 4)
+    seen = [(await anext(tail))[0] for _ in range(1_990)]
+    await asyncio.gather(*(log.append_record("q", position, b"%d" % position) for position in positions[2_000:]))
+    seen += [(await anext(tail))[0] for _ in range(508)]
+    assert seen == positions[2:]
+
+
 async def test_summary_and_usage(log: MultiRecordLog) -> None:
     """Sizes and positions are told per queue and for the log."""
     await log.append_records("q", None, [b"abc", b"de"])

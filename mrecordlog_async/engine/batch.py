@@ -326,7 +326,7 @@ class _Planner:
 
     def _stored_or_planned(self, view: _View, start: int, stop: int) -> list[Run]:
         """Return what stands at positions *start* … *stop* - 1, in order, as planned so far."""
-        runs = view.queue.runs(start, stop) if view.queue is not None else []
+        runs = [*view.queue.runs(start, stop)] if view.queue is not None else []
         for planned in view.planned:
             base = planned.first_position
             first, end = max(base, start), min(base + len(planned.payloads), stop)

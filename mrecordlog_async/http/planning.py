@@ -25,6 +25,7 @@ from mrecordlog_async.http.messages import (
 )
 from mrecordlog_async.http.problems import ProblemError
 from mrecordlog_async.http.wire import QueueRuns
+from mrecordlog_async.memory.gapped import totals
 from mrecordlog_async.memory.reads import ReadsQueues
 from mrecordlog_async.model import QueueSummary, Run
 
@@ -115,7 +116,7 @@ def _offer(log: ReadsQueues, asked: PlanStart) -> Offer:
     elif start > summary.next_position:
         status, start = QueueStatus.AHEAD, summary.next_position
     runs = log.runs(asked.queue, start, asked.stop)
-    return Offer(asked, status, summary, start, runs, sum(run.records for run in runs), _bytes(runs), ended)
+    return Offer(asked, status, summary, start, runs, *totals(runs), ended)
 
 
 def _plan_queue(offer: Offer, records_max: int, bytes_max: int, request: PlanRequest) -> QueuePlan:
@@ -132,8 +133,7 @@ def _plan_queue(offer: Offer, records_max: int, bytes_max: int, request: PlanReq
         summary.next_position,
         offer.start,
         _stop(offer, summary, runs, whole),
-        sum(run.records for run in runs),
-        _bytes(runs),
+        *totals(runs),
         _pieces(offer.start, _stop(offer, summary, runs, whole), runs, request),
         _tail(runs) if request.tails else None,
         offer.ended,
@@ -205,7 +205,3 @@ def check_start(summary: QueueSummary, start: int) -> None:
         detail = f"queue {summary.queue!r}: records before {summary.first_position} are truncated"
         first = summary.first_position
         raise ProblemError(410, "truncated", detail, queue=summary.queue, first_position=first)
-
-
-def _bytes(runs: Iterable[Run]) -> int:
-    return sum(len(run.payload) for run in runs)

@@ -1,22 +1,26 @@
 """One queue: sealed runs and an open tail of small ones.
 
 Runs come as batches made them. One that is large enough is kept as it is; small ones gather in the tail and are joined
-into one when the tail holds 32 to 64 KiB or 500 to 1,000 records, when a gap follows, or when the segment changes (a
-run never spans segments). So a retained record costs its payload and four bytes, and truncating drops whole runs from
-the left: its cost does not depend on the queue's length.
+into one when the tail holds 32 to 64 KiB or 500 to 1,000 records, or when the segment changes (a run never spans
+segments). So a retained record costs its payload and four bytes, four or eight more where there are gaps between its
+neighbours' positions, and truncating drops whole runs from the left: its cost does not depend on the queue's length.
 
 Positions are folded by position alone, never by what memory holds: empty is start == next.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from itertools import accumulate, chain
+from operator import itemgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from mrecordlog_async.memory.runs import NO_RUNS, Runs
+from mrecordlog_async.memory.gapped import GappedRun, HeldRun, RunsOfGapped
+from mrecordlog_async.memory.runs import NO_RUNS, NO_SEALED_RUNS, Runs, SealedRuns
 from mrecordlog_async.model import OFFSET_BYTES, Record, Run, pack_offsets
 
 SEAL_BYTES = 65_536
@@ -76,10 +80,14 @@ class SegmentPins:
 
     def __init__(self) -> None:
         self._queues: dict[int, int] = {}
+        self._oldest: list[int] = []  # a heap of every segment above, and of some that were dropped
 
     def add(self, segment: int) -> None:
         """Note that one more queue holds records in *segment*."""
-        self._queues[segment] = self._queues.get(segment, 0) + 1
+        queues = self._queues.get(segment, 0)
+        self._queues[segment] = queues + 1
+        if not queues:
+            heappush(self._oldest, segment)
 
     def drop(self, segment: int) -> None:
         """Note that a queue needs *segment* no more."""
@@ -90,14 +98,21 @@ class SegmentPins:
             del self._queues[segment]
 
     def oldest(self) -> int | None:
-        """Return the oldest segment that is needed, None where nothing is retained."""
-        return min(self._queues, default=None)
+        """Return the oldest segment that is needed, None where nothing is retained.
+
+        Each batch asks several times, so it must not depend on how many segments there are.
+        """
+        oldest = self._oldest
+        while oldest and oldest[0] not in self._queues:
+            heappop(oldest)
+        return oldest[0] if oldest else None
 
 
 class Queue:
     """State of one queue. Owned by `Queues`; readers get runs, which never change."""
 
     __slots__ = (
+        "_dead_records",
         "_last_checksum",
         "_last_checksum_of",
         "_last_first",
@@ -128,13 +143,14 @@ class Queue:
         self.held_bytes = 0
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
         self._pins = pins
-        self._sealed = NO_RUNS
+        self._sealed = NO_SEALED_RUNS
         self._tail = NO_RUNS
         self._tail_bytes = 0
         self._tail_records = 0
         self._last_first = -1  # where the last appended run begins that ends at `next`; -1 where that is not known
         self._last_checksum_of = -1  # the first position of the run that `_last_checksum` is of
         self._last_checksum = 0
+        self._dead_records = 0  # of the oldest run: those before `start`
         self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position behind its last record)
         self._newest_segment: int | None = None  # with records up to `next`
 
@@ -150,10 +166,8 @@ class Queue:
             raise FoldError(f"queue {self.name!r}: position {first} comes after {self.next - 1}")
         if segment != self._newest_segment:
             self._enter(segment)
-        if first != self.next:
-            self._seal()
-            if self.start == 0 == self.next:
-                self.start = self.began = first
+        if first != self.next and self.start == 0 == self.next:
+            self.start = self.began = first
         self._last_first = first
         self.next = first + records
         self.records += records
@@ -180,14 +194,14 @@ class Queue:
         before = self.records
         if self.start <= self._last_first <= position:
             self._digest_last_append()
-        old_start, self.start = self.start, position + 1
+        self.start = position + 1
         if self.start >= self.next:
             if self.start > self.next:
                 self._last_first = -1
             self.next = self.start
             self._clear()
         else:
-            self._drop_dead_runs(old_start)
+            self._drop_dead_runs()
         self._drop_dead_segments()
         return before - self.records
 
@@ -197,17 +211,27 @@ class Queue:
         self.start = self.next
         self._drop_dead_segments()
 
-    def runs(self, start: int | None, stop: int | None) -> list[Run]:
-        """Return the retained runs with positions *start* … *stop* - 1, cut to them. The list is the caller's."""
+    def runs(self, start: int | None, stop: int | None) -> Sequence[Run]:
+        """Return the retained runs with positions *start* … *stop* - 1, cut to them."""
+        held = self.held(start, stop)
+        return RunsOfGapped(held) if GappedRun in map(type, held) else held  # type: ignore[return-value]  # all are Runs
+
+    def held(self, start: int | None, stop: int | None) -> list[HeldRun]:
+        """Return the same as `runs`, as it is kept: records with gaps between them in one piece."""
         first = self.start if start is None else max(start, self.start)
         last = self.next if stop is None else min(stop, self.next)
         if first >= last:
             return []
-        found = self._sealed.between(first, last) + self._tail.between(first, last)
-        if found:
-            found[0] = found[0].cut(first, last)
-            found[-1] = found[-1].cut(first, last)
-        return found
+        found = self._sealed.between(first, last)
+        found += self._tail.between(first, last)
+        return _cut_ends(found, first, last)
+
+    def head(self, start: int) -> list[HeldRun]:
+        """Return the oldest part of what `held` returns: a run, or the few of the tail."""
+        first = max(start, self.start)
+        run = self._sealed.first_from(first)
+        found: list[HeldRun] = [*self._tail.between(first, self.next)] if run is None else [run]
+        return _cut_ends(found, first, self.next)
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
@@ -227,16 +251,17 @@ class Queue:
         if first < 0:
             return None
         if self.start <= first:
-            return LastAppend.of(self.runs(first, self.next))
+            return LastAppend.of(list(self.runs(first, self.next)))
         if self._last_checksum_of != first:
             return None
         return LastAppend(first, self.next - first, self._last_checksum)
 
     def live_bytes(self) -> int:
         """Return the payload bytes of the positions from start on."""
-        runs = self._sealed or self._tail
-        dead = self.start - runs.first_position() if runs else 0
-        return self.held_bytes - (runs.oldest().ends()[dead] if dead > 0 else 0)
+        if not self._dead_records:
+            return self.held_bytes
+        oldest = (self._sealed or self._tail).oldest()
+        return self.held_bytes - memoryview(oldest.offsets).cast("i")[self._dead_records]
 
     def segments(self) -> list[int]:
         """Return the segments that hold records of this queue, oldest first."""
@@ -259,12 +284,11 @@ class Queue:
             older._sealed.extend(self._sealed)
             self._sealed = older._sealed
         self.began = max(self.began, older.began)
-        self.records += older.records
+        self.records, self._dead_records = self._sealed.records() + self._tail_records, 0
         self.held_bytes += older.held_bytes
         self.memory_bytes += older.memory_bytes - QUEUE_OVERHEAD_BYTES
         self._adopt_last_append(older)
-        self._drop_dead_runs(older.start)
-        self._recount()
+        self._drop_dead_runs()
         self._forget_dead_segments()
 
     def _adopt_last_append(self, older: Queue) -> None:
@@ -290,7 +314,7 @@ class Queue:
     def _digest_last_append(self) -> None:
         """Work out the last append's checksum while all of it is retained."""
         self._last_checksum_of = self._last_first
-        self._last_checksum = LastAppend.of(self.runs(self._last_first, self.next)).checksum
+        self._last_checksum = LastAppend.of(list(self.runs(self._last_first, self.next))).checksum
 
     def _enter(self, segment: int) -> None:
         """Go on in *segment*: a run never spans segments."""
@@ -300,16 +324,19 @@ class Queue:
         self._newest_segment = segment
         self._pins.add(segment)
 
-    def _add_sealed(self, run: Run) -> None:
-        if self._sealed is NO_RUNS:
-            self._sealed = Runs()
-        self._sealed.append(*run)
+    def _add_sealed(self, run: HeldRun) -> None:
+        if self._sealed is NO_SEALED_RUNS:
+            self._sealed = SealedRuns()
+        self._sealed.append(run)
 
     def _seal(self) -> None:
         tail = self._tail
         if tail:
+            run = tail.joined()
             self.memory_bytes -= (len(tail) - 1) * (RUN_OVERHEAD_BYTES + OFFSET_BYTES)
-            self._add_sealed(tail.joined())
+            if isinstance(run, GappedRun):
+                self.memory_bytes += len(run.positions)
+            self._add_sealed(run)
             self._reset_tail()
 
     def _tail_is_full(self) -> bool:
@@ -317,38 +344,33 @@ class Queue:
         return self._tail_records >= SEAL_RECORDS - spread or self._tail_bytes >= SEAL_BYTES - SPREAD_BYTES * spread
 
     def _clear(self) -> None:
-        self._sealed = NO_RUNS
+        self._sealed = NO_SEALED_RUNS
         self._reset_tail()
-        self.records = self.held_bytes = 0
+        self.records = self.held_bytes = self._dead_records = 0
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
 
     def _reset_tail(self) -> None:
         self._tail = NO_RUNS
         self._tail_bytes = self._tail_records = 0
 
-    def _drop_dead_runs(self, old_start: int) -> None:
-        """Forget the runs that lie wholly below start, and count the records below it that were live before."""
+    def _drop_dead_runs(self) -> None:
+        """Forget the runs that lie wholly below start, and count what lies below it in the oldest one that stays."""
         start, sealed, tail = self.start, self._sealed, self._tail
         while sealed and sealed.oldest().next_position <= start:
-            self._forget(sealed.drop_oldest(), old_start)
+            self._forget(sealed.drop_oldest())
         while not sealed and tail and tail.oldest().next_position <= start:
             run = tail.drop_oldest()
-            self._forget(run, old_start)
+            self._forget(run)
             self._tail_bytes -= len(run.payload)
             self._tail_records -= run.records
         runs = sealed or tail
-        if runs:
-            self.records -= max(start - max(runs.first_position(), old_start), 0)
+        dead = runs.oldest().before(start) if runs else 0
+        self.records -= dead - self._dead_records
+        self._dead_records = dead
 
-    def _recount(self) -> None:
-        """Count the live records anew: both halves of an adopted queue had counted theirs."""
-        self.records = self._sealed.records() + self._tail_records
-        runs = self._sealed or self._tail
-        if runs:
-            self.records -= max(self.start - runs.first_position(), 0)
-
-    def _forget(self, run: Run, old_start: int) -> None:
-        self.records -= run.next_position - max(run.first_position, old_start)
+    def _forget(self, run: HeldRun) -> None:
+        self.records -= run.records - self._dead_records
+        self._dead_records = 0
         self.held_bytes -= len(run.payload)
         self.memory_bytes -= _memory_bytes(run)
 
@@ -358,10 +380,11 @@ class Queue:
 
     def _forget_dead_segments(self) -> list[int]:
         """Let go of the segments with nothing from start on, and return them."""
-        dead = []
-        while self._older_segments and self._older_segments[0][1] <= self.start:
-            dead.append(self._older_segments[0][0])
-            self._older_segments = self._older_segments[1:]
+        older = self._older_segments
+        count = bisect_right(older, self.start, key=itemgetter(1))
+        dead = [segment for segment, _ in older[:count]]
+        if dead:
+            self._older_segments = older[count:]
         if self.start >= self.next and self._newest_segment is not None:
             dead.append(self._newest_segment)
             self._newest_segment = None
@@ -382,5 +405,16 @@ def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[b
     )
 
 
-def _memory_bytes(run: Run) -> int:
-    return RUN_OVERHEAD_BYTES + len(run.offsets) + len(run.payload)
+def _cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:
+    """Cut the first and the last run to *start* … *stop* - 1; one with gaps may have nothing left."""
+    for at in {0, len(found) - 1} if found else ():
+        cut = found[at].cut(start, stop)
+        if cut is None:
+            return [run for each in found if (run := each.cut(start, stop)) is not None]
+        found[at] = cut
+    return found
+
+
+def _memory_bytes(run: HeldRun) -> int:
+    positions = len(run.positions) if isinstance(run, GappedRun) else 0
+    return RUN_OVERHEAD_BYTES + len(run.offsets) + len(run.payload) + positions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError
@@ -21,14 +21,17 @@ class ReadsQueues:
 
         What is yielded is fixed at the call: later appends do not show, and a truncate takes nothing away.
         """
-        return chain.from_iterable(map(Run.each, self.runs(queue, start, stop)))
+        return chain.from_iterable(run.each() for run in self._queue(queue).held(start, stop))
 
     def iter_from(self, queue: str, position: int) -> Iterator[Record]:
         """Yield the records of *queue* from *position* on, as `range` does."""
         return self.range(queue, position)
 
-    def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> list[Run]:
-        """Return the same as `range`, as whole runs: no record is touched but at the two ends. Fixed at the call."""
+    def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> Sequence[Run]:
+        """Return the same as `range`, as whole runs: no record is touched but at the two ends. Fixed at the call.
+
+        Where there are gaps between positions, the runs are made as they are iterated.
+        """
         return self._queue(queue).runs(start, stop)
 
     def queue_exists(self, queue: str) -> bool:

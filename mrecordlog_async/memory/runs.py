@@ -1,4 +1,4 @@
-"""Runs in the order of their positions, kept by column.
+"""Runs in the order of their positions, kept by column: those of a queue's tail, and the sealed ones.
 
 A gigabyte is tens of thousands of runs. Kept as objects, however small, each is one more thing that Python's cycle
 collector walks over: a young collection that met 20,000 of them stopped the event loop for 19 to 28 ms. As an array of
@@ -15,6 +15,7 @@ from itertools import accumulate, chain
 from operator import sub
 from typing import TYPE_CHECKING
 
+from mrecordlog_async.memory.gapped import GappedRun, HeldRun
 from mrecordlog_async.model import OFFSET_BYTES, Run, pack_offsets
 
 if TYPE_CHECKING:
@@ -44,12 +45,6 @@ class Runs:
         self._offsets.append(offsets)
         self._payloads.append(payload)
 
-    def extend(self, runs: Runs) -> None:
-        """Add all of *runs* behind the last one."""
-        self._first_positions += runs._first_positions[runs._gone :]
-        self._offsets += runs._offsets[runs._gone :]
-        self._payloads += runs._payloads[runs._gone :]
-
     def oldest(self) -> Run:
         """Return the run at the front."""
         return self._run(self._gone)
@@ -72,8 +67,8 @@ class Runs:
             self._move_up()
         return run
 
-    def joined(self) -> Run:
-        """Return one run that holds the records of all, which follow one another without a gap."""
+    def joined(self) -> HeldRun:
+        """Return the records of all as one."""
         offsets, payloads = self._offsets[self._gone :], self._payloads[self._gone :]
         if len(payloads) == 1:
             return self.oldest()
@@ -81,7 +76,19 @@ class Runs:
         if max(map(len, offsets)) > 2 * OFFSET_BYTES:  # not all of them are single records
             each = [memoryview(ends).cast("i").tolist() for ends in offsets]
             lengths = chain.from_iterable(map(sub, ends[1:], ends) for ends in each)
-        return Run(self.first_position(), pack_offsets(accumulate(lengths, initial=0)), b"".join(payloads))
+        packed, payload = pack_offsets(accumulate(lengths, initial=0)), b"".join(payloads)
+        first, records = self.first_position(), len(packed) // OFFSET_BYTES - 1
+        if self._next_position(len(self._payloads) - 1) - first == records:
+            return Run(first, packed, payload)
+        return GappedRun.of(self._positions(offsets, records), packed, payload)
+
+    def _positions(self, offsets: list[bytes], records: int) -> list[int]:
+        """Return the position of each record; *offsets* and *records* are those of all runs."""
+        firsts = self._first_positions[self._gone :].tolist()
+        if len(firsts) == records:
+            return firsts
+        counts = (len(ends) // OFFSET_BYTES - 1 for ends in offsets)
+        return list(chain.from_iterable(range(first, first + n) for first, n in zip(firsts, counts, strict=True)))
 
     def between(self, start: int, stop: int) -> list[Run]:
         """Return the runs with any of the positions *start* … *stop* - 1, whole."""
@@ -90,10 +97,6 @@ class Runs:
         if first < len(positions) and self._next_position(first) <= start:
             first += 1
         return self._cut(first, bisect_left(positions, stop, first))
-
-    def records(self) -> int:
-        """Return how many records there are."""
-        return sum(map(len, self._offsets[self._gone :])) // OFFSET_BYTES - len(self)
 
     def _cut(self, first: int, behind: int) -> list[Run]:
         columns: Iterable[tuple[int, bytes, bytes]] = zip(
@@ -112,5 +115,90 @@ class Runs:
         self._gone = 0
 
 
+class SealedRuns:
+    """Runs of many records, with gaps between the records or without. Grows and is dropped from as `Runs`."""
+
+    __slots__ = ("_first_positions", "_gone", "_offsets", "_payloads", "_positions")
+
+    def __init__(self) -> None:
+        self._first_positions = array("q")
+        self._offsets: list[bytes] = []
+        self._payloads: list[bytes] = []
+        self._positions: list[bytes] = []  # of each record, empty where they are consecutive
+        self._gone = 0
+
+    def __len__(self) -> int:
+        return len(self._payloads) - self._gone
+
+    def append(self, run: HeldRun) -> None:
+        """Add a run behind the last one."""
+        self._first_positions.append(run[0])
+        self._offsets.append(run[1])
+        self._payloads.append(run[2])
+        self._positions.append(b"" if isinstance(run, Run) else run[3])
+
+    def extend(self, runs: SealedRuns) -> None:
+        """Add all of *runs* behind the last one."""
+        self._first_positions += runs._first_positions[runs._gone :]
+        self._offsets += runs._offsets[runs._gone :]
+        self._payloads += runs._payloads[runs._gone :]
+        self._positions += runs._positions[runs._gone :]
+
+    def oldest(self) -> HeldRun:
+        """Return the run at the front."""
+        return self._run(self._gone)
+
+    def newest(self) -> HeldRun:
+        """Return the run at the back."""
+        return self._run(len(self._payloads) - 1)
+
+    def drop_oldest(self) -> HeldRun:
+        """Forget the run at the front, and return it."""
+        at = self._gone
+        run = self._run(at)
+        self._offsets[at] = self._payloads[at] = self._positions[at] = b""
+        self._gone = at + 1
+        if MOVED_UP_FROM < self._gone > len(self._payloads) // 2:
+            for column in (self._first_positions, self._offsets, self._payloads, self._positions):
+                del column[: self._gone]
+            self._gone = 0
+        return run
+
+    def between(self, start: int, stop: int) -> list[HeldRun]:
+        """Return the runs that reach into *start* … *stop* - 1, whole. One with gaps may hold no position of these."""
+        first = self._at_or_behind(start)
+        behind = bisect_left(self._first_positions, stop, first)
+        firsts, offsets = self._first_positions[first:behind], self._offsets[first:behind]
+        payloads, positions = self._payloads[first:behind], self._positions[first:behind]
+        if not any(positions):
+            return list(map(Run._make, zip(firsts, offsets, payloads, strict=True)))
+        return list(map(_held, firsts, offsets, payloads, positions))
+
+    def first_from(self, position: int) -> HeldRun | None:
+        """Return the first run that reaches to *position* or behind it, whole."""
+        at = self._at_or_behind(position)
+        return self._run(at) if at < len(self._payloads) else None
+
+    def records(self) -> int:
+        """Return how many records there are."""
+        return sum(map(len, self._offsets[self._gone :])) // OFFSET_BYTES - len(self)
+
+    def _at_or_behind(self, position: int) -> int:
+        at = max(bisect_right(self._first_positions, position, self._gone) - 1, self._gone)
+        if at < len(self._payloads) and self._run(at).next_position <= position:
+            at += 1
+        return at
+
+    def _run(self, at: int) -> HeldRun:
+        return _held(self._first_positions[at], self._offsets[at], self._payloads[at], self._positions[at])
+
+
+def _held(first_position: int, offsets: bytes, payload: bytes, positions: bytes) -> HeldRun:
+    if positions:
+        return GappedRun(first_position, offsets, payload, positions)
+    return Run(first_position, offsets, payload)
+
+
+NO_SEALED_RUNS = SealedRuns()
 NO_RUNS = Runs()
-"""Stands for the runs of every queue that has none, and stays empty: a sequence of its own costs 300 bytes."""
+"""Stand for the runs of every queue that has none, and stays empty: a sequence of its own costs 300 bytes."""

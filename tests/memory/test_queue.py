@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from typing import Any
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
 from mrecordlog_async.format.record import Append, Create, Delete, Table, Truncate
-from mrecordlog_async.memory.queue import KEPT_BYTES, SEAL_RECORDS, FoldError, Queue, SegmentPins
+from mrecordlog_async.memory.gapped import GappedRun, totals
+from mrecordlog_async.memory.queue import KEPT_BYTES, SEAL_BYTES, SEAL_RECORDS, FoldError, Queue, SegmentPins
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.runs import Runs
+from mrecordlog_async.memory.runs import Runs, SealedRuns
 from mrecordlog_async.model import Record, Run
 
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(0, 3), st.integers(1, 400), st.sampled_from([0, 1, 60, KEPT_BYTES])),
+        st.tuples(
+            st.just("append far"), st.sampled_from([2**20, 2**31 - 1, 2**31, 2**40]), st.integers(1, 3), st.just(1)
+        ),
+        st.tuples(st.just("append gaps"), st.integers(1, 3), st.integers(1, 600), st.just(1)),
         st.tuples(st.just("truncate"), st.integers(-300, 5)),
         st.tuples(st.just("segment")),
     ),
@@ -42,6 +51,13 @@ def test_queue_is_what_a_dictionary_says(actions: list[tuple[str, int, int, int]
                 del model[p], home[p]
             if position >= start:
                 start, next_position = position + 1, max(next_position, position + 1)
+        elif kind == "append gaps":  # single records, each behind a gap
+            gap, records, _ = arguments
+            for _ in range(records):
+                first = next_position + gap
+                queue.append(segment, Run.of(first, [b"%d" % first]))
+                start = first if start == 0 == next_position else start
+                model[first], home[first], next_position = b"%d" % first, segment, first + 1
         else:
             gap, records, size = arguments
             payloads = [
@@ -61,6 +77,17 @@ def test_queue_is_what_a_dictionary_says(actions: list[tuple[str, int, int, int]
     low, high = bounds
     inside = [(p, payload) for p, payload in everything if low <= p < high]
     assert [tuple(record) for run in queue.runs(low, high) for record in run.each()] == inside
+    assert [tuple(record) for held in queue.held(low, high) for record in held.each()] == inside
+    runs = queue.runs(low, high)
+    assert len(runs) == len(list(runs))
+    assert bool(runs) == bool(inside)
+    assert totals(runs) == (len(inside), sum(len(payload) for _, payload in inside))
+    if runs:
+        assert runs[-1] == list(runs)[-1]
+    beyond = [record for record in everything if record[0] >= low]
+    head = [tuple(record) for held in queue.head(low) for record in held.each()]
+    assert head == beyond[: len(head)]
+    assert bool(head) == bool(beyond)
     assert queue.last_record() == (Record(*everything[-1]) if everything else None)
     assert queue.segments() == sorted(set(home.values()))
     assert pins.oldest() == min(home.values(), default=None)
@@ -74,6 +101,83 @@ def test_small_runs_are_joined() -> None:
         queue.append(0, Run.of(position, [b"12345678"]))
     assert len(queue.runs(None, None)) == 3
     assert queue.memory_bytes - empty <= SEAL_RECORDS * 3 * (8 + 4) + 3 * 200
+
+
+def filled(step: int, records: int, size: int = 8) -> Queue:
+    queue = Queue(0, "q", SegmentPins())
+    for number in range(records):
+        queue.append(0, Run.of(number * step, [bytes(size)]))
+    return queue
+
+
+@pytest.mark.parametrize("step", [2, 1_000_000_000])
+def test_gaps_between_positions_cost_no_more_than_twice_as_much(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in memory nor in what there is to walk over; a clock's nanoseconds as positions included."""
+    dense, gapped = filled(1, 50_000), filled(step, 50_000)
+    assert len(gapped.held(None, None)) <= len(dense.held(None, None)) + 1
+    assert gapped.memory_bytes < 2 * dense.memory_bytes
+    made: list[GappedRun] = []
+    monkeypatch.setattr(GappedRun, "runs", made.append)
+    for start in (0, 25_000 * step):
+        gapped.runs(start, None)
+        gapped.head(start)
+    assert not made, "runs are made when somebody takes them"
+    dropped: list[None] = []
+    monkeypatch.setattr(SealedRuns, "drop_oldest", counted(SealedRuns.drop_oldest, dropped))
+    assert gapped.truncate(49_000 * step) == 49_001
+    assert len(dropped) <= 100
+
+
+def test_a_head_is_no_more_than_a_sealed_run_or_the_tail() -> None:
+    """A reader that takes a queue by its heads holds little that may be truncated meanwhile."""
+    for step in (1, 2):
+        queue, at, records = filled(step, 20_300, size=100), 0, 0
+        while head := queue.head(at):
+            assert sum(len(run.payload) for run in head) <= SEAL_BYTES + 100
+            assert sum(run.records for run in head) <= SEAL_RECORDS
+            records += sum(run.records for run in head)
+            at = head[-1].next_position
+        assert records == 20_300
+
+
+def counted(call: Callable[[Any], Any], calls: list[None]) -> Callable[[Any], Any]:
+    def wrapper(self: Any) -> Any:
+        calls.append(None)
+        return call(self)
+
+    return wrapper
+
+
+def test_memory_is_counted_to_the_byte_with_gaps_and_without() -> None:
+    """What truncates give back is what appends took: an emptied queue costs what a new one does."""
+    for step in (1, 2, 2**33):
+        queue = filled(step, 5_000)
+        while queue.records:
+            queue.truncate(queue.start + 700 * step)
+            kept = queue.held(None, None)
+            assert queue.records == sum(run.records for run in kept)
+            assert queue.live_bytes() == sum(len(run.payload) for run in kept)
+        assert queue.memory_bytes == Queue(0, "q", SegmentPins()).memory_bytes
+        assert queue.held_bytes == 0
+
+
+def test_the_oldest_segment_is_known_without_looking_at_all() -> None:
+    """Each batch asks for it; 10,000 segments made an append six times as slow."""
+    pins, needed = SegmentPins(), set[int]()
+    rng = random.Random(1)
+    for step in range(3_000):
+        if not needed or rng.random() < 0.6:
+            segment = rng.randrange(1_000) if step % 3 else max(needed, default=0) + 1
+            pins.add(segment)
+            if segment in needed:
+                pins.drop(segment)  # two queues needed it, now one
+            needed.add(segment)
+        else:
+            segment = rng.choice(sorted(needed))
+            pins.drop(segment)
+            needed.remove(segment)
+        assert pins.oldest() == min(needed, default=None)
+        assert len(pins._oldest) <= 2_000
 
 
 @pytest.mark.parametrize(("size", "turns"), [(0, SEAL_RECORDS * 2), (500, 300)])
@@ -157,3 +261,14 @@ def test_adopted_queue_counts_what_both_halves_hold() -> None:
     assert queue.live_bytes() == 14
     assert queue.segments() == [1, 2]
     assert last.pins.oldest() == 1
+    assert last.memory_bytes == queue.memory_bytes
+    one_by_one = Queues(0)
+    for segment, record in (
+        (0, Create(0, "q")),
+        (0, Append(0, Run.of(0, [b"%d" % n for n in range(10)]))),
+        (1, Append(0, Run.of(10, [b"%d" % n for n in range(10, 20)]))),
+        (2, Append(0, Run.of(20, [b"20", b"21"]))),
+        (2, Truncate(0, 14)),
+    ):
+        one_by_one.apply(segment, record)
+    assert last.memory_bytes == one_by_one.memory_bytes

@@ -7,7 +7,8 @@ import gc
 import hypothesis.strategies as st
 from hypothesis import given
 
-from mrecordlog_async.memory.runs import MOVED_UP_FROM, NO_RUNS, Runs
+from mrecordlog_async.memory.gapped import GappedRun, HeldRun
+from mrecordlog_async.memory.runs import MOVED_UP_FROM, NO_RUNS, Runs, SealedRuns
 from mrecordlog_async.model import POSITION_MAX, Run
 
 steps = st.lists(
@@ -25,6 +26,11 @@ def a_run(first_position: int, records: int) -> Run:
     return Run.of(first_position, [b"%d" % position for position in range(records)])
 
 
+def a_gapped_run(first_position: int, records: int) -> GappedRun:
+    _, offsets, payload = a_run(first_position, records)
+    return GappedRun.of([first_position + 3 * number for number in range(records)], offsets, payload)
+
+
 @given(steps=steps, start=st.integers(-1, 400), length=st.integers(1, 50))
 def test_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], start: int, length: int) -> None:
     """Whatever was added and dropped: ends, counts, and the runs with any of the positions asked for."""
@@ -40,7 +46,6 @@ def test_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], start: int
             position = model[-1].next_position
     assert len(runs) == len(model)
     assert runs.between(0, POSITION_MAX) == model
-    assert runs.records() == sum(run.records for run in model)
     stop = start + length
     assert runs.between(start, stop) == [
         run for run in model if run.first_position < stop and start < run.next_position
@@ -51,11 +56,36 @@ def test_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], start: int
     assert not NO_RUNS
 
 
+@given(steps=steps, start=st.integers(-1, 400), length=st.integers(1, 50))
+def test_sealed_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], start: int, length: int) -> None:
+    """Also where some of them have gaps inside."""
+    runs, model, position = SealedRuns(), list[HeldRun](), 0
+    for kind, gap, count in steps:
+        if kind == "drop":
+            for _ in range(min(count, len(model))):
+                assert runs.drop_oldest() == model.pop(0)
+            continue
+        for records in [count] if kind == "append" else [1] * count:
+            run = a_gapped_run(position, records + 1) if gap else a_run(position, records)
+            model.append(run)
+            runs.append(run)
+            position = run.next_position
+    assert len(runs) == len(model)
+    assert runs.between(0, POSITION_MAX) == model
+    assert runs.records() == sum(run.records for run in model)
+    stop = start + length
+    inside = [run for run in model if run.first_position < stop and start < run.next_position]
+    assert runs.between(start, stop) == inside
+    assert runs.first_from(start) == next((run for run in model if start < run.next_position), None)
+    if model:
+        assert (runs.oldest(), runs.newest()) == (model[0], model[-1])
+
+
 def test_runs_are_added_behind_runs() -> None:
     """What was dropped from either stays away."""
-    first, second = Runs(), Runs()
+    first, second = SealedRuns(), SealedRuns()
     for position in range(4):
-        (first if position < 2 else second).append(*a_run(position, 1))
+        (first if position < 2 else second).append(a_run(position, 1))
     first.drop_oldest()
     second.drop_oldest()
     first.extend(second)
