@@ -4,8 +4,9 @@ Every call that was acknowledged before the snapshot began is in it whole; a cal
 at all. Finished segments never change, so they are hard links, which cost neither time nor space (copies on another
 file system); only the last one is copied, up to its last whole batch. The service is not asked and does not wait.
 
-A hard link outlasts the writer's removing the segment, not damage to its bytes: the two names share them. --copy makes
-copies of everything instead, as does a target on another file system.
+A log never writes to a file with a second name, nor shortens it. So the log and its snapshot leave each other alone,
+whichever of them goes on; only damage on the disk itself hits both. --copy makes copies of everything instead, as does
+a target on another file system.
 
 The snapshot is a log: open it, verify it, dump it. It has the original's identity, so keep it as a backup instead of
 writing to both.
@@ -17,6 +18,7 @@ writing to both.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import json
 from collections.abc import Iterable, Iterator
@@ -26,25 +28,21 @@ from mrecordlog_async.cli.exits import FINE
 from mrecordlog_async.cli.moves import free_names, remove_directory, rename_durably
 from mrecordlog_async.cli.show import plural, size
 from mrecordlog_async.engine.gap import Gap
-from mrecordlog_async.engine.layout import Layout, read_layout
+from mrecordlog_async.engine.layout import read_layout
 from mrecordlog_async.engine.opening import _make_directory as make_directory
 from mrecordlog_async.engine.walk import SegmentWalk
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.storage.filesystem import Buffer, FileSystem, OsFileSystem, read_exact, write_all
-from mrecordlog_async.storage.segment import CLOSED_NAME, list_segments, segment_name
+from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, list_segments, segment_name
 
 ATTEMPTS_MAX = 20
-"""How often it begins again when the writer removed a segment meanwhile."""
+"""How often it lists the segments again when the writer removed one meanwhile. What it has by then it keeps."""
 COPY_BYTES = 8 << 20
 
-
-class Prefix(NamedTuple):
-    """What a snapshot holds: finished segments, and the last one up to *end*."""
-
-    finished: list[int]
-    closed: Closed
+CANNOT_LINK = frozenset((errno.EXDEV, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EMLINK))
+"""Another file system, or one that does not link, or not this file: it is copied."""
 
 
 class Copied(NamedTuple):
@@ -84,37 +82,123 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def snapshot(directory: str, target: str, *, link: bool = True, filesystem: FileSystem | None = None) -> Copied:
-    """Copy the log in *directory* to *target*, which gets its name when it is complete and durable."""
+    """Copy the log in *directory* to *target*, which gets its name when it is complete and durable.
+
+    Raises UsageError if *target* is taken, FileNotFoundError if there is no log, CorruptionError if its end is damaged.
+    """
     files = filesystem or OsFileSystem()
     target, partial = free_names(files, target)
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        make_directory(files, partial)
-        try:
-            copied = _copy(files, directory, _prefix(files, directory), partial, link)
-            break
-        except FileNotFoundError:
-            remove_directory(files, partial)
-            if attempt == ATTEMPTS_MAX:
-                raise
-        except BaseException:
-            remove_directory(files, partial)
-            raise
+    _list(files, directory)
+    make_directory(files, partial)
+    try:
+        copied = _Copier(files, directory, partial, link).copy()
+    except BaseException:
+        remove_directory(files, partial)
+        raise
     rename_durably(files, partial, target)
     return copied
 
 
-def _prefix(files: FileSystem, directory: str) -> Prefix:
-    """Find where the log ends now, by its last segment alone."""
+class _Copier:
+    """Gathers one prefix of a log in *target*.
+
+    1. Give every finished segment a second name there: the writer may then remove it, and leaves its bytes alone.
+    2. Read the last segment: it says where the log ends, and which segments are live there. Copy it.
+    3. Keep those that are live: as links, or as copies made from the links. Where no link can be made, a segment may be
+       gone before it is copied. Then begin again with the log's new end; what is copied is not copied again.
+    """
+
+    def __init__(self, files: FileSystem, directory: str, target: str, link: bool) -> None:
+        self._files = files
+        self._directory = directory
+        self._target = target
+        self._link = link
+        self._can_link = True
+        self._linked: set[int] = set()
+        self._copied: dict[int, int] = {}  # bytes by finished segment
+        self._last = -1
+        self._last_bytes = 0
+
+    def copy(self) -> Copied:
+        """Return what was done once the target holds a whole prefix."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            numbers = _list(self._files, self._directory)
+            try:
+                self._forget_last()
+                self._hold(numbers[:-1])
+                closed, live = self._copy_last(numbers[-1])
+                for number in live:
+                    self._take(number)
+                return self._finish(closed, live)
+            except (FileNotFoundError, CorruptionError):
+                if attempt == ATTEMPTS_MAX or _list(self._files, self._directory) == numbers:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _forget_last(self) -> None:
+        """Remove the copy of what was the last segment in an earlier attempt: it is not whole."""
+        if self._last >= 0:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(f"{self._target}/{segment_name(self._last)}")
+            self._last = -1
+
+    def _hold(self, numbers: list[int]) -> None:
+        """Link the finished segments, at once and before anything is read."""
+        for number in numbers:
+            if self._can_link and number not in self._linked and number not in self._copied:
+                try:
+                    self._files.link(self._source(number), self._link_name(number))
+                    self._linked.add(number)
+                except FileNotFoundError:
+                    continue  # nothing in it is live any more, as the log's end will tell
+                except OSError as error:
+                    if error.errno not in CANNOT_LINK:
+                        raise
+                    self._can_link = False
+
+    def _copy_last(self, last: int) -> tuple[Closed, range]:
+        """Copy the last segment up to its last whole batch; return that end, and the live segments before it."""
+        layout = read_layout(self._files, self._directory, [last])
+        walk = layout.walk(last)
+        last_batch = _last_batch(walk)
+        copy = f"{self._target}/{segment_name(last)}"
+        self._last = last
+        self._last_bytes = _copy_head(self._files, self._source(last), copy, walk.end)
+        return Closed(layout.log_id, last, walk.end, last_batch), range(layout.oldest, last)
+
+    def _take(self, number: int) -> None:
+        """Have a finished segment under its name."""
+        if number in self._copied or (self._link and number in self._linked):
+            return
+        source = self._link_name(number) if number in self._linked else self._source(number)
+        self._copied[number] = _copy_head(self._files, source, f"{self._target}/{segment_name(number)}", None)
+
+    def _finish(self, closed: Closed, live: range) -> Copied:
+        """Remove what is not part of the prefix, and note where it ends."""
+        kept = {*live, closed.segment}
+        for number in self._linked:
+            if not self._link or number not in kept:
+                self._files.unlink(self._link_name(number))
+        for number in self._copied.keys() - kept:
+            self._files.unlink(f"{self._target}/{segment_name(number)}")
+        _write_durably(self._files, f"{self._target}/{CLOSED_NAME}", [encode_closed(closed)])
+        linked = sum(_size(self._files, self._link_name(number)) for number in live if number not in self._copied)
+        copied = sum(self._copied[number] for number in kept & self._copied.keys())
+        return Copied(len(kept), linked, copied + self._last_bytes)
+
+    def _source(self, number: int) -> str:
+        return f"{self._directory}/{segment_name(number)}"
+
+    def _link_name(self, number: int) -> str:
+        """Return the name of a link: the segment's own, or a temporary one where a copy takes that."""
+        return f"{self._target}/{segment_name(number)}{'' if self._link else TEMPORARY_SUFFIX}"
+
+
+def _list(files: FileSystem, directory: str) -> list[int]:
     numbers = list_segments(files.names(directory))
     if not numbers:
-        raise CorruptionError(directory, None, "there is no segment in this directory")
-    layout = read_layout(files, directory, numbers)
-    last = numbers[-1]
-    walk = layout.walk(last)
-    last_batch = _last_batch(walk)
-    _check_finished(layout, last)
-    finished = list(range(layout.oldest, last))
-    return Prefix(finished, Closed(layout.log_id, last, walk.end, last_batch))
+        raise FileNotFoundError(errno.ENOENT, "there is no log in this directory", directory)
+    return numbers
 
 
 def _last_batch(walk: SegmentWalk) -> int:
@@ -130,36 +214,6 @@ def _last_batch(walk: SegmentWalk) -> int:
     return last_batch
 
 
-def _check_finished(layout: Layout, last: int) -> None:
-    for number in range(layout.oldest, last):
-        if number not in layout.numbers:
-            raise FileNotFoundError(errno.ENOENT, "the segment is missing", segment_name(number))
-
-
-def _copy(files: FileSystem, directory: str, prefix: Prefix, target: str, link: bool) -> Copied:
-    linked = copied = 0
-    for number in prefix.finished:
-        source, copy = f"{directory}/{segment_name(number)}", f"{target}/{segment_name(number)}"
-        if link and _link(files, source, copy):
-            linked += _size(files, copy)
-        else:
-            copied += _copy_head(files, source, copy, _size(files, source))
-    name = segment_name(prefix.closed.segment)
-    copied += _copy_head(files, f"{directory}/{name}", f"{target}/{name}", prefix.closed.end)
-    _write_durably(files, f"{target}/{CLOSED_NAME}", [encode_closed(prefix.closed)])
-    return Copied(len(prefix.finished) + 1, linked, copied)
-
-
-def _link(files: FileSystem, source: str, target: str) -> bool:
-    try:
-        files.link(source, target)
-    except OSError as error:
-        if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
-            return False
-        raise
-    return True
-
-
 def _size(files: FileSystem, path: str) -> int:
     handle = files.open(path, write=False)
     try:
@@ -168,11 +222,24 @@ def _size(files: FileSystem, path: str) -> int:
         files.close(handle)
 
 
-def _copy_head(files: FileSystem, source: str, target: str, length: int) -> int:
-    """Copy the first *length* bytes and sync them."""
+def _copy_head(files: FileSystem, source: str, target: str, length: int | None) -> int:
+    """Copy the first *length* bytes, None for all, and sync them; return how many.
+
+    FileNotFoundError, and no copy, where *source* is removed: its space may be given back while it is read.
+    """
     reader = files.open(source, write=False)
     try:
-        _write_durably(files, target, _pieces(files, reader, source, length))
+        length = files.size(reader) if length is None else length
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(target)  # of an earlier attempt
+        try:
+            _write_durably(files, target, _pieces(files, reader, source, length))
+        except CorruptionError:
+            if files.links(reader):
+                raise
+        if not files.links(reader):
+            files.unlink(target)
+            raise FileNotFoundError(errno.ENOENT, "the segment was removed while it was copied", source)
     finally:
         files.close(reader)
     return length

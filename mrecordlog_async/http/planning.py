@@ -110,7 +110,7 @@ def _offer(log: ReadsQueues, asked: PlanStart) -> Offer:
     if summary is None:
         return Offer(asked, status, None, 0, (), 0, 0, ended)
     start = summary.first_position if asked.start is None else asked.start
-    if status is QueueStatus.RECREATED or start < summary.first_position:
+    if status is QueueStatus.RECREATED or misses(summary, start):
         status = status if status is QueueStatus.RECREATED else QueueStatus.TRUNCATED
         start = summary.first_position
     elif start > summary.next_position:
@@ -199,9 +199,14 @@ def _fetch_one(log: ReadsQueues, asked: FetchRange) -> QueueRuns:
     return QueueRuns(asked.queue, summary.id, log.runs(asked.queue, asked.start, asked.stop))
 
 
+def misses(summary: QueueSummary, start: int) -> bool:
+    """Tell whether records from *start* on were truncated; not where the first one ever came at a later position."""
+    return max(start, summary.began) < summary.first_position
+
+
 def check_start(summary: QueueSummary, start: int) -> None:
     """Raise the problem of reading from a position whose records are truncated."""
-    if start < summary.first_position:
+    if misses(summary, start):
         detail = f"queue {summary.queue!r}: records before {summary.first_position} are truncated"
         first = summary.first_position
         raise ProblemError(410, "truncated", detail, queue=summary.queue, first_position=first)

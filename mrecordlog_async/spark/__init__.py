@@ -1,7 +1,8 @@
 """The data pipeline: logs as a Spark data source (`format("mrecordlog")`), and the ready-made jobs around it.
 
     options     what a user may set                          pure
-    plan        offsets, what is new, what was lost, how a batch is cut into partitions      pure
+    checkpoint  what an offset holds                         proof       whether a log still is what an offset says
+    plan        positions, what is new, what was lost, how a batch is cut into partitions      pure
     client      one service, blocking (`http.client`)      fleet     all services of one query
     blocks      runs to Arrow RecordBatches and back, without touching a record
     directory   a log directory instead of a service
@@ -13,8 +14,8 @@
 
 Decided here, and why:
 
-* Offsets are `{server: {queue: [id, next_position]}}`. The id is the queue's incarnation: a queue that was deleted and
-  made anew while a job was down is noticed instead of being read from the old position.
+* An offset holds `[id, next_position]` of every queue (see `checkpoint`). The id is the queue's incarnation: a queue
+  that was deleted and made anew while a job was down is noticed instead of being read from the old position.
 * A queue that a checkpoint does not know yet is **pinned** first (its position enters the checkpoint in a batch
   without its records) and read from the next batch on: only a position that is in the checkpoint can be replayed.
 * What a checkpoint has committed is truncated in `latestOffset` as well as in `commit`: Spark's `commit` comes one

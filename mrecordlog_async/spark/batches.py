@@ -13,8 +13,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.lake import Lake
-from mrecordlog_async.spark.plan import Offset
 
 OFFSETS = "offsets"
 COMMITS = "commits"

@@ -1,9 +1,15 @@
 """One service, spoken to from where Spark's code runs: blocking, on `http.client`, with the standard library alone.
 
-A call is repeated, with growing and random pauses, when the connection fails and for 429 and 503. `fetch` is repeated
-only as long as nothing was handed out; a stream that ends early raises `ShortAnswerError`, so that the task fails and
-Spark runs it again. `append` is repeated too: with a position the service sees the repeat, without one a lost answer
-may store the records twice.
+A call is one exchange: request out, whole body in, body understood. Whatever breaks on the way is repeated, with
+growing and random pauses: a connection that fails or stalls, an answer that ends early or makes no sense, and the
+statuses of services and proxies that are not ready (429, 500, 502, 503, 504, with Retry-After as the shortest pause).
+What does not get better is `ServerDownError`; every other refusal is `ServiceError` at once.
+
+How long: `retries` times, and a service that has answered before is waited for as long as `patience_seconds` says.
+
+`fetch` asks for a partition in small parts and goes on where an answer broke off: a range never changes, so a reader
+that is slow, or a service that starts again, costs a request and no task. `append` is repeated too: with a position the
+service sees the repeat, without one a lost answer may store the records twice.
 
 Nothing is opened by the constructor: Spark builds its readers in one process and uses them in others.
 """
@@ -12,25 +18,38 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
-from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.http.wire import CONTENT_TYPE, Block, Decoder, QueueRuns, WireError, encode
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.spark.options import Server
-from mrecordlog_async.spark.plan import Partition, Range
+from mrecordlog_async.spark.plan import Partition, Range, cut_range
 
-REPEATED_STATUSES = (429, 503)
+T = TypeVar("T")
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+REPEATED_STATUSES = (429, 500, 502, 503, 504)
 PAUSE_SECONDS = 0.1
-PAUSE_SECONDS_MAX = 10.0
+PAUSE_SECONDS_MAX = 5.0
+RETRY_AFTER_SECONDS_MAX = 60.0
 LISTING_TIMEOUT_SECONDS = 10.0
-LISTING_RETRIES = 2
-"""A listing is small and asked before every batch: a server that is gone should be noticed soon."""
+"""A listing is small and asked before every batch: a server that hangs should be noticed soon."""
+
+QUEUES_AT_ONCE = 1_000
+"""How many queues or ranges one request names; services limit it."""
+
+FETCH_BYTES = 8 << 20
+FETCH_RECORDS = 65_536
+"""What one answer of a fetch holds, about. A task that stalls for longer than the service waits loses no more."""
 
 
 class ServiceError(RecordLogError):
@@ -50,7 +69,7 @@ class ServiceError(RecordLogError):
 
 
 class ServerDownError(RecordLogError):
-    """A service could not be reached, or did not get ready, in all attempts."""
+    """A service could not be reached, broke off its answers, or did not get ready, in all attempts."""
 
     def __init__(self, server: str, url: str, reason: str) -> None:
         super().__init__(server, url, reason)
@@ -67,12 +86,26 @@ class ShortAnswerError(RecordLogError):
     """A service delivered something else than what it had planned; nothing of it may be taken for complete."""
 
 
+class BadAnswerError(Exception):
+    """An answer with a good status that is not what was asked for: a proxy's page, or cut short. It is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceListing:
+    """What a service has. log names the log, opening this opening of it; opened: queue id → next position then."""
+
+    queues: list[QueueSummary]
+    log: str = ""
+    opening: str = ""
+    opened: Mapping[int, int] | None = None
+
+
 class PlanStart(NamedTuple):
-    """Positions start … stop - 1 of one queue, of this incarnation; stop None means up to its end."""
+    """Positions start … stop - 1 of one queue, of this incarnation; None means from its first record, up to its end."""
 
     queue: str
     id: int
-    start: int
+    start: int | None
     stop: int | None = None
 
 
@@ -86,6 +119,8 @@ class QueuePlan(NamedTuple):
     stop: int
     records: int
     pieces: list[Range]
+    tail: int | None = None
+    ended: int | None = None
 
 
 class Truncated(NamedTuple):
@@ -97,34 +132,57 @@ class Truncated(NamedTuple):
 
 
 class ServiceClient:
-    """One service. Not for several threads at a time."""
+    """One service. Not for several threads at a time.
 
-    def __init__(self, server: Server, *, token: str | None, timeout_seconds: float, retries: int) -> None:
+    patience_seconds: how long a service that has answered before is waited for, on top of *retries*. reached: it is
+    known to be there, though this client has not spoken to it yet.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        token: str | None,
+        timeout_seconds: float,
+        retries: int,
+        patience_seconds: float = 0.0,
+        reached: bool = False,
+    ) -> None:
         self.server = server
-        self._token = token
+        self.url = shown_url(server.url)
+        self._base = urlsplit(server.url).path
+        self._authorization = _authorization(server.url, token)
         self._timeout_seconds = timeout_seconds
         self._retries = retries
+        self._patience_seconds = patience_seconds
+        self._reached = reached
         self._connection: http.client.HTTPConnection | None = None
-        self._listing: tuple[str, list[QueueSummary]] = ("", [])
+        self._listing: tuple[str, ServiceListing] = ("", ServiceListing([]))
 
     # What a service has.
 
     def queues(self) -> list[QueueSummary]:
-        """List all queues. An unchanged listing is not sent again."""
+        """List all queues."""
+        return self.listing().queues
+
+    def listing(self) -> ServiceListing:
+        """List all queues, and which log and opening they are of. An unchanged listing is not sent again."""
         etag, known = self._listing
         headers = {"If-None-Match": etag} if etag else {}
-        timeout, retries = min(self._timeout_seconds, LISTING_TIMEOUT_SECONDS), min(self._retries, LISTING_RETRIES)
-        response = self._ask("GET", "/v1/queues", headers=headers, timeout_seconds=timeout, retries=retries)
-        body = response.read()
-        if response.status == 304:
-            return known
-        listing = [_summary(queue) for queue in json.loads(body)["queues"]]
-        self._listing = (response.headers.get("ETag", ""), listing)
-        return listing
+
+        def understand(response: http.client.HTTPResponse) -> tuple[str, ServiceListing]:
+            body = response.read()
+            return (etag, known) if response.status == 304 else (response.headers.get("ETag", ""), _listing(body))
+
+        timeout = min(self._timeout_seconds, LISTING_TIMEOUT_SECONDS)
+        self._listing = self._ask("GET", "/v1/queues", understand, headers=headers, timeout_seconds=timeout)
+        return self._listing[1]
 
     def queue(self, queue: str) -> QueueSummary:
         """Return where one queue stands."""
-        return _summary(json.loads(self._ask("GET", f"/v1/queues/{quote(queue, safe='')}").read()))
+        return self._ask(
+            "GET", f"/v1/queues/{quote(queue, safe='')}", lambda answer: _summary(json.loads(answer.read()))
+        )
 
     def plan(
         self,
@@ -133,11 +191,19 @@ class ServiceClient:
         records_max: int | None = None,
         bytes_max: int | None = None,
         piece_records: int | None = None,
+        piece_bytes: int | None = None,
+        tails: bool = False,
+        opening: str | None = None,
     ) -> list[QueuePlan]:
-        """Ask how far the limits reach from *starts*, and for pieces to read side by side."""
+        """Ask how far the limits reach from *starts*, and for pieces to read side by side.
+
+        tails: also for the digest of each range's last record. opening: ServiceError with the code "reopened" unless
+        the log is still open as it was. The limits are for this call; name at most `QUEUES_AT_ONCE` queues.
+        """
         request: dict[str, Any] = {"queues": [_present(start._asdict()) for start in starts]}
-        request |= _present({"max_records": records_max, "max_bytes": bytes_max, "piece_records": piece_records})
-        return [_plan(found) for found in self._json("POST", "/v1/plan", request)["queues"]]
+        request |= _present({"max_records": records_max, "max_bytes": bytes_max, "opening": opening or None})
+        request |= _present({"piece_records": piece_records, "piece_bytes": piece_bytes, "tails": tails or None})
+        return self._json("POST", "/v1/plan", request, lambda answer: [_plan(found) for found in answer["queues"]])
 
     # Reading.
 
@@ -146,24 +212,49 @@ class ServiceClient:
 
         payload: False for blocks that name positions and hold nothing, which is all that travels then.
         """
-        ranges = [{"queue": each.queue, "id": each.id, "start": each.lo, "stop": each.hi} for each in partition.ranges]
+        return verified(self._fetch(partition, payload), partition.ranges)
+
+    def _fetch(self, partition: Partition, payload: bool) -> Iterator[Block]:
+        for part in _parts(partition.ranges):
+            yield from self._fetch_part(part, payload)
+
+    def _fetch_part(self, part: list[Range], payload: bool) -> Iterator[Block]:
+        """Yield the blocks of one request, and of as many more as it takes to get the rest of a broken answer."""
+        attempts = self._attempts()
+        while part:
+            try:
+                for block in self._blocks(part, payload):
+                    part = _rest(part, block)
+                    yield block
+                    attempts = self._attempts()  # there was progress
+                return
+            except (OSError, http.client.HTTPException, WireError) as error:
+                self.close()
+                if not part:
+                    return  # what is missing is the end of the answer, not a record
+                attempts.failed(f"it broke off its answer: {type(error).__name__}: {error}")
+
+    def _blocks(self, part: list[Range], payload: bool) -> Iterator[Block]:
+        ranges = [{"queue": each.queue, "id": each.id, "start": each.lo, "stop": each.hi} for each in part]
         request: dict[str, Any] = {"ranges": ranges} if payload else {"ranges": ranges, "payload": False}
-        response = self._ask("POST", "/v1/fetch", json.dumps(request).encode(), {"Accept": CONTENT_TYPE, **_JSON})
+        headers = {"Accept": CONTENT_TYPE, **_JSON}
+        response = self._ask("POST", "/v1/fetch", _checked_stream, json.dumps(request).encode(), headers)
         try:
-            yield from verified(_blocks(response, positions=not payload), partition.ranges)
-        except (OSError, http.client.HTTPException, WireError) as error:
-            raise ShortAnswerError(f"server {self.server.name!r} broke off its answer: {error}") from error
+            yield from _blocks(response, positions=not payload)
         finally:
             if not response.isclosed():
                 self.close()
 
     # Changing.
 
-    def truncate(self, queues: Mapping[str, Sequence[int]]) -> list[Truncated]:
+    def truncate(self, queues: Mapping[str, Sequence[int]], *, opening: str | None = None) -> list[Truncated]:
         """Truncate many queues, each up to and including its position: queue → [id, position]."""
-        request = {"queues": [{"queue": queue, "id": at[0], "position": at[1]} for queue, at in queues.items()]}
-        answer = self._json("POST", "/v1/truncate", request)
-        return [Truncated(each["queue"], each["status"], each["dropped"]) for each in answer["queues"]]
+        named = [{"queue": queue, "id": at[0], "position": at[1]} for queue, at in queues.items()]
+        found: list[Truncated] = []
+        for part in chunks(named, QUEUES_AT_ONCE):
+            request: dict[str, Any] = {"queues": part} | ({"opening": opening} if opening else {})
+            found += self._json("POST", "/v1/truncate", request, _truncated)
+        return found
 
     def append(self, queue: str, runs: Sequence[Run], *, position: int | None, create: bool) -> dict[str, Any]:
         """Append *runs*, which follow each other; atomic. Raises ServiceError 409 with what the service knows."""
@@ -174,9 +265,12 @@ class ServiceClient:
         )
         path = f"/v1/queues/{quote(queue, safe='')}/records" + (f"?{query}" if query else "")
         body = b"".join(encode([QueueRuns(queue, 0, runs)]))
-        response = self._ask("POST", path, body, {"Content-Type": CONTENT_TYPE})
-        answer: dict[str, Any] = json.loads(response.read())
-        return answer
+
+        def understand(response: http.client.HTTPResponse) -> dict[str, Any]:
+            answer = json.loads(response.read())
+            return {"duplicate": answer["duplicate"], **answer}
+
+        return self._ask("POST", path, understand, body, {"Content-Type": CONTENT_TYPE})
 
     def close(self) -> None:
         """Close the connection; the next call opens another one."""
@@ -186,43 +280,42 @@ class ServiceClient:
 
     # Speaking.
 
-    def _json(self, method: str, path: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self._ask(method, path, json.dumps(request).encode(), _JSON).read())
-        return answer
+    def _json(self, method: str, path: str, request: Mapping[str, Any], understand: Callable[[dict[str, Any]], T]) -> T:
+        body = json.dumps(request).encode()
+        return self._ask(method, path, lambda response: understand(json.loads(response.read())), body, _JSON)
 
     def _ask(
         self,
         method: str,
         path: str,
+        understand: Callable[[http.client.HTTPResponse], T],
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
-        retries: int | None = None,
-    ) -> http.client.HTTPResponse:
-        """Send a request until it is answered; return the answer, whose body is still to be read."""
-        attempts_left = self._retries if retries is None else retries
-        pauses = _pauses()
+    ) -> T:
+        """Send a request until it is answered and *understand* makes sense of the answer."""
+        attempts = self._attempts()
         while True:
-            wait: float | None = None
+            wait = 0.0
             kept_open = self._connection is not None and self._connection.sock is not None
             try:
                 response = self._send(method, path, body, headers or {}, timeout_seconds or self._timeout_seconds)
+                self._reached = True
                 if response.status < 400:
-                    return response
+                    return _understood(response, understand)
                 error = self._refusal(response)
                 if response.status not in REPEATED_STATUSES:
                     raise error
                 reason, wait = str(error), _retry_after(response)
-            except (OSError, http.client.HTTPException) as failure:
+            except (OSError, http.client.HTTPException, BadAnswerError) as failure:
                 self.close()
                 if kept_open and isinstance(failure, ConnectionError):
                     continue  # the service had closed an idle connection, which says nothing about the service
-                reason = f"{type(failure).__name__}: {failure}"
-            if attempts_left == 0:
-                raise ServerDownError(self.server.name, self.server.url, reason)
-            attempts_left -= 1
-            pause = next(pauses)
-            time.sleep(pause if wait is None else wait)
+                reason = str(failure) if isinstance(failure, BadAnswerError) else f"{type(failure).__name__}: {failure}"
+            attempts.failed(reason, wait)
+
+    def _attempts(self) -> Attempts:
+        return Attempts(self.server.name, self.url, self._retries, self._patience_seconds, lambda: self._reached)
 
     def _send(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_seconds: float
@@ -231,15 +324,14 @@ class ServiceClient:
         connection.timeout = timeout_seconds
         if connection.sock is not None:
             connection.sock.settimeout(timeout_seconds)
-        token = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        connection.request(method, urlsplit(self.server.url).path + path, body, {**headers, **token})
+        connection.request(method, self._base + path, body, {**headers, **self._authorization})
         return connection.getresponse()
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:
             scheme, place = urlsplit(self.server.url)[:2]
             kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-            self._connection = kind(place, timeout=self._timeout_seconds)
+            self._connection = kind(place.rpartition("@")[2], timeout=self._timeout_seconds)
         return self._connection
 
     def _refusal(self, response: http.client.HTTPResponse) -> ServiceError:
@@ -251,6 +343,48 @@ class ServiceClient:
         if not isinstance(facts, dict):
             facts = {}
         return ServiceError(self.server.name, response.status, {"title": response.reason, **facts})
+
+
+class Attempts:
+    """Counts what failed, and pauses before the next attempt, or says that there will be none."""
+
+    def __init__(
+        self, server: str, url: str, retries: int, patience_seconds: float, reached: Callable[[], bool]
+    ) -> None:
+        self._server = server
+        self._url = url
+        self._left = retries
+        self._patience_seconds = patience_seconds
+        self._reached = reached
+        self._failures = 0
+        self._since: float | None = None
+
+    def failed(self, reason: str, wait_seconds: float = 0.0) -> None:
+        """Pause for at least *wait_seconds*. Raises ServerDownError where it is time to give up."""
+        now = _clock()
+        self._since = now if self._since is None else self._since
+        patient = self._reached() and now < self._since + self._patience_seconds
+        if self._left <= 0 and not patient:
+            raise ServerDownError(self._server, self._url, reason)
+        if self._left <= 0 or (self._failures == 0 and patient):
+            level = logging.WARNING if self._left == 0 else logging.INFO
+            logger.log(level, "server %r at %s: %s; waiting for it", self._server, self._url, reason)
+        self._left -= 1
+        # Doubled from attempt to attempt, and never twice the same: many tasks may be waiting for one server.
+        pause = min(PAUSE_SECONDS * (1 << min(self._failures, 10)), PAUSE_SECONDS_MAX) * random.uniform(0.5, 1.0)
+        self._failures += 1
+        _sleep(max(pause, wait_seconds))
+
+
+def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Cut *items* into parts of at most *size*."""
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def shown_url(url: str) -> str:
+    """Return *url* without what is secret in it, for messages."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def verified(blocks: Iterable[Block], ranges: Sequence[Range]) -> Iterator[Block]:
@@ -306,6 +440,7 @@ def _summary(queue: Mapping[str, Any]) -> QueueSummary:
         records=queue["records"],
         bytes=queue["bytes"],
         first_segment=None,
+        began=queue.get("began", 0),
     )
 
 
@@ -315,22 +450,83 @@ def _plan(found: Mapping[str, Any]) -> QueuePlan:
         Range(queue, queue_id, piece["start"], piece["stop"], piece["records"], piece["bytes"])
         for piece in found.get("pieces", ())
     ]
-    return QueuePlan(queue, found["status"], queue_id, found["start"], found["stop"], found["records"], pieces)
+    start, stop, records = found["start"], found["stop"], found["records"]
+    return QueuePlan(
+        queue, found["status"], queue_id, start, stop, records, pieces, found.get("tail"), found.get("ended")
+    )
 
 
 def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _retry_after(response: http.client.HTTPResponse) -> float | None:
+def _retry_after(response: http.client.HTTPResponse) -> float:
     text = response.headers.get("Retry-After", "")
-    return min(float(text), PAUSE_SECONDS_MAX) if text.isdigit() else None
+    return min(float(text), RETRY_AFTER_SECONDS_MAX) if text.isdigit() else 0.0
 
 
-def _pauses() -> Iterator[float]:
-    """Double from attempt to attempt, and never twice the same: many tasks may be waiting for one server."""
-    for attempt in count():
-        yield min(PAUSE_SECONDS * (1 << min(attempt, 10)), PAUSE_SECONDS_MAX) * random.uniform(0.5, 1.0)
+def _understood(response: http.client.HTTPResponse, understand: Callable[[http.client.HTTPResponse], T]) -> T:
+    """Make sense of an answer. Raises BadAnswerError for one that is something else."""
+    try:
+        return understand(response)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        kind = response.headers.get("Content-Type", "no type")
+        raise BadAnswerError(f"its answer makes no sense ({kind}): {type(error).__name__}: {error}") from None
 
+
+def _checked_stream(response: http.client.HTTPResponse) -> http.client.HTTPResponse:
+    if response.headers.get("Content-Type", CONTENT_TYPE) != CONTENT_TYPE:
+        raise ValueError("it is not a stream of runs")
+    return response
+
+
+def _truncated(answer: Mapping[str, Any]) -> list[Truncated]:
+    return [Truncated(each["queue"], each["status"], each["dropped"]) for each in answer["queues"]]
+
+
+def _authorization(url: str, token: str | None) -> dict[str, str]:
+    """Return the header: the token's, or that of user and password in the address."""
+    if token:
+        return {"Authorization": f"Bearer {token}"}
+    user, _, _ = urlsplit(url).netloc.rpartition("@")
+    return {"Authorization": f"Basic {b64encode(unquote(user).encode()).decode()}"} if user else {}
+
+
+def _parts(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+    """Gather *ranges*, in order, for requests of about `FETCH_BYTES`; one without gaps is cut where it fits."""
+    part: list[Range] = []
+    size = records = 0
+    for each in ranges:
+        rest: Range | None = each
+        while rest is not None:
+            head, rest = cut_range(rest, FETCH_BYTES - size, FETCH_RECORDS - records)
+            part.append(head)
+            size, records = size + head.bytes, records + head.records
+            if size >= FETCH_BYTES or records >= FETCH_RECORDS or len(part) == QUEUES_AT_ONCE:
+                yield part
+                part, size, records = [], 0, 0
+    if part:
+        yield part
+
+
+def _rest(part: list[Range], block: Block) -> list[Range]:
+    """Return what is still to come of *part* after *block*, which `verified` looks at."""
+    for index, each in enumerate(part):
+        if (each.queue, each.id) == (block.queue, block.queue_id) and each.lo <= block.first_position < each.hi:
+            records = each.records - block.records
+            left = [each._replace(lo=block.next_position, records=records)] if records > 0 else []
+            return left + part[index + 1 :]
+    return part
+
+
+def _listing(body: bytes) -> ServiceListing:
+    answer = json.loads(body)
+    opened = {queue["id"]: queue.get("opened_next", 0) for queue in answer["queues"]}
+    queues = [_summary(queue) for queue in answer["queues"]]
+    return ServiceListing(queues, answer.get("log", ""), answer.get("opening", ""), opened)
+
+
+_clock: Callable[[], float] = time.monotonic
+_sleep: Callable[[float], None] = time.sleep
 
 _JSON = {"Content-Type": "application/json"}

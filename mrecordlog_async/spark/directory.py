@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader, decode_header
-from mrecordlog_async.format.parse import Batch, SegmentParser
+from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.record import Append
 from mrecordlog_async.http.wire import Block
 from mrecordlog_async.memory.queues import Queues
@@ -25,7 +25,7 @@ from mrecordlog_async.spark.options import LATEST, Options
 from mrecordlog_async.spark.plan import DataLossError, place
 from mrecordlog_async.spark.reader import NothingPartition
 from mrecordlog_async.storage.filesystem import OsFileSystem, read_exact
-from mrecordlog_async.storage.segment import read_pieces, segment_name
+from mrecordlog_async.storage.segment import open_segment, read_pieces, segment_name
 
 SERVER = ""
 """What the column `server` says of rows from a directory."""
@@ -102,10 +102,14 @@ def read_segment(part: SegmentPart) -> Iterator[Block]:
         for base, piece in read_pieces(files, handle, parser.end, part.end):
             for batch in parser.feed(piece, base):
                 yield from _blocks(batch, part)
+        if parser.end != part.end:
+            if not files.links(handle):  # its space is being given back
+                raise _removed(name, part.directory)
+            raise CorruptionError(name, parser.end, f"the segment was whole up to {part.end} when the read was planned")
+    except MalformedError as error:
+        raise CorruptionError(name, error.offset, error.reason) from None
     finally:
         files.close(handle)
-    if parser.end != part.end:
-        raise CorruptionError(name, parser.end, f"the segment was whole up to {part.end} when the read was planned")
 
 
 def _segment_ends(log: ReadOnlyLog) -> Iterator[tuple[int, int]]:
@@ -127,14 +131,19 @@ def _held(queues: Queues, segment: int, wanted: dict[int, tuple[str, int, int]])
 def _open(files: OsFileSystem, directory: str, segment: int) -> tuple[int, SegmentHeader]:
     name = segment_name(segment)
     try:
-        handle = files.open(f"{directory}/{name}", write=False)
+        handle = open_segment(files, directory, segment)
     except FileNotFoundError:
-        raise DataLossError(f"{name} in {directory} was removed meanwhile: what it held was truncated") from None
+        raise _removed(name, directory) from None
     try:
         return handle, decode_header(read_exact(files, handle, HEADER_BYTES, 0))
     except HeaderError as error:
+        removed = not files.links(handle)
         files.close(handle)
-        raise CorruptionError(name, 0, str(error)) from None
+        raise _removed(name, directory) if removed else CorruptionError(name, 0, str(error)) from None
+
+
+def _removed(name: str, directory: str) -> DataLossError:
+    return DataLossError(f"{name} in {directory} was removed meanwhile: what it held was truncated; read again")
 
 
 def _blocks(batch: Batch, part: SegmentPart) -> Iterator[Block]:

@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import refusal
-from mrecordlog_async.spark.batches import OFFSETS, Batches, newest, positions_of
+from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.client import ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.guards import COPIES, PROVABLE, DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.identity import RefusedError, claim
 from mrecordlog_async.spark.lake import Lake, LocalLake
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.plan import Offset
 from mrecordlog_async.spark.release import LogWentBackError, Release
 from mrecordlog_async.spark.session import JOB_SETTINGS, spark_session
 from mrecordlog_async.spark.shared import marked
@@ -67,7 +66,7 @@ class Progress:
     def add(self, report: Mapping[str, Any]) -> bool:
         """Take a progress report of Spark's; True if it tells of a new batch with records."""
         source = report["sources"][0]
-        self.lag = lag(_offset(source.get("latestOffset")), _offset(source.get("endOffset")))
+        self.lag = waiting(source.get("latestOffset"))
         batch, records = report["batchId"], report["numInputRows"]
         if batch in self.seen or not records:
             return False
@@ -192,24 +191,10 @@ def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped:
     return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
 
 
-def lag(latest: Offset, end: Offset) -> dict[str, int]:
-    """Return how many positions each server is ahead of the query."""
-    return {
-        server: sum(
-            max(position - _read_to(end, server, queue, queue_id), 0) for queue, (queue_id, position) in queues.items()
-        )
-        for server, queues in latest.items()
-    }
-
-
-def _read_to(end: Offset, server: str, queue: str, queue_id: int) -> int:
-    known = end.get(server, {}).get(queue)
-    return known[1] if known is not None and known[0] == queue_id else 0
-
-
-def _offset(text: str | None) -> Offset:
-    found = json.loads(text) if text else None
-    return positions_of(found) if isinstance(found, dict) else {}
+def waiting(latest: str | None) -> dict[str, int]:
+    """Return how many records of each server the query has not taken yet, as its source reported them."""
+    found = json.loads(latest) if latest else None
+    return dict(found["waiting"]) if isinstance(found, dict) and "waiting" in found else {}
 
 
 def _start(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> StreamingQuery:

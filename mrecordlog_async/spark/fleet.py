@@ -1,22 +1,31 @@
 """All services of one query: listed side by side, then planned and truncated one by one.
 
 A server that is down fails the query, or with `failOnServerDown=false` is left where it is and reported, so that one
-dead server does not stop the others.
+dead server does not stop the others: for `DOWN_SECONDS` it is not asked again, and asked with few attempts.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from mrecordlog_async.spark.client import PlanStart, QueuePlan, ServerDownError, ServiceClient
+from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.client import (
+    QUEUES_AT_ONCE,
+    PlanStart,
+    QueuePlan,
+    ServerDownError,
+    ServiceClient,
+    ServiceError,
+    chunks,
+)
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.plan import (
     DataLossError,
     Listing,
-    Offset,
     Partition,
     Range,
     backlog,
@@ -25,25 +34,40 @@ from mrecordlog_async.spark.plan import (
     select,
     shares,
 )
+from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
 PIECE_RECORDS = 8_192
+PIECE_BYTES = 8 << 20
 """What a service cuts queues into; packing cuts further where there are no gaps."""
 
+DOWN_SECONDS = 60.0
+"""How long a server that was down is left alone where the others go on without it."""
+
+SKIPPED_TIMEOUT_SECONDS = 20.0
+"""How long a call may take where a server that does not answer is skipped."""
+
 LISTED_AT_ONCE = 16
+
+
+class ReopenedError(Exception):
+    """A log was opened again between two questions about it; everything must be asked anew."""
 
 
 class Fleet:
     """The services that the options name. Opens nothing before it is asked; a pickled copy starts anew."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, patience_seconds: float = 0.0, reached: bool = False) -> None:
         self.options = options
         self.down: dict[str, str] = {}  # server → why, as of the last listing
+        self._patience_seconds = patience_seconds if options.fail_on_server_down else 0.0
+        self._reached = reached
+        self._down_until: dict[str, float] = {}
         self._clients: dict[str, ServiceClient] = {}
 
-    def __reduce__(self) -> tuple[type[Fleet], tuple[Options]]:
-        return Fleet, (self.options,)
+    def __reduce__(self) -> tuple[Callable[[Options, float], Fleet], tuple[Options, float]]:
+        return _arrived, (self.options, self._patience_seconds)
 
     @property
     def names(self) -> list[str]:
@@ -54,9 +78,16 @@ class Fleet:
         """Return the client of one server."""
         if name not in self._clients:
             options = self.options
-            server = next(server for server in options.servers if server.name == name)
+            timeout, retries = options.timeout_seconds, options.retries
+            if not options.fail_on_server_down:
+                timeout, retries = min(timeout, SKIPPED_TIMEOUT_SECONDS), min(retries, 1)
             self._clients[name] = ServiceClient(
-                server, token=options.token, timeout_seconds=options.timeout_seconds, retries=options.retries
+                next(server for server in options.servers if server.name == name),
+                token=options.token,
+                timeout_seconds=timeout,
+                retries=retries,
+                patience_seconds=self._patience_seconds,
+                reached=self._reached,
             )
         return self._clients[name]
 
@@ -65,38 +96,90 @@ class Fleet:
         for client in self._clients.values():
             client.close()
 
-    def listings(self) -> dict[str, Listing]:
+    def survey(self) -> dict[str, Listed]:
         """List the subscribed queues of every server that answers."""
-        found: dict[str, Listing] = {}
+        found: dict[str, Listed] = {}
         self.down = {}
         for name, answer in self._list_all():
             if isinstance(answer, ServerDownError):
                 self._report_down(answer)
             else:
+                self._down_until.pop(name, None)
                 found[name] = answer
         return found
 
-    def advance(
-        self, positions: Offset, listings: Mapping[str, Listing], stops: Offset | None, limits: Limits
-    ) -> Offset:
-        """Return how far the limits reach from *positions*: server → queue → [id, next], only where it moves.
+    def listings(self) -> dict[str, Listing]:
+        """Return the queues alone of what `survey` finds."""
+        return {name: listed.queues for name, listed in self.survey().items()}
 
-        stops: read no further than this, nor any queue that it does not name.
+    def prove(self, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, Answers]:
+        """Ask what the listings leave open about the positions in *known* (see `proof`); mostly nothing.
+
+        A server that goes down meanwhile drops out of *surveys*. Raises ReopenedError.
         """
-        starts = {name: _starts(positions.get(name, {}), listing, stops, name) for name, listing in listings.items()}
-        weights = {name: backlog(positions.get(name, {}), listings[name]) for name in listings if starts[name]}
-        records = shares(limits.records, weights) if limits.records is not None else {}
-        size = shares(limits.bytes, weights) if limits.bytes is not None else {}
-        ends: Offset = {}
-        for name in weights:
+        found: dict[str, Answers] = {}
+        for name, listed in list(surveys.items()):
+            asked = questions(known, name, listed, self.options.subscription.includes)
             try:
-                plans = self.client(name).plan(starts[name], records_max=records.get(name), bytes_max=size.get(name))
+                found[name] = self._answers(name, listed.opening, asked)
             except ServerDownError as error:
                 self._report_down(error)
-                continue
-            # What was truncated or made anew between listing and plan stays where it is: the next check tells.
-            ends[name] = {plan.queue: [plan.id, plan.stop] for plan in plans if plan.status == "ok"}
-        return ends
+                del surveys[name]
+        return found
+
+    def _answers(self, name: str, opening: str, asked: Questions) -> Answers:
+        gone = [PlanStart(queue, queue_id, 0, 0) for queue, queue_id in asked.gone.items()]
+        tails = [PlanStart(queue, queue_id, None, stop) for queue, (queue_id, stop) in asked.tails.items()]
+        return Answers(
+            {plan.queue: plan.ended for plan in self._plan(name, gone, opening=opening)},
+            {plan.queue: plan.tail for plan in self._plan(name, tails, opening=opening, tails=True)},
+        )
+
+    def _plan(self, name: str, starts: list[PlanStart], *, opening: str, tails: bool = False) -> list[QueuePlan]:
+        client = self.client(name)
+        return [
+            plan
+            for part in chunks(starts, QUEUES_AT_ONCE)
+            for plan in _same_opening(lambda part=part: client.plan(part, opening=opening, tails=tails))  # type: ignore[misc]  # a bound default
+        ]
+
+    def advance(
+        self, positions: Offset, surveys: Mapping[str, Listed], stops: Offset | None, limits: Limits
+    ) -> list[tuple[str, QueuePlan]]:
+        """Return how far the limits reach from *positions*: (server, plan) of each queue that moves.
+
+        stops: read no further than this, nor any queue that it does not name. Raises ReopenedError.
+        """
+        asked: dict[tuple[str, int], list[PlanStart]] = {}
+        weights: dict[tuple[str, int], int] = {}
+        for name, listed in surveys.items():
+            known = positions.get(name, {})
+            starts = _starts(known, listed.queues, stops, name)
+            for index, part in enumerate(chunks(starts, QUEUES_AT_ONCE)):
+                asked[name, index] = list(part)
+                weights[name, index] = backlog({start.queue: known[start.queue] for start in part}, listed.queues)
+        records = shares(limits.records, weights) if limits.records is not None else {}
+        size = shares(limits.bytes, weights) if limits.bytes is not None else {}
+        found: list[tuple[str, QueuePlan]] = []
+        for key, part in asked.items():
+            name = key[0]
+            if name not in self.down:
+                plans = self._advance_one(name, surveys[name].opening, part, records.get(key), size.get(key))
+                found += [(name, plan) for plan in plans]
+        # What was truncated or made anew between listing and plan stays where it is: the next check tells.
+        return [(name, plan) for name, plan in found if plan.status == "ok"]
+
+    def _advance_one(
+        self, name: str, opening: str, starts: list[PlanStart], records: int | None, size: int | None
+    ) -> list[QueuePlan]:
+        client = self.client(name)
+        try:
+            return _same_opening(
+                lambda: client.plan(starts, records_max=records, bytes_max=size, opening=opening, tails=True)
+            )
+        except ServerDownError as error:
+            self._report_down(error)
+            return []
 
     def partitions(self, wanted: Iterable[tuple[str, str, int, int, int]]) -> list[Partition]:
         """Cut what is *wanted*, (server, queue, id, lo, hi), into partitions.
@@ -108,15 +191,21 @@ class Fleet:
             starts.setdefault(server, []).append(PlanStart(queue, queue_id, lo, hi))
         ranges: dict[str, list[Range]] = {}
         for server, asked in starts.items():
-            plans = self.client(server).plan(asked, piece_records=PIECE_RECORDS)
+            client = self.client(server)
             ranges[server] = [
-                piece for start, plan in zip(asked, plans, strict=True) for piece in self._pieces(server, start, plan)
+                piece
+                for part in chunks(asked, QUEUES_AT_ONCE)
+                for start, plan in zip(
+                    part, client.plan(part, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES), strict=True
+                )
+                for piece in self._pieces(server, start, plan)
             ]
         options = self.options
         if not options.payload:  # then bytes are not read, and cost a task nothing
             ranges = {server: [piece._replace(bytes=0) for piece in pieces] for server, pieces in ranges.items()}
         every = [piece for pieces in ranges.values() for piece in pieces]
-        size = partition_size(every, options.partitions_min, options.records_per_partition, os.cpu_count() or 1)
+        cores = options.parallelism or _cores()
+        size = partition_size(every, options.partitions_min, options.records_per_partition, cores)
         return [partition for server, pieces in ranges.items() for partition in pack(server, pieces, size)]
 
     def report_losses(self, losses: list[str]) -> None:
@@ -128,24 +217,31 @@ class Fleet:
         for loss in losses:
             logger.warning("records are lost: %s", loss)
 
-    def _list_all(self) -> list[tuple[str, Listing | ServerDownError]]:
+    def _list_all(self) -> list[tuple[str, Listed | ServerDownError]]:
         names = self.names
         if len(names) == 1:
             return [(names[0], self._list_one(names[0]))]
         with ThreadPoolExecutor(min(len(names), LISTED_AT_ONCE)) as threads:
             return list(zip(names, threads.map(self._list_one, names), strict=True))
 
-    def _list_one(self, name: str) -> Listing | ServerDownError:
+    def _list_one(self, name: str) -> Listed | ServerDownError:
+        client = self.client(name)
+        if _clock() < self._down_until.get(name, 0.0):
+            return ServerDownError(name, client.url, "it was down a moment ago, and is left alone")
         try:
-            return select(self.client(name).queues(), self.options.subscription)
+            listing = client.listing()
         except ServerDownError as error:
             return error
+        queues = select(listing.queues, self.options.subscription)
+        return Listed(queues, listing.log, listing.opening, listing.opened or {})
 
     def _report_down(self, error: ServerDownError) -> None:
         if self.options.fail_on_server_down:
             raise error
         self.down[error.server] = error.reason
-        logger.warning("%s; its queues stay where they are", error)
+        if _clock() >= self._down_until.get(error.server, 0.0):
+            self._down_until[error.server] = _clock() + DOWN_SECONDS
+            logger.warning("%s; its queues stay where they are, for %d s it is not asked", error, DOWN_SECONDS)
 
     def _pieces(self, server: str, start: PlanStart, plan: QueuePlan) -> list[Range]:
         """Return what is left of the range that was asked for."""
@@ -183,3 +279,25 @@ def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset 
         if position < min(listing[queue].next_position, stop if stop is not None else listing[queue].next_position):
             found.append(PlanStart(queue, queue_id, position, stop))
     return found
+
+
+def _same_opening(ask: Callable[[], list[QueuePlan]]) -> list[QueuePlan]:
+    try:
+        return ask()
+    except ServiceError as error:
+        if error.code == "reopened":
+            raise ReopenedError from error
+        raise
+
+
+def _arrived(options: Options, patience_seconds: float) -> Fleet:
+    """Make the fleet of a task: the driver has just spoken to the servers, so they are waited for."""
+    return Fleet(options, patience_seconds=patience_seconds, reached=True)
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_clock: Callable[[], float] = time.monotonic

@@ -23,6 +23,8 @@ LATEST = -1
 
 RECORDS_PER_TRIGGER = 1_000_000
 BYTES_PER_TRIGGER = 256 << 20
+SERVER_WAIT_SECONDS = 120.0
+"""How long a stream waits for a service that has answered before: as long as a restart with its recovery may take."""
 
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname", "triggeravailablenow"})
 """Options that Spark's own reader and writer hand through."""
@@ -82,6 +84,8 @@ class Options:
     token: str | None = field(default=None, repr=False)
     timeout_seconds: float = 60.0
     retries: int = 5
+    server_wait_seconds: float = SERVER_WAIT_SECONDS
+    parallelism: int | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -110,6 +114,8 @@ class Options:
             token=found.get("token"),
             timeout_seconds=_seconds(found, "timeout", 60.0),
             retries=_whole(found, "retries", least=0, default=5) or 0,
+            server_wait_seconds=_seconds(found, "serverWait", SERVER_WAIT_SECONDS, zero=True),
+            parallelism=_whole(found, "parallelism"),
         )
         options._check()
         return options
@@ -217,13 +223,13 @@ def _whole(found: Mapping[str, str], name: str, *, least: int = 1, default: int 
     return int(text)
 
 
-def _seconds(found: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(found: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:
     text = found.get(name.lower(), str(default)).strip().removesuffix("s")
     try:
         seconds = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
+        seconds = -1.0
+    if not (0 < seconds < float("inf") or (zero and seconds == 0)):
         raise OptionError(f"{name}: expected seconds above 0, not {text!r}")
     return seconds
 
@@ -262,5 +268,7 @@ _NAMES = {
         "token",
         "timeout",
         "retries",
+        "serverWait",
+        "parallelism",
     )
 }

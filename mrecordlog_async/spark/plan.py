@@ -9,22 +9,24 @@ One micro-batch, in this order (`stream` does the talking, every decision is her
 5. `assemble`   the end offset; start itself where nothing is new, because Spark compares offsets as text
 6. `spans`   start and end to ranges, `pack` ranges to partitions
 
-An offset is `{server: {queue: [id, next]}}`: the queue's incarnation, and the next position to read.
+Positions are `{server: {queue: [id, next]}}`: the queue's incarnation, and the next position to read. An offset carries
+them with the marks that prove them (`checkpoint`); what the marks show is decided in `proof`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import POSITION_MAX, QueueSummary
+from mrecordlog_async.spark.checkpoint import Mark, Offset
 from mrecordlog_async.spark.options import EARLIEST, LATEST, Positions, Subscription
+from mrecordlog_async.spark.proof import Answers, Listed, went_back
 
-Offset = dict[str, dict[str, list[int]]]
-"""server → queue → [queue id, next position to read]. Plain lists: it comes from JSON and goes back to it."""
+K = TypeVar("K", bound=Hashable)
 
 Listing = Mapping[str, QueueSummary]
 """queue → where it stands, of one server."""
@@ -96,40 +98,61 @@ def select(listing: Iterable[QueueSummary], subscription: Subscription) -> dict[
     return {summary.queue: summary for summary in listing if subscription.includes(summary.queue)}
 
 
-def check(start: Offset, listings: Listings, servers: Iterable[str]) -> Checked:
-    """Hold *start* against what the servers have.
+def check(
+    start: Offset,
+    surveys: Mapping[str, Listed],
+    *,
+    marks: Mapping[str, Mapping[str, Mark]] | None = None,
+    answers: Mapping[str, Answers] | None = None,
+    includes: Callable[[str], bool] = lambda queue: True,
+) -> Checked:
+    """Compare *start* with what the servers have.
 
-    A server that is no longer an option, and a queue that is no longer listed, drop out. A server that could not be
-    reached keeps its positions, and so is not read. Where records are lost the position moves to the first one kept.
+    Positions of servers that are not listed and of queues that are not subscribed stay as they are, and are not read:
+    when they are wanted again, reading goes on there. Where records are lost the position moves to the first one kept.
+    A log that went back is read again from its first record: nothing new is skipped, some records may come twice.
     """
-    checked = Checked()
-    for server in servers:
-        if server not in start:
+    checked = Checked(positions={server: dict(queues) for server, queues in start.items()})
+    for server, listed in surveys.items():
+        known, sound = checked.positions.get(server), checked.sound.setdefault(server, {})
+        if known is None:
             continue
-        known = checked.positions[server] = {}
-        if server not in listings:
-            known.update(start[server])
-            continue
-        sound = checked.sound[server] = {}
+        seen, answered = (marks or {}).get(server, {}), (answers or {}).get(server, Answers())
         for queue, (queue_id, position) in start[server].items():
-            summary = listings[server].get(queue)
-            if summary is None:
+            if not includes(queue):
                 continue
-            loss = _loss(summary, queue_id, position)
-            if loss is None:
-                known[queue] = sound[queue] = [queue_id, position]
+            summary = listed.queues.get(queue)
+            if summary is None or summary.id != queue_id:
+                loss = _loss_of_deleted(position, answered.ended.get(queue), again=summary is not None)
             else:
+                loss = _loss(summary, position, seen.get(queue), listed, answered)
+            if loss is not None:
                 checked.lost.append(f"server {server!r}, queue {queue!r}: {loss}")
+            if summary is None:
+                del known[queue]
+            elif loss is not None or summary.id != queue_id:
                 known[queue] = [summary.id, summary.first_position]
+            else:
+                sound[queue] = known[queue]
     return checked
 
 
-def _loss(summary: QueueSummary, queue_id: int, position: int) -> str | None:
-    if summary.id != queue_id:
-        return "it was deleted and created again; what was not read of the old queue is gone"
-    if position > summary.next_position:
-        return f"the next position read is {position}, but the log ends at {summary.next_position}: it went back"
-    if position < summary.first_position:
+def _loss_of_deleted(position: int, ended: int | None, *, again: bool) -> str | None:
+    how = "it was deleted and created again" if again else "it was deleted"
+    if ended is None:
+        return f"{how}; whether it held records from position {position} on is not known"
+    return f"{how}; positions {position} to {ended - 1} were not read" if ended > position else None
+
+
+def _loss(summary: QueueSummary, position: int, mark: Mark | None, listed: Listed, answered: Answers) -> str | None:
+    back = went_back(summary, position, mark, listed, answered.tails)
+    if back is not None:
+        first = summary.first_position
+        return (
+            f"{back}: it went back. Without failOnDataLoss all that it holds is read again from position {first}; "
+            "nothing is skipped, and records that were read before come twice"
+        )
+    if max(position, summary.began) < summary.first_position:
         return f"positions {position} to {summary.first_position - 1} were truncated before they were read"
     return None
 
@@ -198,7 +221,7 @@ def backlog(positions: Mapping[str, Sequence[int]], listing: Listing) -> int:
     )
 
 
-def shares(limit: int, weights: Mapping[str, int]) -> dict[str, int]:
+def shares(limit: int, weights: Mapping[K, int]) -> dict[K, int]:
     """Split *limit* in proportion to *weights*, at least 1 for each that has any; the sum exceeds it only by that."""
     total = sum(weights.values())
     return {name: max(1, limit * weight // total) for name, weight in weights.items() if weight > 0}
@@ -274,8 +297,11 @@ def _cost(each: Range) -> int:
 
 def _cut(whole: Range, cost: int, records: int) -> tuple[Range, Range | None]:
     """Return the head of *whole* that costs at most *cost* and has at most *records*, and the rest."""
-    take = min(whole.records, records, max(1, cost * whole.records // _cost(whole)))
-    if take == whole.records or whole.records != whole.hi - whole.lo:
+    return _cut_at(whole, min(whole.records, records, max(1, cost * whole.records // _cost(whole))))
+
+
+def _cut_at(whole: Range, take: int) -> tuple[Range, Range | None]:
+    if take == whole.records or not _dense(whole):
         return whole, None
     size = whole.bytes * take // whole.records
     middle = whole.lo + take
@@ -283,10 +309,25 @@ def _cut(whole: Range, cost: int, records: int) -> tuple[Range, Range | None]:
     return head, whole._replace(lo=middle, records=whole.records - take, bytes=whole.bytes - size)
 
 
+def _dense(each: Range) -> bool:
+    return each.records == each.hi - each.lo
+
+
+def cut_range(whole: Range, size: int, records: int) -> tuple[Range, Range | None]:
+    """Return the head of *whole* with about *size* bytes and at most *records*, at least one, and the rest."""
+    take = min(whole.records, max(records, 1), max(1, size * whole.records // max(whole.bytes, 1)))
+    return _cut_at(whole, take)
+
+
 def _gather(gathered: list[Range], head: Range) -> None:
-    """Add *head*, joined to the last range where it goes on with it."""
+    """Add *head*, joined to the last range where it goes on with it and both can be cut again anywhere."""
     last = gathered[-1] if gathered else None
-    if last is not None and (last.queue, last.id, last.hi) == (head.queue, head.id, head.lo):
+    if (
+        last is not None
+        and _dense(last)
+        and _dense(head)
+        and (last.queue, last.id, last.hi) == (head.queue, head.id, head.lo)
+    ):
         gathered[-1] = last._replace(hi=head.hi, records=last.records + head.records, bytes=last.bytes + head.bytes)
     else:
         gathered.append(head)

@@ -22,11 +22,12 @@ from typing import Any
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest, numbers
+from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.client import PlanStart, ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import OWN, Contents, UnreadableError
-from mrecordlog_async.spark.plan import Offset, moving
+from mrecordlog_async.spark.plan import moving
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

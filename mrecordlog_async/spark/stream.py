@@ -11,7 +11,10 @@ never ask for less again, so truncating there is as safe as in `commit`, and com
 late, and after the last batch not at all. (Spark's asyncProgressTracking writes commit files late: not with truncate.)
 
 Spark keeps one instance for all triggers of a query in a Python process of its own, and sends pickled copies to the
-tasks. A truncate that fails is logged and tried again at the next trigger; it fails no query. A sync that fails does.
+tasks. A truncate that a service does not answer is logged and tried again at the next trigger; it fails no query. A
+sync that fails does.
+
+A service that has answered once is waited for (`serverWait`, two minutes): a restart of it ends no stream.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -31,15 +35,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from mrecordlog_async.spark.client import ServerDownError, ServiceError
-from mrecordlog_async.spark.fleet import Fleet, Limits
+from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
+from mrecordlog_async.spark.client import QueuePlan, ServerDownError, ServiceError
+from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
 from mrecordlog_async.spark.lake import syncfs
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.plan import Listing, Offset, assemble, canonical, check, moving, pin, truncations
+from mrecordlog_async.spark.plan import Checked, Listing, assemble, backlog, check, moving, pin, truncations
+from mrecordlog_async.spark.proof import Listed, refuse_renamed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.shared import check_marker
 
 logger = logging.getLogger("mrecordlog_async.spark")
+
+REOPENED_MAX = 5
+"""How often one trigger asks again because a log was opened in the middle of it."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,9 +56,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._fleet = Fleet(options)
+        self._fleet = Fleet(options, patience_seconds=options.server_wait_seconds)
         self._target: Offset | None = None  # of an AvailableNow run: read up to here
-        self._latest: Offset | None = None
+        self._latest: dict[str, Any] | None = None
+        self._settled: dict[str, Any] | None = None  # the offset that was last truncated up to
 
     # The driver's side.
 
@@ -63,35 +73,63 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where the queues end now: the run stops there."""
-        listings = self._fleet.listings()
-        self._target = {server: _ends(listing) for server, listing in listings.items()}
+        self._target = {server: _ends(listing) for server, listing in self._fleet.listings().items()}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Truncate what is committed, and return where the next batch ends; *start* itself if nothing is new."""
-        listings = self._fleet.listings()
-        self._latest = {server: _ends(listing) for server, listing in listings.items()}
-        checked = check(start, listings, self._fleet.names)
+        for _ in range(REOPENED_MAX):
+            try:
+                return self._next(start, limit)
+            except ReopenedError:
+                logger.info("a log was opened again while it was asked; it is listed again")
+        return start
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        known = Checkpoint.decode(start)
+        surveys = self._fleet.survey()
+        checked = self._check(known, surveys)
         self._fleet.report_losses(checked.lost)
-        self._truncate(checked.sound, listings)
-        pinned, lost = pin(start, self._targeted(listings), self._options.starting)
+        self._truncate(checked.sound, surveys)
+        self._settled = start
+        listings = {server: listed.queues for server, listed in surveys.items()}
+        pinned, lost = pin(known.positions, self._targeted(listings), self._options.starting)
         self._fleet.report_losses(lost)
         # Only what is sound moves: a position that was corrected must be in the checkpoint before it is read from.
-        ends = self._fleet.advance(checked.sound, listings, self._target, self._limits(limit))
-        return assemble(start, checked.positions, ends, pinned)
+        plans = self._fleet.advance(checked.sound, surveys, self._target, self._limits(limit))
+        ends: Offset = {}
+        for server, plan in plans:
+            ends.setdefault(server, {})[plan.queue] = [plan.id, plan.stop]
+        positions = assemble(known.positions, checked.positions, ends, pinned)
+        self._note_latest(assemble(known.positions, checked.positions, {}, pinned), surveys, plans)
+        if positions is known.positions:
+            return start
+        return _marked(known, positions, surveys, checked.sound, plans).encode()
 
-    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        """Return where the queues ended at the last listing; Spark shows it in a query's progress."""
-        return canonical(self._latest) if self._latest is not None else None
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return where the queues ended at the last listing, and `waiting`: records behind the batch, by server."""
+        return self._latest
 
-    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+    def _check(self, known: Checkpoint, surveys: dict[str, Listed]) -> Checked:
+        """Compare the checkpoint with what the servers have, and prove it where they were opened since."""
+        refuse_renamed(known.logs, ((server, listed.log) for server, listed in surveys.items()))
+        answers = self._fleet.prove(known, surveys)
+        includes = self._options.subscription.includes
+        return check(known.positions, surveys, marks=known.marks, answers=answers, includes=includes)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut the positions from *start* to *end* into what tasks read."""
-        return [PlannedPartition(partition) for partition in self._fleet.partitions(moving(start, end))]
+        moved = moving(Checkpoint.decode(start).positions, Checkpoint.decode(end).positions)
+        return [PlannedPartition(partition) for partition in self._fleet.partitions(moved)]
 
-    def commit(self, end: Offset) -> None:
-        """Truncate up to *end*: the batch that ends there has its commit file."""
-        if self._options.truncate:
-            listings = self._fleet.listings()
-            self._truncate(check(end, listings, self._fleet.names).sound, listings)
+    def commit(self, end: dict[str, Any]) -> None:
+        """Truncate up to *end*: the batch that ends there has its commit file.
+
+        Spark calls this after `latestOffset(end)`, which has done it: then nothing is asked again.
+        """
+        if self._options.truncate and end != self._settled:
+            surveys = self._fleet.survey()
+            with suppress(ReopenedError):  # the next trigger truncates
+                self._truncate(self._check(Checkpoint.decode(end), surveys).sound, surveys)
 
     def stop(self) -> None:
         """Close the connections. Spark ends the process instead of calling this; nothing depends on it."""
@@ -134,21 +172,56 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if server in target
         }
 
-    def _truncate(self, sound: Offset, listings: Mapping[str, Listing]) -> None:
+    def _truncate(self, sound: Offset, surveys: Mapping[str, Listed]) -> None:
         if not self._options.truncate:
             return
-        due = truncations(sound, listings)
+        due = truncations(sound, {server: listed.queues for server, listed in surveys.items()})
         if not due:
             return
-        # Outside of the try: a failed sync may have lost pages, and the next one would not tell.
+        # A failure ends the query: a failed sync may have lost pages, and the next one would not tell.
         sync_file_systems(self._options.sync_directories)
+        for server, queues in due.items():
+            self._truncate_one(server, queues, surveys[server].opening)
+
+    def _truncate_one(self, server: str, queues: dict[str, list[int]], opening: str) -> None:
         try:
-            for server, queues in due.items():
-                for answer in self._fleet.client(server).truncate(queues):
-                    if answer.status != "ok":
-                        logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
-        except (OSError, ServerDownError, ServiceError) as error:
+            for answer in self._fleet.client(server).truncate(queues, opening=opening):
+                if answer.status != "ok":
+                    logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
+        except (ServerDownError, ServiceError) as error:
             logger.warning("truncating what is committed failed, it is tried again: %s", error)
+
+    def _note_latest(self, begun: Offset, surveys: Mapping[str, Listed], plans: list[tuple[str, QueuePlan]]) -> None:
+        latest = {server: _ends(listed.queues) for server, listed in surveys.items()}
+        waiting = {server: backlog(begun.get(server, {}), listed.queues) for server, listed in surveys.items()}
+        for server, plan in plans:
+            waiting[server] -= plan.records
+        logs = {server: listed.log for server, listed in surveys.items()}
+        marks = {server: {queue: Mark(listed.opening) for queue in listed.queues} for server, listed in surveys.items()}
+        self._latest = Checkpoint(latest, marks, logs).encode() | {"waiting": waiting}
+
+
+def _marked(
+    known: Checkpoint,
+    positions: Offset,
+    surveys: Mapping[str, Listed],
+    sound: Offset,
+    plans: list[tuple[str, QueuePlan]],
+) -> Checkpoint:
+    """Return *positions* with their marks: what was checked carries the opening it was checked under."""
+    marks = {server: dict(queues) for server, queues in known.marks.items()}
+    logs = dict(known.logs)
+    for server, listed in surveys.items():
+        logs[server] = listed.log
+        before, now = known.marks.get(server, {}), marks.setdefault(server, {})
+        for queue in positions.get(server, {}):
+            if queue in listed.queues:
+                kept = queue in sound.get(server, {}) and queue in before
+                now[queue] = Mark(listed.opening, before[queue].tail if kept else None)
+    for server, plan in plans:
+        if plan.records:
+            marks[server][plan.queue] = Mark(surveys[server].opening, plan.tail)
+    return Checkpoint(positions, marks, logs)
 
 
 def sync_file_systems(directories: tuple[str, ...]) -> None:

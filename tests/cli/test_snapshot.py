@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.snapshot import snapshot
+from mrecordlog_async.engine import journal
+from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
 from tests import damage
 from tests.cli.running import BLOCK_BYTES, build, mrecordlog, three_queues
 from tests.conftest import contents
@@ -76,6 +79,152 @@ async def test_a_snapshot_can_be_opened_and_written(tmp_path: Path, log: MultiRe
     assert (log.first_position("q"), log.next_position("q")) == (0, 20)
     assert await log.append_record("q", None, b"only there") == 20
     assert (await asyncio.to_thread(mrecordlog, "verify", directory)).code == 0
+
+
+SHRINK_BYTES = 64 * 1024
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Removed segments give their space back in steps that are small next to them."""
+    monkeypatch.setattr(journal, "SHRINK_BYTES", SHRINK_BYTES)
+
+
+async def drain(log: MultiRecordLog) -> None:
+    """Truncate everything, and wait until the old segments are gone with all their space."""
+    before = log.segments
+    await log.truncate("q", log.next_position("q") - 1)
+    while log.segments[0] <= before[-1] or log._opened.journal.dying():
+        await log.append_record("q", None, bytes(40_000))
+        await log.truncate("q", log.next_position("q") - 1)
+
+
+async def fill(log: MultiRecordLog) -> None:
+    await log.create_queue("q")
+    for number in range(40):
+        await log.append_record("q", None, bytes([number]) * 20_000)
+    assert len(log.segments) > 3
+
+
+async def shown(directory: Path) -> object:
+    def read() -> object:
+        with ReadOnlyLog.open(directory) as log:
+            return contents(log)
+
+    return await asyncio.to_thread(read)
+
+
+@pytest.mark.parametrize("open_files", [False, True])
+async def test_a_log_that_is_drained_leaves_its_snapshot_whole(
+    tmp_path: Path, directory: Path, small_steps: None, open_files: bool
+) -> None:
+    """Segments above the step in which space is given back; also while somebody has the snapshot's files open."""
+    async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK_BYTES) as log:
+        await fill(log)
+        before = contents(log)
+        await asyncio.to_thread(snapshot, str(directory), str(tmp_path / "copy"))
+        files = [path.open("rb") for path in damage.segments(tmp_path / "copy")] if open_files else []
+        bytes_before = damage.snapshot(tmp_path / "copy")
+        await drain(log)
+        for file in files:
+            file.close()
+    assert damage.snapshot(tmp_path / "copy") == bytes_before
+    assert await shown(tmp_path / "copy") == before
+    async with MultiRecordLog.open(tmp_path / "copy", create=False) as copy:
+        assert contents(copy) == before
+
+
+@pytest.mark.parametrize("open_files", [False, True])
+async def test_a_snapshot_that_is_drained_leaves_its_log_whole(
+    tmp_path: Path, directory: Path, small_steps: None, open_files: bool
+) -> None:
+    """While the log goes on, and after it was closed and opened again."""
+    async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK_BYTES) as log:
+        await fill(log)
+        await asyncio.to_thread(snapshot, str(directory), str(tmp_path / "copy"))
+        before = contents(log)
+        files = [path.open("rb") for path in damage.segments(directory)] if open_files else []
+        async with MultiRecordLog.open(tmp_path / "copy", segment_bytes=8 * BLOCK_BYTES, create=False) as copy:
+            await drain(copy)
+        for file in files:
+            file.close()
+        assert await shown(directory) == before
+        assert await log.append_record("q", None, b"goes on") == 40
+        before = contents(log)
+    async with MultiRecordLog.open(directory, create=False) as log:
+        assert contents(log) == before
+
+
+@pytest.mark.parametrize("first", ["wal", "copy"])
+async def test_two_trees_of_hard_links_leave_each_other_alone(tmp_path: Path, small_steps: None, first: str) -> None:
+    """As `cp -al` makes them: also the last segment, the note of the end and the lock have two names."""
+    directories = {"wal": tmp_path / "wal", "copy": tmp_path / "copy"}
+    async with MultiRecordLog.open(directories["wal"], segment_bytes=8 * BLOCK_BYTES) as log:
+        await fill(log)
+        before = contents(log)
+    directories["copy"].mkdir(mode=0o700)
+    for path in directories["wal"].iterdir():
+        os.link(path, directories["copy"] / path.name)
+    (second,) = set(directories) - {first}
+    bytes_before = damage.snapshot(directories[second])
+    async with MultiRecordLog.open(directories[first], segment_bytes=8 * BLOCK_BYTES) as log:
+        assert contents(log) == before
+        async with MultiRecordLog.open(directories[second], segment_bytes=8 * BLOCK_BYTES) as other:
+            assert await other.append_record("q", None, b"other") == 40
+            await drain(log)
+            assert contents(other)["q"][:2] == (0, 41)
+    async with MultiRecordLog.open(directories[second]) as other:
+        assert contents(other)["q"][2] == [*before["q"][2], (40, b"other")]
+    assert {name: damage.snapshot(directories[second])[name] for name in bytes_before if name.startswith("wal")} == {
+        name: data for name, data in bytes_before.items() if name.startswith("wal")
+    }
+
+
+def test_everything_is_on_the_disk_before_the_snapshot_has_its_name(tmp_path: Path) -> None:
+    """Every file that was written, then the names in the new directory, then its own name and those of its parents."""
+    directory = build(tmp_path / "wal", three_queues)
+
+    class Noted(OsFileSystem):
+        def __init__(self) -> None:
+            self.done: list[tuple[str, str]] = []
+            self.paths: dict[int, str] = {}
+
+        def create(self, path: str) -> int:
+            handle = super().create(path)
+            self.paths[handle] = path
+            return handle
+
+        def open_directory(self, path: str) -> int:
+            handle = super().open_directory(path)
+            self.paths[handle] = path
+            return handle
+
+        def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+            self.done.append(("write", self.paths[handle]))
+            return super().write(handle, buffers, offset)
+
+        def sync(self, handle: int) -> None:
+            self.done.append(("sync", self.paths[handle]))
+            super().sync(handle)
+
+        def sync_directory(self, handle: int) -> None:
+            self.done.append(("sync", self.paths[handle]))
+            super().sync_directory(handle)
+
+        def rename(self, old: str, new: str) -> None:
+            self.done.append(("rename", old))
+            super().rename(old, new)
+
+    files = Noted()
+    target = tmp_path / "new" / "backups" / "copy"
+    snapshot(str(directory), str(target), link=False, filesystem=files)
+    renamed = files.done.index(("rename", f"{target}.partial"))
+    for written in {path for what, path in files.done if what == "write"}:
+        assert ("sync", written) in files.done[:renamed]
+        assert ("write", written) not in files.done[files.done.index(("sync", written)) :]
+    assert files.done[renamed - 1] == ("sync", f"{target}.partial")
+    assert files.done[renamed + 1 :] == [("sync", str(target.parent))]
+    assert ("sync", str(tmp_path)) in files.done[:renamed]
 
 
 def test_a_copy_shares_no_bytes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
@@ -69,6 +70,25 @@ class ThreadedService:
 
     def delete(self, queue: str) -> None:
         self.call(self.log.delete_queue(queue))
+
+    def replace_by_nothing(self) -> None:
+        """Serve an empty directory in place of the log."""
+        self.stop()
+        shutil.rmtree(self.directory)
+        self.start()
+
+    def keep_copy(self, copy: Path) -> None:
+        """Copy the log as it is now, while it is closed."""
+        self.stop()
+        shutil.copytree(self.directory, copy)
+        self.start()
+
+    def go_back(self, copy: Path) -> None:
+        """Serve *copy* in place of the log, as after restoring a snapshot."""
+        self.stop()
+        shutil.rmtree(self.directory)
+        shutil.copytree(copy, self.directory)
+        self.start()
 
     def positions(self, queue: str) -> tuple[int, int]:
         """Return first and next position."""

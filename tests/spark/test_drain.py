@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mrecordlog_async.spark.arguments import seconds_of, size_of
-from mrecordlog_async.spark.drain import Progress, cause_of, lag, run_drain
+from mrecordlog_async.spark.drain import Progress, cause_of, run_drain, waiting
 from mrecordlog_async.spark.guards import DrainJob, refuse_unsafe
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.load import run_load
@@ -73,10 +73,10 @@ def test_other_columns_cannot_name_directories(columns: tuple[str, ...]) -> None
 # Reports.
 
 
-def test_lag_counts_what_is_ahead() -> None:
-    """By server; a queue the query does not know counts from its beginning, one made anew too."""
-    latest = {"a": {"q": [1, 10], "new": [2, 3]}, "b": {"q": [9, 5]}}
-    assert lag(latest, {"a": {"q": [1, 4]}, "b": {"q": [8, 5]}}) == {"a": 9, "b": 5}
+def test_lag_is_what_the_source_reported() -> None:
+    """Records by server, counted by the source; nothing before its first report."""
+    assert waiting('{"version": 2, "servers": {}, "waiting": {"a": 9, "b": 0}}') == {"a": 9, "b": 0}
+    assert waiting(None) == waiting("null") == {}
 
 
 def test_progress_counts_a_batch_once() -> None:
@@ -86,7 +86,7 @@ def test_progress_counts_a_batch_once() -> None:
         "batchId": 3,
         "numInputRows": 7,
         "processedRowsPerSecond": 70.0,
-        "sources": [{"latestOffset": '{"a":{"q":[1,9]}}', "endOffset": '{"a":{"q":[1,7]}}'}],
+        "sources": [{"latestOffset": '{"waiting": {"a": 2}}', "endOffset": "{}"}],
     }
     assert progress.add(report)
     assert not progress.add(report)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.plan import (
-    Offset,
     Partition,
     Range,
     as_text,
@@ -26,6 +26,7 @@ from mrecordlog_async.spark.plan import (
     shares,
     truncations,
 )
+from mrecordlog_async.spark.proof import Answers, Listed
 
 
 def summary(queue: str, first: int, following: int, queue_id: int = 1, records: int | None = None) -> QueueSummary:
@@ -127,12 +128,16 @@ def test_only_what_moved_in_the_same_queue_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("first", "following", "queue_id", "message"),
-    [(0, 50, 2, "created again"), (0, 4, 1, "went back"), (6, 9, 1, "positions 5 to 5 were truncated")],
+    [
+        (0, 50, 2, "again; whether it held records"),
+        (0, 4, 1, "went back"),
+        (6, 9, 1, "positions 5 to 5 were truncated"),
+    ],
 )
 def test_losses_are_seen_and_never_truncated(first: int, following: int, queue_id: int, message: str) -> None:
     """A queue that is not what the checkpoint says is left alone."""
     listings = {"a": {"q": summary("q", first, following, queue_id)}}
-    checked = check({"a": {"q": [1, 5]}}, listings, ["a"])
+    checked = check({"a": {"q": [1, 5]}}, {"a": Listed(listings["a"])})
     assert [message in loss for loss in checked.lost] == [True]
     assert checked.positions == {"a": {"q": [queue_id, first]}}
     assert truncations(checked.sound, listings) == {}
@@ -257,7 +262,8 @@ class QueryAgainstLogs(RuleBasedStateMachine):
     def latest(self, limit: int) -> Offset:
         """Do what the stream reader's latestOffset does, with a model in place of the services."""
         listings = self.listings()
-        checked = check(self.committed, listings, ["a", "b"])
+        surveys = {server: Listed(listing) for server, listing in listings.items()}
+        checked = check(self.committed, surveys, answers=self.answers(listings))
         assert not checked.lost
         for server, due in truncations(checked.sound, listings).items():
             for name, (_, position) in due.items():
@@ -266,6 +272,13 @@ class QueryAgainstLogs(RuleBasedStateMachine):
         pinned, _ = pin(self.committed, listings, "earliest")
         ends = {server: self.advance(server, queues, limit) for server, queues in checked.sound.items()}
         return assemble(self.committed, checked.positions, ends, pinned)
+
+    def answers(self, listings: Mapping[str, Mapping[str, QueueSummary]]) -> dict[str, Answers]:
+        """Say where the deleted queues of the checkpoint ended."""
+        return {
+            server: Answers({queue: self.every[at[0]].next for queue, at in self.committed.get(server, {}).items()})
+            for server in listings
+        }
 
     def advance(self, server: str, queues: Mapping[str, list[int]], limit: int) -> dict[str, list[int]]:
         found = {}

@@ -12,28 +12,35 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from mrecordlog_async.spark import stream
+from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.client import ServerDownError, ShortAnswerError
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.plan import DataLossError, Offset
+from mrecordlog_async.spark.plan import DataLossError
 from mrecordlog_async.spark.stream import LogStreamReader
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
 
 Row = tuple[str, str, int, bytes]
+Json = dict[str, Any]
 
 
 class Query:
     """Plays Spark: offsets through JSON, readers through pickle, a checkpoint that survives the reader."""
 
     def __init__(self, servers: str, **options: str) -> None:
-        self.options = {"servers": servers, "retries": "0", **options}
-        self.committed: Offset = {}  # the end of the last batch with a commit file
-        self.planned: Offset | None = None  # the end of a batch that has an offset file only
+        self.options = {"servers": servers, "retries": "0", "serverWait": "0", **options}
+        self.committed: Json = {}  # the end of the last batch with a commit file
+        self.planned: Json | None = None  # the end of a batch that has an offset file only
         self.rows: list[Row] = []
         self.batches = 0
         self.ran = False
         self.reader = LogStreamReader(Options.parse(self.options))
         _queries.append(self)
+
+    @property
+    def positions(self) -> Offset:
+        """The checkpoint's positions: server → queue → [id, position]."""
+        return Checkpoint.decode(self.committed).positions
 
     def restart(self) -> None:
         """Lose the reader, as a kill does; the checkpoint stays."""
@@ -60,7 +67,7 @@ class Query:
         self.committed, self.planned, self.ran = self.planned, None, True
         return True
 
-    def read(self, start: Offset, end: Offset) -> list[Row]:
+    def read(self, start: Json, end: Json) -> list[Row]:
         """Read a batch as executors do: on a reader that came through pickle."""
         rows: list[Row] = []
         for partition in self.reader.partitions(through_json(start), through_json(end)):
@@ -91,8 +98,8 @@ def queries_ended() -> Iterator[None]:
         _queries.pop().reader.stop()
 
 
-def through_json(offset: Offset) -> Offset:
-    result: Offset = json.loads(json.dumps(offset))
+def through_json(offset: Json) -> Json:
+    result: Json = json.loads(json.dumps(offset))
     return result
 
 
@@ -105,7 +112,7 @@ def test_a_new_queue_is_pinned_first_and_read_next(service: ThreadedService) -> 
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url)
     assert query.step() and query.rows == []
-    assert [position for _, position in query.committed["default"].values()] == [0]
+    assert [position for _, position in query.positions["default"].values()] == [0]
     assert query.step() and query.rows == rows_of("default", "q", 0, 5)
     assert not query.step()
 
@@ -174,14 +181,15 @@ def test_two_servers_with_the_same_queue_name_are_kept_apart(new_service: NewSer
 
 
 def test_a_recreated_queue_is_noticed(service: ThreadedService) -> None:
-    """A queue deleted and made anew while the job was down fails the query, even where its positions would fit."""
+    """A queue deleted with unread records and made anew fails the query, even where its positions would fit."""
     service.append("q", numbered("old", 0, 5))
     query = Query(service.url, truncate="true")
     query.drain()
+    service.append("q", numbered("old", 5, 8))
     service.delete("q")
     service.append("q", numbered("new", 0, 50))
     query.restart()
-    with pytest.raises(DataLossError, match="deleted and created again"):
+    with pytest.raises(DataLossError, match="deleted and created again; positions 5 to 7 were not read"):
         query.step()
     assert service.positions("q") == (0, 50), "nothing of the new queue was truncated"
 
@@ -189,6 +197,47 @@ def test_a_recreated_queue_is_noticed(service: ThreadedService) -> None:
     query.drain()
     assert query.rows[5:] == [("default", "q", at, f"new:{at}".encode()) for at in range(50)]
     assert service.records() == {"q": []}
+
+
+@pytest.mark.parametrize("seen_deleted", [False, True])
+def test_a_queue_deleted_after_it_was_read_is_no_loss(service: ThreadedService, seen_deleted: bool) -> None:
+    """Whether a trigger came between deleting and creating it again makes no difference."""
+    service.append("q", numbered("old", 0, 5))
+    query = Query(service.url, truncate="true")
+    query.drain()
+    service.delete("q")
+    if seen_deleted:
+        query.drain()
+    service.append("q", numbered("new", 0, 50))
+    query.drain()
+    assert query.rows[5:] == [("default", "q", at, f"new:{at}".encode()) for at in range(50)]
+
+
+def test_a_queue_deleted_with_unread_records_is_a_loss(service: ThreadedService) -> None:
+    """Also where the records came, and went, while the query was not running."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url, truncate="true")
+    query.drain()
+    service.append("q", numbered("q", 5, 505))
+    service.delete("q")
+    query.restart()
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="queue 'q': it was deleted; positions 5 to 504 were not read"):
+            query.step()
+    query.options["failOnDataLoss"] = "false"
+    query.drain()
+    assert query.positions == {"default": {}}
+
+
+def test_a_log_replaced_by_an_empty_one_is_a_loss(service: ThreadedService) -> None:
+    """An empty directory says nothing about what the log held that stood there before."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url)
+    query.drain()
+    service.replace_by_nothing()
+    query.restart()
+    with pytest.raises(DataLossError, match="queue 'q': it was deleted; whether it held records from position 5 on"):
+        query.step()
 
 
 def test_records_truncated_by_somebody_else_are_a_loss(service: ThreadedService) -> None:
@@ -228,7 +277,7 @@ def test_a_deleted_queue_drops_out(service: ThreadedService) -> None:
     query.drain()
     service.delete("q")
     assert query.step()
-    assert list(query.committed["default"]) == ["other"]
+    assert list(query.positions["default"]) == ["other"]
     service.append("q", numbered("q", 0, 2))
     query.drain()
     assert query.rows[6:] == rows_of("default", "q", 0, 2)
@@ -241,7 +290,7 @@ def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService)
     second.append("q", numbered("q", 0, 3))
     query = Query(f"a={first.url},b={second.url}")
     query.drain()
-    kept = query.committed["b"]
+    kept = query.positions["b"]
     second.stop()
     first.append("q", numbered("q", 3, 5))
     with pytest.raises(ServerDownError):
@@ -249,7 +298,7 @@ def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService)
     query.options["failOnServerDown"] = "false"
     query.drain()
     assert query.rows[6:] == rows_of("a", "q", 3, 5)
-    assert query.committed["b"] == kept
+    assert query.positions["b"] == kept
     second.start()
     second.append("q", numbered("q", 3, 4))
     query.drain()
@@ -257,7 +306,7 @@ def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService)
 
 
 def test_servers_may_be_added_removed_and_moved(new_service: NewService) -> None:
-    """Names are what counts: a server added is pinned, one removed drops out, one at a new address goes on."""
+    """Names are what counts: a server added is pinned, one removed is kept in mind, one at a new address goes on."""
     first, second = new_service(), new_service()
     first.append("q", numbered("q", 0, 3))
     second.append("q", numbered("q", 0, 3))
@@ -273,7 +322,7 @@ def test_servers_may_be_added_removed_and_moved(new_service: NewService) -> None
     first.append("q", numbered("q", 3, 4))
     query.drain()
     assert query.rows[6:] == rows_of("a", "q", 3, 4)
-    assert list(query.committed) == ["a"]
+    assert list(query.positions) == ["a", "b"], "b goes on where it was, should it come back"
 
 
 def test_gaps_are_neither_records_nor_batches(service: ThreadedService) -> None:
@@ -386,7 +435,10 @@ def test_progress_tells_where_the_logs_end(service: ThreadedService) -> None:
     query.step()
     latest = query.reader.reportLatestOffset()
     assert latest is not None
-    assert [position for _, position in latest["default"].values()] == [10]
+    assert [position for _, position in Checkpoint.decode(latest).positions["default"].values()] == [10]
+    assert latest["waiting"] == {"default": 10}
+    query.step()
+    assert (query.reader.reportLatestOffset() or {})["waiting"] == {"default": 6}
 
 
 def test_many_small_queues_share_a_partition(service: ThreadedService) -> None:

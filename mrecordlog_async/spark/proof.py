@@ -1,0 +1,106 @@
+"""Whether a log still is what a checkpoint says: the questions to ask, and what the answers mean. Pure.
+
+A log goes back when a snapshot is restored, when a power cut takes unsynced records under a weak policy, or when a live
+copy takes its place. Positions do not show it: they grow past the checkpoint again. So each position carries a mark,
+and whenever the log was opened since:
+
+1. a position above the one that the log was opened at went back, for this opening gave it to another record
+2. the record before the position must have the digest it had when it was read, as long as it is retained
+
+Nothing is asked while the opening is the one of the mark. What neither can see: a log that went back and was opened
+once more before anybody looked, where the record at the same position is equal byte for byte or is truncated.
+
+A queue that is not listed any more, or was created again, is asked for by its id: if it was read to where it ended, its
+deletion took nothing; otherwise, and where the service does not know, its rest counts as lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
+from mrecordlog_async.spark.options import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One server's answer. queues: those subscribed. opened: queue id → next position when the log was opened."""
+
+    queues: Mapping[str, QueueSummary]
+    log: str = ""
+    opening: str = ""
+    opened: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Questions:
+    """What the listing of one server leaves open. gone: queue → id. tails: queue → [id, position behind the record]."""
+
+    gone: dict[str, int] = field(default_factory=dict)
+    tails: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Answers:
+    """ended: queue → where the incarnation asked for ended, None: not known. tails: queue → digest, None: not there."""
+
+    ended: dict[str, int | None] = field(default_factory=dict)
+    tails: dict[str, int | None] = field(default_factory=dict)
+
+
+def questions(known: Checkpoint, server: str, listed: Listed, includes: Callable[[str], bool]) -> Questions:
+    """Return what must be asked of *server* before its positions can be believed."""
+    found = Questions()
+    marks = known.marks.get(server, {})
+    for queue, (queue_id, position) in known.positions.get(server, {}).items():
+        if not includes(queue):
+            continue
+        summary = listed.queues.get(queue)
+        if summary is None or summary.id != queue_id:
+            found.gone[queue] = queue_id
+            continue
+        mark = marks.get(queue)
+        unproved = mark is not None and mark.tail is not None and mark.opening != listed.opening
+        if unproved and summary.first_position < position <= summary.next_position:
+            found.tails[queue] = [queue_id, position]
+    return found
+
+
+def went_back(
+    summary: QueueSummary, position: int, mark: Mark | None, listed: Listed, tails: Mapping[str, int | None]
+) -> str | None:
+    """Return how it shows that the log went back below *position*, None where nothing shows it."""
+    if position > summary.next_position:
+        return f"the next position read is {position}, but the log ends at {summary.next_position}"
+    if mark is None or mark.opening == listed.opening:
+        return None
+    opened = listed.opened.get(summary.id, 0)
+    if position > opened:
+        return f"the next position read is {position}, but the log was opened at {opened} since"
+    tail = tails.get(summary.queue)
+    if mark.tail is not None and tail is not None and tail != mark.tail:
+        return f"the record before position {position} is another one than the one that was read"
+    return None
+
+
+def refuse_renamed(known: Mapping[str, str], listed: Iterable[tuple[str, str]]) -> None:
+    """Raise OptionError where a log is named twice, or goes by another name than in the checkpoint.
+
+    known: server → log, of the checkpoint. listed: (server, log) as they are now.
+    """
+    names: dict[str, str] = {log: server for server, log in known.items() if log}
+    seen: dict[str, str] = {}
+    for server, log in listed:
+        if not log:
+            continue
+        if log in seen:
+            raise OptionError(f"servers: {seen[log]!r} and {server!r} are the same log; name it once")
+        seen[log] = server
+        before = names.get(log, server)
+        if before != server and server not in known:
+            raise OptionError(
+                f"servers: {server!r} is the log that the checkpoint knows as {before!r}; under another name all of it "
+                f"would be read again. Name it {before!r}"
+            )

@@ -1,0 +1,138 @@
+"""The commands that read a directory, when the writer removes segments between two of their calls."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import ReadOnlyLog
+from mrecordlog_async.cli.snapshot import snapshot
+from mrecordlog_async.engine.salvage import salvage
+from mrecordlog_async.engine.survey import survey
+from mrecordlog_async.storage.segment import segment_name
+from tests.conftest import contents
+from tests.overtaking import BLOCK, Interrupted, Stages, build
+
+
+class OnAnotherFileSystem(Interrupted):
+    """Links nothing."""
+
+    def link(self, old: str, new: str) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), old)
+
+
+@pytest.fixture
+async def stages(tmp_path: Path, directory: Path) -> Stages:
+    """Make a log that has moved on by a few segments, and put its first state in place."""
+    made = await build(tmp_path, count=2, each=3, kept=6)
+    directory.mkdir()
+    made.put(0, directory)
+    assert made.segments(0)[0] < made.segments(1)[0] < made.segments(0)[-1]
+    return made
+
+
+def shown(directory: Path) -> object:
+    with ReadOnlyLog.open(directory) as log:
+        return contents(log)
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2, 5])
+@pytest.mark.parametrize("files", [Interrupted, OnAnotherFileSystem])
+@pytest.mark.parametrize("link", [True, False])
+def test_a_snapshot_holds_a_state_that_the_log_had(
+    stages: Stages, directory: Path, tmp_path: Path, files: type[Interrupted], link: bool, turn: int
+) -> None:
+    """The first one, or the one that the writer had made of it; nothing else is left in it."""
+    interrupted = files()
+    segment = stages.segments(0)[min(turn, len(stages.segments(0)) - 1)]
+    interrupted.interrupt(segment, lambda: stages.put(1, directory))
+    snapshot(str(directory), str(tmp_path / "copy"), link=link, filesystem=interrupted)
+    assert shown(tmp_path / "copy") in stages.states
+    assert {path.name[:3] for path in (tmp_path / "copy").iterdir()} == {"wal", "CLO"}
+    with ReadOnlyLog.open(tmp_path / "copy") as log:
+        assert len(list((tmp_path / "copy").iterdir())) == len(log.contents.older) + 2, "and nothing that is not live"
+
+
+def test_a_snapshot_of_linked_segments_does_not_begin_again(stages: Stages, directory: Path, tmp_path: Path) -> None:
+    """They have their second name before the log's end is read; who removes the first one takes nothing away."""
+    *finished, last = stages.segments(0)
+
+    def remove() -> None:
+        for number in finished:
+            (directory / segment_name(number)).unlink()
+
+    files = Interrupted()
+    files.interrupt(last, remove)
+    snapshot(str(directory), str(tmp_path / "copy"), filesystem=files)
+    assert shown(tmp_path / "copy") == stages.states[0]
+
+
+@pytest.mark.parametrize("turn", range(6))
+def test_a_survey_counts_what_is_there(stages: Stages, directory: Path, turn: int) -> None:
+    """Segments that went are no damage, and no error: they held nothing live."""
+    files = Interrupted()
+    files.interrupt(stages.segments(0)[turn], lambda: stages.put(1, directory))
+    found = survey(files, str(directory))
+    assert sum(segment.damaged_bytes for segment in found.segments) == 0
+    assert found.segments[-1].number in (stages.segments(0)[-1], stages.segments(1)[-1])
+    assert [segment.number for segment in found.segments] == list(
+        range(found.segments[0].number, found.segments[-1].number + 1)
+    )
+
+
+@pytest.mark.parametrize("turn", range(6))
+def test_what_a_writer_removes_is_nothing_to_salvage(stages: Stages, directory: Path, turn: int) -> None:
+    """It is read anew from what is there."""
+    files = Interrupted()
+    files.interrupt(stages.segments(0)[turn], lambda: stages.put(1, directory))
+    found = salvage(files, str(directory))
+    assert not found.damage
+    assert [queue.missing for queue in found.queues] == [[], []]
+
+
+class Shrinking(Interrupted):
+    """Removes a segment and gives its space back while it is read for the *reads*-th time."""
+
+    def __init__(self, stages: Stages, directory: Path, reads: int) -> None:
+        super().__init__()
+        self.stages, self.directory, self.reads = stages, directory, reads
+        self.victim = directory / segment_name(stages.segments(0)[0])
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        piece = super().read(handle, length, offset)
+        if self.victim.exists() and os.path.samestat(os.fstat(handle), self.victim.stat()):
+            self.reads -= 1
+            if not self.reads:
+                with self.victim.open("r+b") as file:
+                    self.stages.put(1, self.directory)
+                    file.truncate(BLOCK // 2)
+        return piece
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_a_segment_that_shrinks_while_it_is_read_is_no_damage(stages: Stages, directory: Path, reads: int) -> None:
+    """Nobody reports that a healthy log is damaged, whichever command reads it."""
+    files = Shrinking(stages, directory, reads)
+    assert sum(segment.damaged_bytes for segment in survey(files, str(directory)).segments) == 0
+    assert not files.victim.exists()
+    stages.put(0, directory)
+    files = Shrinking(stages, directory, reads)
+    assert not salvage(files, str(directory)).damage
+    assert not files.victim.exists()
+
+
+def test_a_copy_of_a_segment_that_shrinks_meanwhile_is_made_anew(
+    stages: Stages, directory: Path, tmp_path: Path
+) -> None:
+    """On another file system, where nothing keeps the writer from giving its space back."""
+
+    class Files(Shrinking, OnAnotherFileSystem):
+        pass
+
+    files = Files(stages, directory, 1)
+    snapshot(str(directory), str(tmp_path / "copy"), link=False, filesystem=files)
+    assert not files.victim.exists()
+    assert shown(tmp_path / "copy") == stages.states[1]

@@ -1,0 +1,218 @@
+"""A log that went back, however far it has grown since, and a log that did not."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrecordlog_async.spark.checkpoint import Checkpoint, CheckpointError, Mark
+from mrecordlog_async.spark.options import OptionError
+from mrecordlog_async.spark.plan import DataLossError
+from mrecordlog_async.spark.proof import Listed, questions, refuse_renamed, went_back
+from tests.spark.conftest import NewService
+from tests.spark.services import ThreadedService, numbered
+from tests.spark.test_plan import summary
+from tests.spark.test_stream import Query, rows_of
+
+# Offsets.
+
+
+def test_an_offset_is_the_same_after_a_round_trip() -> None:
+    """Entries that were checked under another opening keep it."""
+    known = Checkpoint(
+        {"a": {"q": [1, 5], "old": [2, 7], "fresh": [3, 0]}, "b": {}},
+        {"a": {"q": Mark("new", 77), "old": Mark("before", 78), "fresh": Mark("new")}, "b": {}},
+        {"a": "log-a", "b": "log-b"},
+    )
+    offset = known.encode()
+    assert offset["servers"]["a"]["openings"] == {
+        "before": {"old": [2, 7, 78]},
+        "new": {"fresh": [3, 0], "q": [1, 5, 77]},
+    }
+    assert Checkpoint.decode(offset) == known
+    assert Checkpoint.decode({}) == Checkpoint()
+
+
+@pytest.mark.parametrize("offset", [{"a": {"q": [1, 5]}}, {"version": 3, "servers": {}}, {"version": 2, "servers": 7}])
+def test_an_offset_that_is_not_known_is_refused(offset: Any) -> None:
+    """Positions of another version are not guessed."""
+    with pytest.raises(CheckpointError):
+        Checkpoint.decode(offset)
+
+
+# Proofs.
+
+
+def test_nothing_is_asked_under_the_same_opening() -> None:
+    """A trigger costs a listing, as long as no log was opened again."""
+    known = Checkpoint({"a": {"q": [1, 5]}}, {"a": {"q": Mark("o", 77)}}, {"a": "log"})
+    listing = {"q": summary("q", 0, 9)}
+    same = questions(known, "a", Listed(listing, "log", "o", {1: 0}), lambda queue: True)
+    assert (same.gone, same.tails) == ({}, {})
+    other = questions(known, "a", Listed(listing, "log", "p", {1: 9}), lambda queue: True)
+    assert (other.gone, other.tails) == ({}, {"q": [1, 5]})
+
+
+@pytest.mark.parametrize(
+    ("following", "opening", "opened", "tail", "found"),
+    [
+        (4, "o", 0, None, "ends at 4"),
+        (9, "o", 0, None, None),
+        (9, "p", 4, 77, "opened at 4"),
+        (9, "p", 5, 77, None),
+        (9, "p", 9, 78, "another one"),
+        (9, "p", 9, None, None),
+    ],
+)
+def test_what_shows_that_a_log_went_back(
+    following: int, opening: str, opened: int, tail: int | None, found: str | None
+) -> None:
+    """Its end, where it was opened, or another record at the place of the last one read."""
+    listed = Listed({}, "log", opening, {1: opened})
+    answer = went_back(summary("q", 0, following), 5, Mark("o", 77), listed, {"q": tail})
+    assert (answer is None) == (found is None) and (found or "") in (answer or "")
+
+
+def test_a_log_has_one_name() -> None:
+    """Under another name all of it would be read again."""
+    refuse_renamed({"a": "log-a"}, [("a", "log-a"), ("b", "log-b")])
+    refuse_renamed({"a": "log-a"}, [("a", "another")])
+    with pytest.raises(OptionError, match="'new' is the log that the checkpoint knows as 'a'"):
+        refuse_renamed({"a": "log-a"}, [("new", "log-a")])
+    with pytest.raises(OptionError, match="same log"):
+        refuse_renamed({}, [("a", "log-a"), ("b", "log-a")])
+
+
+# Real logs.
+
+
+@pytest.mark.parametrize("truncate", ["true", "false"])
+@pytest.mark.parametrize("openings", [1, 2])
+def test_a_log_that_went_back_stays_refused(
+    service: ThreadedService, tmp_path: Path, truncate: str, openings: int
+) -> None:
+    """Growing past the checkpoint, restarting the query and opening the log once more heal nothing."""
+    service.append("q", numbered("q", 0, 50))
+    service.keep_copy(tmp_path / "copy")
+    service.append("q", numbered("q", 50, 100))
+    query = Query(service.url, truncate=truncate)
+    query.drain()
+    service.go_back(tmp_path / "copy")
+    service.append("q", numbered("new", 50, 70))
+    with pytest.raises(DataLossError, match="went back"):
+        query.drain()
+    service.append("q", numbered("new", 70, 130))
+    for _ in range(1, openings):
+        service.stop()
+        service.start()
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="went back"):
+            query.drain()
+    assert service.positions("q") == (0, 130), "nothing was truncated"
+
+
+def test_a_log_that_went_back_is_read_again_when_that_is_allowed(
+    service: ThreadedService, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No record that it holds is skipped, none is truncated unread, and the warning says that some come twice."""
+    service.append("q", numbered("q", 0, 50))
+    service.keep_copy(tmp_path / "copy")
+    service.append("q", numbered("q", 50, 100))
+    query = Query(service.url, truncate="true")
+    query.drain()
+    service.go_back(tmp_path / "copy")
+    service.append("q", numbered("new", 50, 130))
+    query.options["failOnDataLoss"] = "false"
+    with caplog.at_level(logging.WARNING):
+        query.drain()
+    assert "went back" in caplog.text and "come twice" in caplog.text
+    assert query.rows[100:] == rows_of("default", "q", 0, 50) + [
+        ("default", "q", at, f"new:{at}".encode()) for at in range(50, 130)
+    ]
+    query.options["failOnDataLoss"] = "true"
+    service.append("q", numbered("q", 130, 140))
+    query.drain()
+    assert query.rows[230:] == rows_of("default", "q", 130, 140)
+
+
+@pytest.mark.parametrize("truncate", ["true", "false"])
+def test_a_log_that_was_opened_again_did_not_go_back(service: ThreadedService, truncate: str) -> None:
+    """Restarts of the service at any moment are no loss."""
+    service.append("q", numbered("q", 0, 10))
+    service.append("given", numbered("given", 1_000, 1_010), 1_000)
+    query = Query(service.url, truncate=truncate, maxRecordsPerTrigger="7")
+    for turn in range(8):
+        service.append("q", numbered("q", 10 + turn, 11 + turn))
+        if turn % 2:
+            service.stop()
+            service.start()
+        if turn % 3 == 2:
+            query.restart()
+        query.step(die_before_commit=turn == 4)
+    query.drain()
+    assert sorted(query.rows) == rows_of("default", "given", 1_000, 1_010) + rows_of("default", "q", 0, 18)
+
+
+def test_a_first_record_at_a_given_position_is_no_loss(service: ThreadedService) -> None:
+    """A queue that was pinned while it was empty waits at 0, where no record ever was."""
+    service.append("q", [])
+    query = Query(service.url, truncate="true")
+    query.drain()
+    assert query.positions["default"]["q"][1] == 0
+    service.append("q", numbered("q", 1_000, 1_003), 1_000)
+    query.drain()
+    assert query.rows == rows_of("default", "q", 1_000, 1_003)
+    assert service.records() == {"q": []}
+
+
+# Wanted less, wanted more.
+
+
+@pytest.mark.parametrize("truncate", ["true", "false"])
+def test_a_queue_that_was_not_wanted_for_a_while_goes_on_where_it_was(service: ThreadedService, truncate: str) -> None:
+    """Its position stays in the checkpoint, also over a restart of the service."""
+    for queue in ("x", "y"):
+        service.append(queue, numbered(queue, 0, 10))
+    query = Query(service.url, truncate=truncate)
+    query.drain()
+    query.options["subscribe"] = "x"
+    for queue in ("x", "y"):
+        service.append(queue, numbered(queue, 10, 12))
+    service.stop()
+    service.start()
+    query.drain()
+    query.options["subscribe"] = "x,y"
+    query.drain()
+    assert sorted(query.rows) == rows_of("default", "x", 0, 12) + rows_of("default", "y", 0, 12)
+
+
+def test_a_server_that_was_not_wanted_for_a_while_goes_on_where_it_was(new_service: NewService) -> None:
+    """What was committed and not yet truncated is not read twice."""
+    first, second = new_service(), new_service()
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 5))
+    both = f"a={first.url},b={second.url}"
+    query = Query(both, truncate="true")
+    query.step()
+    query.step()  # committed, not truncated
+    query.options["servers"] = f"a={first.url}"
+    query.restart()
+    first.append("q", numbered("q", 5, 6))
+    query.drain()
+    query.options["servers"] = both
+    query.drain()
+    assert sorted(query.rows) == rows_of("a", "q", 0, 6) + rows_of("b", "q", 0, 5)
+
+
+def test_a_server_with_another_name_is_refused(service: ThreadedService) -> None:
+    """It would be read from the beginning."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(f"a={service.url}")
+    query.drain()
+    query.options["servers"] = f"renamed={service.url}"
+    query.restart()
+    with pytest.raises(OptionError, match="knows as 'a'"):
+        query.step()
