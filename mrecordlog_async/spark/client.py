@@ -495,16 +495,17 @@ def _authorization(url: str, token: str | None) -> dict[str, str]:
 def _parts(ranges: Iterable[Range]) -> Iterator[list[Range]]:
     """Gather *ranges*, in order, for requests of about `FETCH_BYTES`; one without gaps is cut where it fits."""
     part: list[Range] = []
-    size = records = 0
+    size, records = FETCH_BYTES, FETCH_RECORDS  # what still fits
     for each in ranges:
         rest: Range | None = each
         while rest is not None:
-            head, rest = cut_range(rest, FETCH_BYTES - size, FETCH_RECORDS - records)
-            part.append(head)
-            size, records = size + head.bytes, records + head.records
-            if size >= FETCH_BYTES or records >= FETCH_RECORDS or len(part) == QUEUES_AT_ONCE:
+            head, tail = cut_range(rest, size, records)
+            if part and (head.bytes > size or head.records > records or len(part) == QUEUES_AT_ONCE):
                 yield part
-                part, size, records = [], 0, 0
+                part, size, records = [], FETCH_BYTES, FETCH_RECORDS
+                continue
+            part.append(head)
+            size, records, rest = size - head.bytes, records - head.records, tail
     if part:
         yield part
 

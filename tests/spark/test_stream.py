@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -13,8 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from mrecordlog_async.spark import stream
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.client import ServerDownError, ShortAnswerError
-from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.client import ServerDownError, ServiceClient, ServiceListing, ShortAnswerError
+from mrecordlog_async.spark.options import Options, Server
 from mrecordlog_async.spark.plan import DataLossError
 from mrecordlog_async.spark.stream import LogStreamReader
 from tests.spark.conftest import NewService
@@ -85,6 +88,45 @@ class Query:
             if not self.step():
                 return
         raise AssertionError("the query never ends")
+
+
+@contextmanager
+def misbehaving(how: str) -> Iterator[tuple[str, list[bytes]]]:
+    """Serve what a service behind a proxy, or one that hangs, sends; yield the address and what was asked."""
+    answers = {
+        "hangs": b"",
+        "502": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
+        "half": b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"queues": [',
+        "page": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+    }
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked: list[bytes] = []
+    kept: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            asked.append(connection.recv(65_536))
+            connection.sendall(answers[how])
+            if how == "hangs":
+                kept.append(connection)
+            else:
+                connection.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+        for connection in kept:
+            connection.close()
 
 
 _queries: list[Query] = []
@@ -303,6 +345,74 @@ def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService)
     second.append("q", numbered("q", 3, 4))
     query.drain()
     assert query.rows[8:] == rows_of("b", "q", 3, 4)
+
+
+@pytest.mark.parametrize("broken", ["hangs", "502", "half", "page"])
+def test_a_server_that_answers_badly_is_down_and_left_alone(new_service: NewService, broken: str) -> None:
+    """The others go on; for a minute it is not asked again, so that it cannot hold them up at every batch."""
+    healthy = new_service()
+    healthy.append("q", numbered("q", 0, 3))
+    with misbehaving(broken) as (url, connections):
+        query = Query(f"a={healthy.url},b={url}", failOnServerDown="false", truncate="true", timeout="0.2")
+        for turn in range(5):
+            query.step()
+            healthy.append("q", numbered("q", 3 + turn, 4 + turn))
+        assert query.rows == rows_of("a", "q", 0, 7)
+        assert 1 <= len(connections) <= 2
+
+
+@pytest.mark.parametrize("broken", ["502", "half", "page"])
+def test_a_truncate_without_an_answer_fails_no_query(
+    service: ThreadedService, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """It is tried again at the next trigger."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url, truncate="true")
+    query.step()
+    query.step()
+    truncate = ServiceClient.truncate
+    with misbehaving(broken) as (url, _):
+        other = ServiceClient(Server("default", url), token=None, timeout_seconds=1, retries=0)
+        monkeypatch.setattr(ServiceClient, "truncate", lambda self, *args, **more: truncate(other, *args, **more))
+        assert not query.step()
+        other.close()
+    assert service.positions("q") == (0, 5)
+    monkeypatch.undo()
+    assert not query.step()
+    assert service.positions("q") == (5, 5)
+
+
+def test_a_restart_of_the_service_ends_no_stream(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for, by the driver and by a task in the middle of its partition."""
+    service.append("q", [bytes(1_000)] * 20_000)
+    query = Query(service.url, serverWait="60", minPartitions="1")
+    query.step()
+    service.stop()
+    monkeypatch.setattr("mrecordlog_async.spark.client._sleep", lambda seconds: service.start())
+    end = through_json(query.reader.latestOffset(query.committed, ReadAllAvailable()))
+    (partition,) = query.reader.partitions(query.committed, end)
+    batches = query.reader.read(partition)
+    rows = next(batches).num_rows
+    service.stop()
+    rows += sum(batch.num_rows for batch in batches)
+    assert rows == 20_000
+
+
+def test_commit_asks_nothing_that_was_just_asked(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark calls it right after latestOffset with the same offset, whose truncate was done there."""
+    service.append("q", numbered("q", 0, 30))
+    asked: list[str] = []
+    listing = ServiceClient.listing
+
+    def counted(client: ServiceClient) -> ServiceListing:
+        asked.append("listing")
+        return listing(client)
+
+    monkeypatch.setattr(ServiceClient, "listing", counted)
+    query = Query(service.url, truncate="true", maxRecordsPerTrigger="10")
+    while query.step():
+        pass
+    assert (len(query.rows), len(asked)) == (30, query.batches + 1)
 
 
 def test_servers_may_be_added_removed_and_moved(new_service: NewService) -> None:
