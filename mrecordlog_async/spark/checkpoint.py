@@ -59,6 +59,10 @@ class Checkpoint:
             raise CheckpointError(f"an offset in the checkpoint is damaged: {error!r}") from None
         return found
 
+    def next_positions(self) -> dict[str, dict[str, int]]:
+        """Return server → queue → next position to read."""
+        return {server: {queue: at[1] for queue, at in queues.items()} for server, queues in self.positions.items()}
+
     def _add(self, server: str, known: Mapping[str, Any]) -> None:
         self.logs[server] = known["log"]
         positions, marks = self.positions.setdefault(server, {}), self.marks.setdefault(server, {})

@@ -22,7 +22,7 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.options import LATEST, Options
-from mrecordlog_async.spark.plan import DataLossError, place
+from mrecordlog_async.spark.plan import DataLossError, place, refuse_unknown_queues, select
 from mrecordlog_async.spark.reader import NothingPartition
 from mrecordlog_async.storage.filesystem import OsFileSystem, read_exact
 from mrecordlog_async.storage.segment import open_segment, read_pieces, segment_name
@@ -77,9 +77,9 @@ class DirectoryReader(DataSourceReader):
 
     def _wanted(self, log: ReadOnlyLog) -> dict[int, tuple[str, int, int]]:
         options, wanted, losses = self._options, dict[int, tuple[str, int, int]](), list[str]()
-        for queue, summary in log.summary().items():
-            if not options.subscription.includes(queue):
-                continue
+        listing = select(log.summary().values(), options.subscription)
+        refuse_unknown_queues({}, {SERVER: listing}, (SERVER,), options.subscription, options.starting, options.ending)
+        for queue, summary in listing.items():
             lo, loss = place(options.starting, SERVER, summary)
             hi, lost = place(options.ending, SERVER, summary, absent=LATEST)
             losses += [each for each in (loss, lost) if each is not None]

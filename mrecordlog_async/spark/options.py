@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.checkpoint import Checkpoint
 
 DEFAULT_SERVER = "default"
 """The name of the server where the option `servers` is a bare address."""
@@ -26,8 +27,24 @@ BYTES_PER_TRIGGER = 256 << 20
 SERVER_WAIT_SECONDS = 120.0
 """How long a stream waits for a service that has answered before: as long as a restart with its recovery may take."""
 
-_SPARK_OWN = frozenset({"checkpointlocation", "queryname", "triggeravailablenow"})
+_SPARK_OWN = frozenset({"checkpointlocation", "queryname", "triggeravailablenow", "asyncprogresstrackingenabled"})
 """Options that Spark's own reader and writer hand through."""
+
+_TABLE_OPTION = "option."
+"""How Spark names the options of `CREATE TABLE … OPTIONS`, beside owner, provider and other properties of the table."""
+
+_ELSEWHERE = {
+    "maxoffsetspertrigger": "maxRecordsPerTrigger",
+    "assign": "subscribe",
+    "topic": "queue",
+    "topics": "subscribe",
+    "stream": "queue",
+    "kafka.bootstrap.servers": "servers",
+    "url": "servers",
+}
+"""What the same is called in other sources."""
+
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Positions = Mapping[str, Mapping[str, int]]
 """server → queue → position, as `startingOffsets` and `endingOffsets` state it."""
@@ -42,7 +59,7 @@ class Server:
     """One service: the name that offsets and rows carry, and where it is today."""
 
     name: str
-    url: str
+    url: str = field(repr=False)  # it may hold a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +107,16 @@ class Options:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
         """Read Spark's options, whose names come in any case. Raises OptionError."""
-        found = {name.lower(): str(value) for name, value in given.items()}
+        found = _of_table({name.lower(): str(value) for name, value in given.items()})
         _refuse_unknown(found)
         options = cls(
             servers=parse_servers(found["servers"]) if "servers" in found else (),
-            path=found.get("path"),
+            path=_path(found),
             subscription=_subscription(found),
             starting=_offsets(found, "startingOffsets", "earliest", ("earliest", "latest")),
             ending=_offsets(found, "endingOffsets", "latest", ("latest",)),
             records_per_trigger=_whole(found, "maxRecordsPerTrigger") or RECORDS_PER_TRIGGER,
-            bytes_per_trigger=_whole(found, "maxBytesPerTrigger") or BYTES_PER_TRIGGER,
+            bytes_per_trigger=_size(found, "maxBytesPerTrigger", BYTES_PER_TRIGGER),
             partitions_min=_whole(found, "minPartitions"),
             records_per_partition=_whole(found, "maxRecordsPerPartition"),
             fail_on_data_loss=_switch(found, "failOnDataLoss", True),
@@ -118,6 +135,10 @@ class Options:
             parallelism=_whole(found, "parallelism"),
         )
         options._check()
+        if options.truncate and _switch(found, "asyncProgressTrackingEnabled", False):
+            raise OptionError(
+                "asyncProgressTrackingEnabled writes commits late, truncate=true relies on them: not both"
+            )
         return options
 
     def _check(self) -> None:
@@ -128,6 +149,12 @@ class Options:
                 "truncate=true goes with startingOffsets=earliest only: the first truncate would delete the records "
                 "before the start, which nobody has read"
             )
+
+        known = {server.name for server in self.servers} or {""}
+        for name, positions in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
+            unknown = [] if isinstance(positions, str) else sorted(set(positions) - known)
+            if unknown:
+                raise OptionError(f"{name}: there is no server {unknown[0]!r} among the options servers")
 
     def check_stream_read(self) -> None:
         """Raise OptionError for what a streaming read cannot do."""
@@ -162,19 +189,62 @@ def parse_servers(text: str) -> tuple[Server, ...]:
             name, url = DEFAULT_SERVER, part
         scheme, place = urlsplit(url)[:2]
         if scheme not in ("http", "https") or not place:
-            raise OptionError(f"servers: {url!r} is no http:// or https:// address")
+            raise OptionError(f"servers: {_shown(url)!r} is not an http:// or https:// address")
         servers.append(Server(name.strip(), url.strip().rstrip("/")))
     names = [server.name for server in servers]
     if not servers or len(set(names)) != len(names):
-        raise OptionError(f"servers: {text!r} must name at least one server, and each by a name of its own")
+        shown = ", ".join(names)
+        raise OptionError(f"servers must name at least one server, and each by its own name; the names are: {shown}")
     return tuple(sorted(servers, key=lambda server: server.name))
+
+
+def _of_table(found: dict[str, str]) -> dict[str, str]:
+    """Return the options alone, where Spark hands a table's properties over with them."""
+    if "provider" not in found or "owner" not in found:
+        return found
+    given = {name.removeprefix(_TABLE_OPTION): text for name, text in found.items() if name.startswith(_TABLE_OPTION)}
+    return given | ({"path": found["path"]} if "path" in found else {})
+
+
+def _path(found: Mapping[str, str]) -> str | None:
+    """Return the log directory; a file:// address names one, another address does not."""
+    path = found.get("path")
+    if path is None or not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", path):
+        return path
+    scheme, place, plain = urlsplit(path)[:3]
+    if scheme != "file" or place not in ("", "localhost"):
+        raise OptionError(f"path: {path!r} is not a directory on this machine; a log is read from a local directory")
+    return unquote(plain)
+
+
+def _queue_names(text: str) -> frozenset[str]:
+    """Read `a,b`, or a JSON list for names with commas or blanks at their ends."""
+    names: object = [name.strip() for name in text.split(",") if name.strip()]
+    if text.lstrip().startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError:
+            names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise OptionError(f'subscribe: expected queue names as a,b or ["a","b"], not {text!r}')
+    return frozenset(names)
+
+
+def _shown(url: str) -> str:
+    """Return *url* without user and password."""
+    head, slashes, rest = url.partition("://")
+    place, slash, path = (rest if slashes else head).partition("/")
+    return (f"{head}://" if slashes else "") + place.rpartition("@")[2] + slash + path
 
 
 def _refuse_unknown(found: Mapping[str, str]) -> None:
     for name in found:
         if name not in _NAMES and name not in _SPARK_OWN:
+            if name == "paths":
+                raise OptionError("load() reads one log directory: read each by itself, and unite the frames")
             near = difflib.get_close_matches(name, _NAMES, n=1)
-            hint = f"; did you mean {_NAMES[near[0]]}?" if near else ""
+            meant = _ELSEWHERE.get(name) or (_NAMES[near[0]] if near else None)
+            hint = f"; did you mean {meant}?" if meant else ""
             raise OptionError(f"there is no option {name!r}{hint}")
 
 
@@ -182,7 +252,7 @@ def _subscription(found: Mapping[str, str]) -> Subscription:
     if "subscribe" in found and "subscribepattern" in found:
         raise OptionError("give subscribe or subscribePattern, not both")
     if "subscribe" in found:
-        return Subscription(names=frozenset(name.strip() for name in found["subscribe"].split(",") if name.strip()))
+        return Subscription(names=_queue_names(found["subscribe"]))
     pattern = found.get("subscribepattern")
     if pattern is not None:
         try:
@@ -199,6 +269,8 @@ def _offsets(found: Mapping[str, str], name: str, default: str, words: tuple[str
         return text.lower()
     try:
         parsed = json.loads(text)
+        if "version" in parsed:  # an offset, copied from a checkpoint
+            return Checkpoint.decode(parsed).next_positions()
         return {server: {queue: _position(at) for queue, at in queues.items()} for server, queues in parsed.items()}
     except (ValueError, TypeError, AttributeError):
         expected = ", ".join(words)
@@ -208,7 +280,7 @@ def _offsets(found: Mapping[str, str], name: str, default: str, words: tuple[str
 
 
 def _position(at: object) -> int:
-    value = at[-1] if isinstance(at, list) else at
+    value = at[1] if isinstance(at, list) and len(at) > 1 else at
     if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST:
         raise ValueError
     return value
@@ -221,6 +293,17 @@ def _whole(found: Mapping[str, str], name: str, *, least: int = 1, default: int 
     if not text.strip().isdigit() or int(text) < least:
         raise OptionError(f"{name}: expected a whole number of at least {least}, not {text!r}")
     return int(text)
+
+
+def _size(found: Mapping[str, str], name: str, default: int) -> int:
+    """Read bytes: 1000000, 256m, 256 MiB, 1g."""
+    text = found.get(name.lower())
+    if text is None:
+        return default
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", text.strip().lower())
+    if match is None or int(match[1]) < 1:
+        raise OptionError(f"{name}: expected bytes as 1000000, 256m or 1g, not {text!r}")
+    return int(match[1]) * _SIZES[match[2]]
 
 
 def _seconds(found: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:

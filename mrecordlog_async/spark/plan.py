@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import POSITION_MAX, QueueSummary
 from mrecordlog_async.spark.checkpoint import Mark, Offset
-from mrecordlog_async.spark.options import EARLIEST, LATEST, Positions, Subscription
+from mrecordlog_async.spark.options import EARLIEST, LATEST, OptionError, Positions, Subscription
 from mrecordlog_async.spark.proof import Answers, Listed, went_back
 
 K = TypeVar("K", bound=Hashable)
@@ -172,6 +172,30 @@ def truncations(sound: Offset, listings: Listings) -> Offset:
     return found
 
 
+def refuse_unknown_queues(
+    start: Offset, listings: Listings, servers: Iterable[str], subscription: Subscription, *offsets: str | Positions
+) -> None:
+    """Raise OptionError for queues that options name and that do not exist.
+
+    A name that is misspelt would be read as nothing. Queues that *start* knows, and servers that it knows or that do
+    not answer, are left to `check`: what options say of positions is for the first start.
+    """
+    known = {queue for queues in start.values() for queue in queues}
+    if subscription.names is not None and set(servers) <= set(listings):
+        there = {queue for listing in listings.values() for queue in listing}
+        unknown = sorted(subscription.names - there - known)
+        if unknown:
+            raise OptionError(
+                f"subscribe: no server has a queue {unknown[0]!r}; create it first, or use subscribePattern for queues "
+                "that come later"
+            )
+    for positions in offsets:
+        for server, queues in {} if isinstance(positions, str) else positions.items():
+            unknown = sorted(set(queues) - set(listings.get(server, queues))) if server not in start else []
+            if unknown:
+                raise OptionError(f"startingOffsets, endingOffsets: server {server!r} has no queue {unknown[0]!r}")
+
+
 def pin(start: Offset, listings: Listings, starting: str | Positions) -> tuple[Offset, list[str]]:
     """Return where to begin in queues that *start* does not know, and what of *starting* cannot be.
 
@@ -206,7 +230,7 @@ def place(
         return first, None
     if position == LATEST:
         return following, None
-    if first <= position <= following:
+    if max(position, summary.began) >= first and position <= following:
         return position, None
     loss = f"server {server!r}, queue {summary.queue!r}: position {position} is not in {first} to {following}"
     return min(max(position, first), following), loss

@@ -25,7 +25,7 @@ from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.options import LATEST, Options
-from mrecordlog_async.spark.plan import Listing, Partition, place
+from mrecordlog_async.spark.plan import Listing, Partition, place, refuse_unknown_queues
 
 
 class PlannedPartition(InputPartition):
@@ -70,6 +70,7 @@ class LogReader(DataSourceReader):
 
     def _wanted(self, listings: dict[str, Listing]) -> Iterator[tuple[str, str, int, int, int]]:
         options, losses, found = self._options, list[str](), list[tuple[str, str, int, int, int]]()
+        refuse_unknown_queues({}, listings, self.fleet.names, options.subscription, options.starting, options.ending)
         for server, listing in listings.items():
             if self._servers is not None and server not in self._servers:
                 continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -63,8 +64,14 @@ class RecordLogDataSource(DataSource):
         """Return what reads a stream."""
         self.parsed.check_stream_read()
         self._check_schema(schema)
-        from mrecordlog_async.spark.stream import LogStreamReader
-
+        try:
+            from mrecordlog_async.spark.stream import LogStreamReader
+        except ImportError as error:
+            if not str(error.name).startswith("pyspark"):
+                raise
+            raise OptionError(
+                f"streaming reads need pyspark 4.2 or later, this is {pyspark.__version__}; batch reads and writes work"
+            ) from error
         return LogStreamReader(self.parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -40,7 +40,17 @@ from mrecordlog_async.spark.client import QueuePlan, ServerDownError, ServiceErr
 from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
 from mrecordlog_async.spark.lake import syncfs
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.plan import Checked, Listing, assemble, backlog, check, moving, pin, truncations
+from mrecordlog_async.spark.plan import (
+    Checked,
+    Listing,
+    assemble,
+    backlog,
+    check,
+    moving,
+    pin,
+    refuse_unknown_queues,
+    truncations,
+)
 from mrecordlog_async.spark.proof import Listed, refuse_renamed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.shared import check_marker
@@ -59,6 +69,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._fleet = Fleet(options, patience_seconds=options.server_wait_seconds)
         self._target: Offset | None = None  # of an AvailableNow run: read up to here
         self._latest: dict[str, Any] | None = None
+        self._looked = False  # whether the queues that the options name are there
         self._settled: dict[str, Any] | None = None  # the offset that was last truncated up to
 
     # The driver's side.
@@ -92,6 +103,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._truncate(checked.sound, surveys)
         self._settled = start
         listings = {server: listed.queues for server, listed in surveys.items()}
+        if not self._looked:
+            options, names = self._options, self._fleet.names
+            refuse_unknown_queues(known.positions, listings, names, options.subscription, options.starting)
+            self._looked = True
         pinned, lost = pin(known.positions, self._targeted(listings), self._options.starting)
         self._fleet.report_losses(lost)
         # Only what is sound moves: a position that was corrected must be in the checkpoint before it is read from.

@@ -41,10 +41,14 @@ class PositionConflictError(RecordLogError):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task stored. repeated: of its records, those that were there before."""
+    """What a task wrote. Of its records, repeated were there before, truncated stood where the log has let go already.
+
+    Whether a truncated one was the same record cannot be seen any more.
+    """
 
     records: int = 0
     repeated: int = 0
+    truncated: int = 0
 
 
 class LogWriter(DataSourceArrowWriter):
@@ -87,7 +91,12 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
 
 def check_columns(columns: Mapping[str, str], queue: str | None) -> None:
     """Raise OptionError for rows that cannot be written: *columns* is name → type."""
-    unknown = sorted(set(columns) - {"server", "queue", "position", "payload"})
+    if "server" in columns:
+        raise OptionError(
+            "the column 'server' is not stored: a write goes to the server of the option. Choose the rows of one "
+            "server, and drop the column"
+        )
+    unknown = sorted(set(columns) - {"queue", "position", "payload"})
     if unknown:
         raise OptionError(f"unknown columns {', '.join(unknown)}: a row has payload, queue and, if wanted, position")
     if "payload" not in columns:
@@ -152,6 +161,8 @@ class Appender:
     def _check_order(self, stretch: Stretch) -> None:
         if stretch.position is None:
             return
+        if stretch.position < 0:
+            raise MalformedRowsError(f"queue {stretch.queue!r}: position {stretch.position} is below 0")
         if stretch.position < self._due.get(stretch.queue, 0):
             raise MalformedRowsError(
                 f"queue {stretch.queue!r}: position {stretch.position} comes after {self._due[stretch.queue] - 1}; "
@@ -190,7 +201,7 @@ class Appender:
             # They were stored, read and truncated in the meantime; the log does not give a position twice.
             logger.warning("queue %r: positions %d … were truncated already and are not stored again", queue, position)
             self.written.records += records
-            self.written.repeated += records
+            self.written.truncated += records
             return
         raise PositionConflictError(
             f"queue {queue!r}: positions {position} to {position + records - 1} are taken, and not by these records "
@@ -213,4 +224,11 @@ def _pieces(run: Run) -> Iterator[Run]:
 def _report(messages: Iterable[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, Written)]
     records, repeated = sum(each.records for each in written), sum(each.repeated for each in written)
-    logger.info("stored %d records, %d of them were there before", records - repeated, repeated)
+    truncated = sum(each.truncated for each in written)
+    logger.info("stored %d records, %d more were there before", records - repeated - truncated, repeated)
+    if truncated:
+        logger.warning(
+            "%d records were not stored: the log had given their positions away and truncated them. That is right for "
+            "rows that are written a second time; a log that is to be restored must be empty",
+            truncated,
+        )

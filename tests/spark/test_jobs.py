@@ -152,7 +152,10 @@ def test_restoring_twice_stores_once(spark: SparkSession, new_service: NewServic
     read(spark, first).write.parquet(str(tmp_path / "copy"))
     for _ in range(2):
         ordered = (
-            spark.read.parquet(str(tmp_path / "copy")).repartition(2, "queue").sortWithinPartitions("queue", "position")
+            spark.read.parquet(str(tmp_path / "copy"))
+            .drop("server")
+            .repartition(2, "queue")
+            .sortWithinPartitions("queue", "position")
         )
         ordered.write.format("mrecordlog").option("servers", second.url).mode("append").save()
         assert second.records() == first.records()
@@ -185,7 +188,7 @@ def test_a_stream_is_mirrored_from_log_to_log(spark: SparkSession, new_service: 
     first.append("a", numbered("a", 0, 100))
 
     def store(frame: DataFrame, batch: int) -> None:
-        ordered = frame.repartition(2, "queue").sortWithinPartitions("queue", "position")
+        ordered = frame.drop("server").repartition(2, "queue").sortWithinPartitions("queue", "position")
         ordered.write.format("mrecordlog").option("servers", second.url).mode("append").save()
 
     query = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import pytest
 
+from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
 from mrecordlog_async.spark.options import OptionError, Options, Server, Subscription, parse_servers
 
 
@@ -33,6 +35,61 @@ def test_servers_that_make_no_sense_are_refused(text: str) -> None:
         parse_servers(text)
 
 
+def test_a_password_is_not_shown() -> None:
+    """Neither where an address is wrong, nor where the options are printed."""
+    with pytest.raises(OptionError) as refused:
+        parse_servers("a=ftp://me:secret@h")
+    assert "secret" not in str(refused.value)
+    assert "secret" not in repr(Options.parse({"servers": "http://me:secret@h"}))
+
+
+def test_a_table_is_given_its_options_between_properties() -> None:
+    """As `CREATE TABLE … USING mrecordlog OPTIONS (…)` hands them over; properties of the table are not ours."""
+    properties = {"provider": "mrecordlog", "owner": "root", "comment": "x", "mine": "7"}
+    table = Options.parse(
+        {"servers": "http://h", "option.servers": "http://h", "option.payload": "false", **properties}
+    )
+    assert (table.servers[0].url, table.payload) == ("http://h", False)
+    assert Options.parse({"path": "file:/var/log", "location": "file:/var/log", **properties}).path == "/var/log"
+    with pytest.raises(OptionError, match="did you mean payload"):
+        Options.parse({"option.servers": "http://h", "option.paylod": "false", **properties})
+
+
+@pytest.mark.parametrize(
+    ("given", "path"), [("/a b", "/a b"), ("file:///a%20b", "/a b"), ("file:/a", "/a"), ("x/y", "x/y"), ("a:b", "a:b")]
+)
+def test_a_directory_may_be_an_address(given: str, path: str) -> None:
+    """As other tools write it, and Spark itself."""
+    assert Options.parse({"path": given}).path == path
+
+
+def test_an_address_that_is_no_local_directory_is_refused() -> None:
+    """A log is read where it lies."""
+    for path in ("s3a://bucket/log", "file://elsewhere/log"):
+        with pytest.raises(OptionError, match="not a directory on this machine"):
+            Options.parse({"path": path})
+
+
+def test_sizes_may_have_a_unit() -> None:
+    """Powers of two, as Spark reads them."""
+    sizes = {"1000": 1_000, "256m": 256 << 20, "1g": 1 << 30, "8 KiB": 8_192, "2MB": 2 << 20}
+    for text, size in sizes.items():
+        assert parse(maxBytesPerTrigger=text).bytes_per_trigger == size
+
+
+def test_queues_with_commas_are_named_as_json() -> None:
+    """Names may hold anything."""
+    assert parse(subscribe="a, b").subscription.names == frozenset({"a", "b"})
+    assert parse(subscribe='["a,b", " c"]').subscription.names == frozenset({"a,b", " c"})
+
+
+def test_starting_offsets_may_be_copied_from_a_checkpoint() -> None:
+    """Positions are taken, what proves them is not."""
+    copied = Checkpoint({"default": {"q": [1, 7]}}, {"default": {"q": Mark("o", 99)}}, {}).encode()
+    assert parse(startingOffsets=json.dumps(copied)).starting == {"default": {"q": 7}}
+    assert parse(startingOffsets='{"default": {"q": [1, 7, 99]}}').starting == {"default": {"q": 7}}
+
+
 def test_names_come_in_any_case() -> None:
     """Spark lowers them on the way."""
     assert Options.parse({"SERVERS": "http://h:1", "maxrecordspertrigger": "7"}).records_per_trigger == 7
@@ -42,6 +99,16 @@ def test_names_come_in_any_case() -> None:
     ("given", "message"),
     [
         ({"failOnDataLos": "true"}, "did you mean failOnDataLoss"),
+        ({"maxOffsetsPerTrigger": "7"}, "did you mean maxRecordsPerTrigger"),
+        ({"paths": '["/a", "/b"]'}, "read each by itself"),
+        ({"subscribe": ""}, "expected queue names"),
+        ({"subscribe": " , "}, "expected queue names"),
+        ({"subscribe": '["a", 7]'}, "expected queue names"),
+        ({"maxBytesPerTrigger": "256 parsecs"}, "expected bytes"),
+        ({"maxBytesPerTrigger": "0m"}, "expected bytes"),
+        ({"startingOffsets": '{"other": {"q": 7}}'}, "no server 'other'"),
+        ({"truncate": "true", "asyncProgressTrackingEnabled": "true"}, "not both"),
+        ({"serverWait": "-1"}, "seconds"),
         ({"truncate": "yes"}, "true or false"),
         ({"maxRecordsPerTrigger": "0"}, "at least 1"),
         ({"maxRecordsPerTrigger": "many"}, "whole number"),
@@ -73,7 +140,7 @@ def test_what_a_stream_cannot_do_is_refused() -> None:
     """A directory, an end and pushdown belong to batch reads."""
     for options in (
         Options.parse({"path": "/log"}),
-        parse(endingOffsets='{"a": {"q": 5}}'),
+        parse(endingOffsets='{"default": {"q": 5}}'),
         parse(pushdown="true"),
     ):
         with pytest.raises(OptionError):
@@ -96,7 +163,7 @@ def test_what_a_write_cannot_do_is_refused() -> None:
 
 def test_offsets_may_be_copied_from_a_checkpoint() -> None:
     """A position may be [id, position]."""
-    assert parse(startingOffsets='{"a": {"q": [17, 5], "r": -1}}').starting == {"a": {"q": 5, "r": -1}}
+    assert parse(startingOffsets='{"default": {"q": [17, 5], "r": -1}}').starting == {"default": {"q": 5, "r": -1}}
 
 
 def test_a_subscription_is_names_a_pattern_or_all() -> None:
