@@ -198,12 +198,16 @@ class ServiceClient:
         """Ask how far the limits reach from *starts*, and for pieces to read side by side.
 
         tails: also for the digest of each range's last record. opening: ServiceError with the code "reopened" unless
-        the log is still open as it was. The limits are for this call; name at most `QUEUES_AT_ONCE` queues.
+        the log is still open as it was. Where there are limits, they are for at most `QUEUES_AT_ONCE` queues.
         """
-        request: dict[str, Any] = {"queues": [_present(start._asdict()) for start in starts]}
-        request |= _present({"max_records": records_max, "max_bytes": bytes_max, "opening": opening or None})
-        request |= _present({"piece_records": piece_records, "piece_bytes": piece_bytes, "tails": tails or None})
-        return self._json("POST", "/v1/plan", request, lambda answer: [_plan(found) for found in answer["queues"]])
+        asked = _present({"max_records": records_max, "max_bytes": bytes_max, "opening": opening or None})
+        asked |= _present({"piece_records": piece_records, "piece_bytes": piece_bytes, "tails": tails or None})
+        named = [_present(start._asdict()) for start in starts]
+        assert len(named) <= QUEUES_AT_ONCE or records_max is bytes_max is None, "limits are shared by one request"
+        found: list[QueuePlan] = []
+        for part in chunks(named, QUEUES_AT_ONCE):
+            found += self._json("POST", "/v1/plan", {"queues": part, **asked}, _plans)
+        return found
 
     # Reading.
 
@@ -442,6 +446,10 @@ def _summary(queue: Mapping[str, Any]) -> QueueSummary:
         first_segment=None,
         began=queue.get("began", 0),
     )
+
+
+def _plans(answer: Mapping[str, Any]) -> list[QueuePlan]:
+    return [_plan(found) for found in answer["queues"]]
 
 
 def _plan(found: Mapping[str, Any]) -> QueuePlan:

@@ -136,12 +136,7 @@ class Fleet:
         )
 
     def _plan(self, name: str, starts: list[PlanStart], *, opening: str, tails: bool = False) -> list[QueuePlan]:
-        client = self.client(name)
-        return [
-            plan
-            for part in chunks(starts, QUEUES_AT_ONCE)
-            for plan in _same_opening(lambda part=part: client.plan(part, opening=opening, tails=tails))  # type: ignore[misc]  # a bound default
-        ]
+        return _same_opening(lambda: self.client(name).plan(starts, opening=opening, tails=tails))
 
     def advance(
         self, positions: Offset, surveys: Mapping[str, Listed], stops: Offset | None, limits: Limits
@@ -191,14 +186,9 @@ class Fleet:
             starts.setdefault(server, []).append(PlanStart(queue, queue_id, lo, hi))
         ranges: dict[str, list[Range]] = {}
         for server, asked in starts.items():
-            client = self.client(server)
+            plans = self.client(server).plan(asked, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES)
             ranges[server] = [
-                piece
-                for part in chunks(asked, QUEUES_AT_ONCE)
-                for start, plan in zip(
-                    part, client.plan(part, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES), strict=True
-                )
-                for piece in self._pieces(server, start, plan)
+                piece for start, plan in zip(asked, plans, strict=True) for piece in self._pieces(server, start, plan)
             ]
         options = self.options
         if not options.payload:  # then bytes are not read, and cost a task nothing

@@ -39,7 +39,7 @@ from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
 from mrecordlog_async.spark.client import QueuePlan, ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
 from mrecordlog_async.spark.lake import syncfs
-from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.options import OptionError, Options
 from mrecordlog_async.spark.plan import (
     Checked,
     Listing,
@@ -104,8 +104,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settled = start
         listings = {server: listed.queues for server, listed in surveys.items()}
         if not self._looked:
-            options, names = self._options, self._fleet.names
-            refuse_unknown_queues(known.positions, listings, names, options.subscription, options.starting)
+            self._refuse_unknown(known.positions, listings)
             self._looked = True
         pinned, lost = pin(known.positions, self._targeted(listings), self._options.starting)
         self._fleet.report_losses(lost)
@@ -171,6 +170,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case ReadMaxBytes(max_bytes=size):
                 return Limits(options.records_per_trigger, size)
         return Limits(options.records_per_trigger, options.bytes_per_trigger)
+
+    def _refuse_unknown(self, positions: Offset, listings: Mapping[str, Listing]) -> None:
+        """Refuse to catch up with queues that are not there; a stream that goes on waits for them, and says so."""
+        options, names = self._options, self._fleet.names
+        try:
+            refuse_unknown_queues(positions, listings, names, options.subscription, options.starting)
+        except OptionError as error:
+            if self._target is not None or options.starting not in ("earliest", "latest"):
+                raise
+            logger.warning("%s; until then nothing of it is read", error)
 
     def _targeted(self, listings: Mapping[str, Listing]) -> Mapping[str, Listing]:
         """Return the queues that may be begun: in an AvailableNow run those that were there when it started."""

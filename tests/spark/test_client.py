@@ -237,6 +237,7 @@ def test_many_queues_are_asked_for_in_many_requests(service: ThreadedService) ->
     wanted = {f"q{index}": [1, 0] for index in range(2_500)}
     with client_of(service.url) as client:
         assert [each.status for each in client.truncate(wanted)] == ["missing"] * 2_500
+        assert len(client.plan([PlanStart(queue, 1, 0) for queue in wanted])) == 2_500
     ranges = [Range(f"q{index}", index, 0, 1, 1, 1) for index in range(2_500)]
     assert [len(part) for part in _parts(ranges)] == [1_000, 1_000, 500]
 
