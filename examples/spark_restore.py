@@ -63,7 +63,7 @@ def run(session: SparkSession, place: Path) -> tuple[Contents, Contents]:
     shutil.rmtree(place / "wal")
     with served(place / "wal") as url:
         for _ in range(2):
-            print(f"loaded {run_load(session, str(place / 'copy'), url)} records", file=sys.stderr)
+            print(run_load(session, str(place / "copy"), url), file=sys.stderr)
     return before, contents(place / "wal")
 
 

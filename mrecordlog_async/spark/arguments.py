@@ -68,6 +68,7 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", help="directory of Parquet files with the columns queue, position and payload")
     parser.add_argument("--url", required=True, help="the service that they go to")
     parser.add_argument("--from-server", metavar="NAME", help="only rows of this server")
+    parser.add_argument("--skip-truncated", action="store_true", help="leave out rows where the log was truncated")
     parser.add_argument("--token-file", help="file with the bearer token of the service")
     parser.add_argument("--master", help="where Spark runs (default: as spark-submit says, else this machine)")
     parser.add_argument("--json", action="store_true", help="the summary as one JSON object on standard output")

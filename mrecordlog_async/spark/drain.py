@@ -30,7 +30,7 @@ from mrecordlog_async.spark.identity import RefusedError, claim
 from mrecordlog_async.spark.lake import Lake, LocalLake
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.release import LogWentBackError, Release
-from mrecordlog_async.spark.session import JOB_SETTINGS, spark_session
+from mrecordlog_async.spark.session import job_session
 from mrecordlog_async.spark.shared import marked
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _run_proven(
             release.refuse_older_logs()
             release.advance()
             query = _start(session, job, job.source_options(marker))
-            with _ending(query):
+            with _ending(query, stopped):
                 _follow(query, progress, report, stopped, release)
             release.advance()
         left, down = _left(options, fleet)
@@ -183,7 +183,7 @@ def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped:
     begun, progress, fleet = time.monotonic(), Progress(), Fleet(options)
     try:
         query = _start(session, job, job.source_options())
-        with _ending(query):
+        with _ending(query, stopped):
             _follow(query, progress, report, stopped)
         left, down = _left(options, fleet)
     finally:
@@ -267,15 +267,21 @@ def _wait_for_batch(query: StreamingQuery) -> None:
 
 
 @contextmanager
-def _ending(query: StreamingQuery) -> Iterator[None]:
-    """Stop the query at the end; where Java has ended there is nothing to stop, and the first error is the one."""
+def _ending(query: StreamingQuery, stopped: Callable[[], bool]) -> Iterator[None]:
+    """Stop the query at the end. A batch that fails after the job was told to stop runs again at the next start."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
+    from pyspark.errors import PySparkException
+
+    spark_fails = (PySparkException, Py4JError, ConnectionError, EOFError)
     try:
         yield
-    except BaseException:
-        with suppress(Exception):
+    except BaseException as error:
+        with suppress(*spark_fails):  # the first error is the one to tell
             query.stop()
-        raise
-    query.stop()
+        if not (stopped() and isinstance(error, spark_fails)) or refusal.is_loss(str(error)):
+            raise
+    else:
+        query.stop()
 
 
 @contextmanager
@@ -336,7 +342,7 @@ def _left(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str
 @contextmanager
 def _explained(job: DrainJob) -> Iterator[None]:
     """Turn Java's words for a format that is not installed into a sentence."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
+    from py4j.protocol import Py4JJavaError
 
     try:
         yield
@@ -357,6 +363,10 @@ class Stop:
 
     def __init__(self) -> None:
         self.wished = False
+        self.install()
+
+    def install(self) -> None:
+        """Take both signals; once more after Spark has started, which takes SIGINT for itself."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._wish)
 
@@ -372,11 +382,11 @@ class Stop:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
-    job = job_of(arguments)
+    job, stop = job_of(arguments), Stop()
     with failures_as_sentences():
-        session = spark_session("mrecordlog drain", master=arguments.master, settings=JOB_SETTINGS)
-        session.sparkContext.setLogLevel("ERROR")
-        summary = run_drain(session, job, teller(session), Stop())  # after the start: Spark takes SIGINT for itself
+        session = job_session("mrecordlog drain", arguments.master)
+        stop.install()
+        summary = run_drain(session, job, teller(session), stop)
         print(json.dumps(asdict(summary)) if arguments.json else summary.line(), flush=True)
         session.stop()
     return 1 if summary.down and job.every_seconds is None else 0

@@ -10,33 +10,111 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.spark.drain import JobFailedError, cause_of, read_token
+from mrecordlog_async.spark.drain import failures_as_sentences, read_token
+from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.session import spark_session
+from mrecordlog_async.spark.options import DEFAULT_SERVER, Options
+from mrecordlog_async.spark.session import job_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+COLUMNS = ("queue", "position", "payload")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What became of the rows. stored: new ones. present: at positions that the log had. skipped: truncated there."""
+
+    stored: int
+    present: int
+    skipped: int = 0
+
+    @property
+    def rows(self) -> int:
+        """All rows of the files."""
+        return self.stored + self.present + self.skipped
+
+    def line(self, seconds: float) -> str:
+        """Say it in one line."""
+        text = f"stored {self.stored:,} of {self.rows:,} records in {seconds:.1f} s"
+        text += f"; {self.present:,} were there" if self.present else ""
+        return text + (f"; {self.skipped:,} skipped: the log was truncated past them" if self.skipped else "")
+
 
 def run_load(
-    session: SparkSession, source: str, url: str, *, from_server: str | None = None, token: str | None = None
-) -> int:
-    """Store the rows of the Parquet files in *source* in the service at *url*; return how many there were.
+    session: SparkSession,
+    source: str,
+    url: str,
+    *,
+    from_server: str | None = None,
+    token: str | None = None,
+    skip_truncated: bool = False,
+) -> Loaded:
+    """Store the rows of the Parquet files in *source* in the service at *url*, and count what became of them.
 
-    Raises RefusedError where rows of several servers would meet in one queue, or carry no positions.
+    Counted before the first row is stored, against what the service lists then; other writers blur the numbers, and
+    nothing else.
+
+    Raises:
+        RefusedError: nothing was stored: rows of several servers would meet in one queue, rows carry no positions, or
+            (without skip_truncated) lie where the log was truncated, which takes nothing back.
+        ServerDownError, ServiceError: the service cannot be asked.
     """
     rows = _rows(session.read.parquet(source), from_server)
-    tasks = session.sparkContext.defaultParallelism
-    ordered = rows.repartition(tasks, "queue").sortWithinPartitions("queue", "position")
     options = {"servers": url} | ({"token": token} if token else {})
+    placed = _placed(session, rows, Options.parse(options))
+    loaded = _counted(placed)
+    if loaded.skipped:
+        if not skip_truncated:
+            raise RefusedError(_where_truncated(placed, loaded.skipped))
+        placed = placed.where("position >= first")
+    tasks = session.sparkContext.defaultParallelism
+    ordered = placed.select(*COLUMNS).repartition(tasks, "queue").sortWithinPartitions("queue", "position")
     ordered.write.format("mrecordlog").options(**options).mode("append").save()
-    return rows.count()
+    return loaded
+
+
+def _placed(session: SparkSession, rows: DataFrame, options: Options) -> DataFrame:
+    """Add to each row where its queue begins and ends in the log; 0 and 0 where there is none."""
+    from pyspark.sql.functions import broadcast
+
+    fleet = Fleet(options)
+    try:
+        listed = [
+            (each.queue, each.first_position, each.next_position) for each in fleet.client(DEFAULT_SERVER).queues()
+        ]
+    finally:
+        fleet.close()
+    known = session.createDataFrame(listed, "queue string, first bigint, next bigint")
+    return rows.join(broadcast(known), "queue", "left").na.fill(0, ["first", "next"])
+
+
+def _counted(placed: DataFrame) -> Loaded:
+    found = placed.selectExpr(
+        "count_if(position >= next)",
+        "count_if(position >= first and position < next)",
+        "count_if(position < first)",
+    ).first()
+    assert found is not None
+    return Loaded(*found)
+
+
+def _where_truncated(placed: DataFrame, count: int) -> str:
+    found = placed.where("position < first").select("queue", "first").first()
+    assert found is not None
+    return (
+        f"{count:,} rows lie where the log was truncated, some of them below position {found[1]} of queue "
+        f"{found[0]!r}; a log takes nothing back there, and nothing was stored. Load into a new log, or leave them out "
+        "with --skip-truncated"
+    )
 
 
 def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
-    missing = {"queue", "position", "payload"} - set(frame.columns)
+    missing = set(COLUMNS) - set(frame.columns)
     if missing:
         raise RefusedError(
             f"the files have no column {', '.join(sorted(missing))}: nothing could be stored exactly once"
@@ -51,7 +129,7 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
                     f"the files hold rows of several servers ({found[0]!r}, {found[1]!r}, …), whose positions would "
                     "collide: choose one with --from-server"
                 )
-    return frame.select("queue", "position", "payload")
+    return frame.select(*COLUMNS)
 
 
 # The command.
@@ -59,20 +137,20 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
-    from pyspark.errors import PySparkException
-
-    session = spark_session(
-        "mrecordlog load", master=arguments.master, settings={"spark.ui.showConsoleProgress": "false"}
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    begun = time.monotonic()
     token = read_token(arguments.token_file)
-    try:
-        records = run_load(session, arguments.source, arguments.url, from_server=arguments.from_server, token=token)
-    except PySparkException as error:
-        raise JobFailedError(cause_of(str(error))) from error
-    seconds = time.monotonic() - begun
-    session.stop()
-    text = f"loaded {records:,} records in {seconds:.1f} s"
-    sys.stdout.write((json.dumps({"records": records, "seconds": seconds}) if arguments.json else text) + "\n")
+    with failures_as_sentences():
+        session = job_session("mrecordlog load", arguments.master)
+        begun = time.monotonic()
+        loaded = run_load(
+            session,
+            arguments.source,
+            arguments.url,
+            from_server=arguments.from_server,
+            token=token,
+            skip_truncated=arguments.skip_truncated,
+        )
+        seconds = time.monotonic() - begun
+        session.stop()
+    facts = {"records": loaded.rows, **asdict(loaded), "seconds": seconds}
+    sys.stdout.write((json.dumps(facts) if arguments.json else loaded.line(seconds)) + "\n")
     return 0

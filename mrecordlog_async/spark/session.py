@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.spark.java import ensure_java
 from mrecordlog_async.spark.python import ensure_python
@@ -28,6 +29,33 @@ LOCAL_SETTINGS = {
 
 JOB_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
 """Settings of a job that runs as a command, on this machine; its progress lines say what a page would."""
+
+
+def job_session(name: str, master: str | None) -> SparkSession:
+    """Return the session of a command, whose Java does not end at a SIGTERM that the whole group gets.
+
+    systemd sends one to all processes of a service: the driver decides when the query ends, and Java ends after it.
+    """
+    global _deaf  # a hook of fork has no arguments
+    _deaf = True
+    try:
+        session = spark_session(name, master=master, settings=JOB_SETTINGS)
+    finally:
+        _deaf = False
+    _quiet(session)
+    return session
+
+
+_deaf = False
+"""Whether processes that are started now ignore SIGTERM. Java leaves a signal alone that it finds ignored."""
+
+
+def _turn_deaf() -> None:
+    if _deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+os.register_at_fork(after_in_child=_turn_deaf)
 
 
 def spark_session(
@@ -54,6 +82,17 @@ def spark_session(
     for key, value in {**own, **(settings or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _quiet(session: SparkSession) -> None:
+    """Leave out of the log what the caller says in a sentence: why a query ended. Other errors stay."""
+    session.sparkContext.setLogLevel("ERROR")
+    java: Any = session.sparkContext._jvm  # py4j has no types
+    log4j = java.org.apache.logging.log4j
+    for name in ("MicroBatchExecution", "AsyncProgressTrackingMicroBatchExecution"):
+        log4j.core.config.Configurator.setLevel(
+            f"org.apache.spark.sql.execution.streaming.runtime.{name}", log4j.Level.OFF
+        )
 
 
 def _is_local(master: str | None, settings: Mapping[str, str]) -> bool:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.arguments import seconds_of, size_of
 from mrecordlog_async.spark.drain import Progress, cause_of, run_drain, waiting
 from mrecordlog_async.spark.guards import DrainJob, refuse_unsafe
 from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.load import run_load
+from mrecordlog_async.spark.load import Loaded, run_load
+from mrecordlog_async.spark.release import Release
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
 
@@ -139,8 +141,8 @@ def test_drain_then_load_restores_the_log(spark: SparkSession, new_service: NewS
     assert (summary.records, summary.left, summary.down) == (505, {"first": 0}, {})
     assert lines[-1].startswith("batch 1: 505 records")
     assert first.records() == {"a": [], "b": []}
-    for _ in range(2):
-        assert run_load(spark, str(tmp_path / "out"), second.url) == 505
+    for stored in (505, 0):
+        assert run_load(spark, str(tmp_path / "out"), second.url) == Loaded(stored, 505 - stored)
         assert second.records() == before
 
 
@@ -174,6 +176,124 @@ def test_a_queue_recreated_while_the_job_was_down_fails_it(
     assert run_drain(spark, allowed).records == 30
 
 
+def test_two_jobs_on_one_empty_output(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
+    """The second one is refused, now and when it is started again; its log keeps every record."""
+    a, b = new_service(), new_service()
+    job_a = DrainJob(f"a={a.url}", str(tmp_path / "out"), str(tmp_path / "a"))
+    job_b = DrainJob(f"b={b.url}", str(tmp_path / "out"), str(tmp_path / "b"))
+    run_drain(spark, job_a)
+    for name, service in (("qa", a), ("qb", b)):
+        service.append(name, numbered(name, 0, 120))
+    run_drain(spark, job_a)
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="another checkpoint"):
+            run_drain(spark, job_b)
+    assert len(b.records()["qb"]) == 120 and a.records() == {"qa": []}
+
+
+@pytest.mark.parametrize(
+    "emptied",
+    [
+        ("out/_spark_metadata/2",),
+        ("out/PARQUET",),
+        ("checkpoint/commits/2",),
+        ("checkpoint/offsets/2",),
+        ("checkpoint/commits/2", "checkpoint/offsets/2", "out/_spark_metadata/2", "out/PARQUET"),
+    ],
+    ids=["manifest", "parquet", "commit", "offset", "all"],
+)
+def test_what_a_power_cut_emptied_runs_again(
+    spark: SparkSession,
+    service: ThreadedService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    emptied: tuple[str, ...],
+) -> None:
+    """With Spark's own files and checksums: the output can be read, has every record once, and the log is empty."""
+    service.append("q", numbered("q", 0, 100))
+    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    run_drain(spark, job)
+    before = set((tmp_path / "out").glob("*.parquet"))
+    service.append("q", numbered("q", 100, 150))
+    with monkeypatch.context() as killed:  # before the batch was proven
+        killed.setattr(Release, "advance", lambda self: 0)
+        run_drain(spark, job)
+    for name in emptied:
+        path = tmp_path / name
+        if path.name == "PARQUET":
+            (path,) = set((tmp_path / "out").glob("*.parquet")) - before
+        path.write_bytes(b"")
+    lines: list[str] = []
+    summary = run_drain(spark, job, lines.append)
+    assert "batch 2" in lines[0]
+    assert (summary.records, summary.left) == (50, {"default": 0})
+    found = spark.read.parquet(job.output).orderBy("position").collect()
+    assert [bytes(row["payload"]) for row in found] == numbered("q", 0, 150)
+
+
+def test_queues_with_names_like_numbers_stay_apart(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path
+) -> None:
+    """Also one that is named as Hive names nothing, and one that is longer than the name of a directory."""
+    names = ["007", "7", "__HIVE_DEFAULT_PARTITION__", "ä/" * 80]
+    for name in names:
+        service.append(name, [name.encode()] * 3)
+    job = DrainJob(
+        f"1={service.url}", str(tmp_path / "out, of it"), str(tmp_path / "c"), partition_by=("server", "queue")
+    )
+    assert run_drain(spark, job).left == {"1": 0}
+    rows = spark.read.parquet(job.output).select("server", "queue", "payload").collect()
+    assert sorted(rows) == sorted(("1", name, bytearray(name.encode())) for name in names for _ in range(3))
+    with pytest.raises(RefusedError, match="partitioned by server,queue"):
+        run_drain(spark, replace(job, partition_by=()))
+
+
+def test_a_queue_that_no_server_has_is_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
+    """A misspelt name would drain nothing and say that it was done."""
+    service.append("orders", numbered("orders", 0, 3))
+    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "c"), options={"subscribe": "order"})
+    with pytest.raises(RefusedError, match="no server has a queue 'order'; did you mean 'orders'"):
+        run_drain(spark, job)
+    lines: list[str] = []
+    run_drain(spark, replace(job, every_seconds=0.1), lines.append, stopped=lambda: True)
+    assert lines == ["no server has a queue 'order'; did you mean 'orders'?; it is drained when it is there"]
+
+
+def test_a_log_that_went_back_stays_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
+    """However far it grows, and also where other losses are allowed."""
+    service.append("q", numbered("q", 0, 50))
+    service.stop()
+    shutil.copytree(service.directory, tmp_path / "copy")
+    service.start()
+    service.append("q", numbered("q", 50, 100))
+    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "c"))
+    run_drain(spark, job)
+    service.stop()
+    shutil.rmtree(service.directory)
+    (tmp_path / "copy").rename(service.directory)
+    service.start()
+    service.append("q", numbered("new", 50, 70))
+    with pytest.raises(RecordLogError, match=r"went back.*A new output and a new checkpoint"):
+        run_drain(spark, job)
+    service.append("q", numbered("new", 70, 130))
+    for options in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(RefusedError, match=r"went back.*--accept-went-back"):
+            run_drain(spark, replace(job, options=options))
+    assert service.positions("q") == (0, 130)
+
+
+def test_a_drain_that_is_told_to_stop_ends_between_two_batches(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path
+) -> None:
+    """What it began is committed, counted and released; the summary says so."""
+    service.append("q", numbered("q", 0, 500))
+    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "c"), every_seconds=0.1)
+    lines: list[str] = []
+    summary = run_drain(spark, job, lines.append, stopped=lambda: any("500 records" in line for line in lines))
+    assert summary.records == 500 and service.records() == {"q": []}
+    assert summary.line().endswith("counted in the output; left in the log: default 0")
+
+
 def test_load_refuses_rows_of_several_servers(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
     """The same positions of the same queue would collide; one server is chosen by name."""
     rows = [("a", "q", 0, bytearray(b"from a")), ("b", "q", 0, bytearray(b"from b"))]
@@ -181,8 +301,28 @@ def test_load_refuses_rows_of_several_servers(spark: SparkSession, service: Thre
     frame.write.parquet(str(tmp_path / "copy"))
     with pytest.raises(RefusedError, match="several servers"):
         run_load(spark, str(tmp_path / "copy"), service.url)
-    assert run_load(spark, str(tmp_path / "copy"), service.url, from_server="b") == 1
+    assert run_load(spark, str(tmp_path / "copy"), service.url, from_server="b") == Loaded(1, 0)
     assert service.records() == {"q": [(0, b"from b")]}
+
+
+def test_rows_where_the_log_was_truncated_are_refused(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path
+) -> None:
+    """A log takes nothing back: to say that they were loaded would be a lie. What is stored is counted apart."""
+    service.append("q", numbered("q", 0, 10))
+    service.truncate("q", 5)
+    rows = [("q", at, bytearray(payload)) for at, payload in enumerate(numbered("q", 0, 20))]
+    frame = spark.createDataFrame([*rows, ("new", 7, bytearray(b"x"))], "queue string, position bigint, payload binary")
+    frame.write.parquet(str(tmp_path / "copy"))
+    with pytest.raises(RefusedError, match=r"6 rows lie .* below position 6 of queue 'q'"):
+        run_load(spark, str(tmp_path / "copy"), service.url)
+    assert service.positions("q") == (6, 10)
+    loaded = run_load(spark, str(tmp_path / "copy"), service.url, skip_truncated=True)
+    assert loaded == Loaded(stored=11, present=4, skipped=6)
+    assert loaded.line(1.0) == (
+        "stored 11 of 21 records in 1.0 s; 4 were there; 6 skipped: the log was truncated past them"
+    )
+    assert service.positions("q") == (6, 20)
 
 
 def test_batch_and_drain_work_without_java_on_path(service: ThreadedService, tmp_path: Path) -> None:

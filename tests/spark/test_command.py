@@ -1,0 +1,145 @@
+"""The command as a shell sees it: what it prints where, how it ends, where it listens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it has none
+from pyspark.errors import PySparkException
+
+from mrecordlog_async.cli.main import main
+from mrecordlog_async.spark import __main__ as script
+from mrecordlog_async.spark import drain
+from mrecordlog_async.spark.client import ServerDownError
+from mrecordlog_async.spark.drain import JobFailedError, ServiceDownError, failures_as_sentences, read_token, teller
+from mrecordlog_async.spark.identity import RefusedError
+from tests.spark.services import ThreadedService, numbered
+
+
+def test_sigterm_ends_a_drain_with_its_summary(
+    service: ThreadedService, tmp_path: Path, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    """Exit code 0, one JSON object alone on standard output, no traces; until then it listens on loopback only."""
+    service.append("q", numbered("q", 0, 100))
+    command = [sys.executable, "-m", "mrecordlog_async", "drain", "--server", f"a={service.url}", "--every", "200ms"]
+    command += ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "c"), "--json"]
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+    with (
+        open(tmp_path / "errors", "w") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True, text=True
+        ) as process,
+    ):
+        ended = threading.Timer(300, process.kill)
+        ended.start()
+        until(lambda: "100 records" in (tmp_path / "errors").read_text() or process.poll() is not None)
+        listening = _listening(process.pid)
+        os.killpg(process.pid, signal.SIGTERM)
+        said, _ = process.communicate()
+        ended.cancel()
+    told = (tmp_path / "errors").read_text()
+    assert process.returncode == 0, told
+    found = json.loads(said)
+    assert (found["records"], found["left"], found["verified"]) == (100, {"a": 0}, True)
+    assert "Traceback" not in told and "Exception" not in told and "resolves to a loopback" not in told
+    assert listening and all(address in ("127.0.0.1", "::ffff:127.0.0.1") for address in listening)
+
+
+def _listening(session: int) -> list[str]:
+    """Return the addresses that processes of a session listen at, from /proc."""
+    inodes = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(process.name)) == session:
+                inodes |= {os.readlink(link) for link in (process / "fd").iterdir()}
+        except OSError:
+            continue  # it has ended
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                found.append(_address(fields[1].partition(":")[0]))
+    return found
+
+
+def _address(text: str) -> str:
+    words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
+    address = ".".join(str(byte) for byte in words[-1])
+    mapped = len(words) == 4 and words[:3] == [bytes(4), bytes(4), b"\0\0\xff\xff"]
+    return f"::ffff:{address}" if mapped else address if len(words) == 1 else text
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "said"),
+    [
+        (Py4JNetworkError("Answer from Java side is empty"), JobFailedError, "Spark's Java ended in the middle"),
+        (ConnectionRefusedError(111, "Connection refused"), JobFailedError, "Spark's Java ended in the middle"),
+        (
+            PySparkException("x\n  mrecordlog_async.spark.client.ServerDownError: server 'a' cannot be reached\n  at"),
+            ServiceDownError,
+            "server 'a' cannot be reached",
+        ),
+        (ServerDownError("a", "http://h:1", "refused"), ServiceDownError, "server 'a' at http://h:1"),
+        (PySparkException("Broken pipe SQLSTATE: XXKST"), JobFailedError, "the Python process of the source ended"),
+    ],
+)
+def test_failures_are_told_in_a_sentence(failure: Exception, kind: type[Exception], said: str) -> None:
+    """Whoever runs it at night reads one line, not pages of another program's."""
+    with pytest.raises(kind) as told, failures_as_sentences():
+        raise failure
+    assert str(told.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(RefusedError("refused"), 2), (ServiceDownError("down"), 5), (JobFailedError("failed"), 1)],
+)
+def test_exit_codes(
+    failure: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same from both ways to start it: wrong usage, service not there, failed."""
+
+    def fail(arguments: Namespace) -> int:
+        raise failure
+
+    monkeypatch.setattr(drain, "run", fail)
+    line = ["drain", "--server", "http://h:1", "--output", "o", "--checkpoint", "c"]
+    assert main(line) == code
+    assert script.main(line) == code
+    assert capsys.readouterr().err == f"mrecordlog: {failure}\n" * 2
+
+
+def test_progress_goes_past_spark_submits_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would merge both outputs of Python into its standard output; then Java says the lines."""
+    lines: list[str] = []
+    java = SimpleNamespace(System=SimpleNamespace(err=SimpleNamespace(println=lines.append)))
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jvm=java))
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    teller(session)("one")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    teller(session)("two")
+    assert (capsys.readouterr().err, lines) == ("one\n", ["two"])
+
+
+def test_a_token_file_is_read_as_the_service_reads_it(tmp_path: Path) -> None:
+    """Comments and empty lines are passed over; the first token counts, the others are the service's business."""
+    path = tmp_path / "token"
+    path.write_text("# rotated in November\n\n  new \nold\n")
+    assert read_token(str(path)) == "new"
+    path.write_text("# nothing\n")
+    with pytest.raises(RefusedError, match="holds no token"):
+        read_token(str(path))
