@@ -401,12 +401,14 @@ class MultiRecordLog(ReadsQueues):
     async def _append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
         self._check_name(queue)
         call = Append(self._new_future(), queue, position, payloads, sum(map(len, payloads)))
-        self._admission.add_append(call)
         try:
+            self._admission.add_append(call)
             answer = await call.future
         except asyncio.CancelledError:
             self._admission.withdraw(call)
             raise
+        finally:
+            del call, payloads  # an error's traceback holds this frame, and the call's future holds the error
         assert answer is None or isinstance(answer, int)
         return answer
 

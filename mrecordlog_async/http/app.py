@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from mrecordlog_async.http import openapi as openapi  # here, so that the first request for it need not import it
-from mrecordlog_async.http.answers import drained
-from mrecordlog_async.http.problems import CONTENT_TYPE, ProblemError, problem_of
+from mrecordlog_async.http.answers import BEGUN, SMALL_BYTES, SmallAnswer, seal
+from mrecordlog_async.http.bodies import closing
+from mrecordlog_async.http.problems import CONTENT_TYPE, ProblemError, problem_of, too_large
 from mrecordlog_async.http.routes import TABLE
 from mrecordlog_async.http.routes.route import Handler, Route
 from mrecordlog_async.http.service import Service
@@ -33,47 +34,84 @@ def build_app(service: Service) -> web.Application:
             app.router.add_route(
                 method,
                 route.path.replace("{queue}", r"{queue:[^/]+}"),
-                _guarded(service, route.handler, route.open_to_all),
+                _guarded(service, route.handler, route.open_to_all, takes_body=route.takes is not None),
                 expect_handler=_expecting(service, route),
             )
     # Whatever else is asked for gets a problem document too, behind the same guard.
-    app.router.add_route("*", "/{path:.*}", _guarded(service, _nothing_here, False), expect_handler=_refuse_expect)
+    nothing = _guarded(service, _nothing_here, False)
+    app.router.add_route("*", r"/{path:[\s\S]*}", nothing, expect_handler=_refuse_expect)
     return app
 
 
 def _guarded(
-    service: Service, handler: Handler, open_to_all: bool
+    service: Service, handler: Handler, open_to_all: bool, *, takes_body: bool = False
 ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    guard, problems = service.guard.check, service.problems
+    guard = service.guard.check
 
     async def handle(request: web.Request) -> web.StreamResponse:
         service.requests += 1
         service.active += 1
         try:
             guard(request, open_to_all=open_to_all)
+            if not takes_body and request.body_exists:
+                _check_stray_body(request)
             transport = request.transport
             if transport is not None and transport.get_write_buffer_size() > UNREAD_BYTES:
-                await drained(request, service.options.write_seconds)
+                with service.sending.enter(request, UNREAD_BYTES) as out:
+                    if not await out.drained():
+                        return _gone(request)
             response = await handler(service, request)
-            if service.draining and not response.prepared:
-                response.force_close()
+            if not response.prepared:
+                if service.draining:
+                    response.force_close()
+                if type(response) is not SmallAnswer:
+                    seal(response)
             return response
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             raise
+        except ConnectionError:
+            return _gone(request)
         except Exception as error:
-            problem = problem_of(error)
-            problems[problem.status] = problems.get(problem.status, 0) + 1
-            return _response(problem)
+            # No name here may hold the error: its traceback holds this frame, and below it whole bodies.
+            return _answer_to(service, request, error)
         finally:
             service.end_request()
 
     return handle
 
 
+def _check_stray_body(request: web.BaseRequest) -> None:
+    """Refuse a large body where nothing reads it: it would be kept for as long as the request takes."""
+    length = request.content_length
+    if length is None or length > SMALL_BYTES:
+        raise closing(too_large(length or 0, SMALL_BYTES, "bytes of a body that nothing here reads"))
+
+
+def _answer_to(service: Service, request: web.Request, error: Exception) -> web.StreamResponse:
+    """Return the problem document of *error*, or end an answer that had begun before it happened."""
+    problem = problem_of(error)
+    service.problems[problem.status] = service.problems.get(problem.status, 0) + 1
+    return _response(problem) if BEGUN not in request else _gone(request)
+
+
+def _gone(request: web.Request) -> web.StreamResponse:
+    """Cut the connection, and return an answer that nobody gets.
+
+    A second head would look like a part of the body that has begun. Nothing is raised: the web framework keeps an
+    exception with its traceback, and so what was being sent.
+    """
+    if request.transport is not None:
+        request.transport.abort()
+    begun: web.StreamResponse | None = request.get(BEGUN)
+    return begun if begun is not None else web.Response(status=499, reason="Client Closed Request")
+
+
 def _response(problem: ProblemError) -> web.Response:
-    return web.Response(
+    response = web.Response(
         status=problem.status, body=problem.document(), content_type=CONTENT_TYPE, headers=problem.headers or None
     )
+    seal(response)
+    return response
 
 
 def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
@@ -84,14 +122,18 @@ def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaita
             service.guard.check(request, open_to_all=route.open_to_all)
             service.bodies.check(request)
         except ProblemError as problem:
-            response = _response(problem)
-            response.force_close()
-            return response
+            return _refusal(problem)
         if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
 
     return expect
+
+
+def _refusal(problem: ProblemError) -> web.Response:
+    response = _response(problem)
+    response.force_close()
+    return response
 
 
 async def _refuse_expect(request: web.Request) -> web.StreamResponse | None:

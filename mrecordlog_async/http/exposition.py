@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -22,7 +22,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector as PrometheusCollector
 
+from mrecordlog_async.http.planning import summary_of
 from mrecordlog_async.http.service import VERSION, Service
+from mrecordlog_async.http.turns import Turns
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Counters, Histogram
 from mrecordlog_async.model import LogState
@@ -30,6 +32,8 @@ from mrecordlog_async.storage.segment import segment_name
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PREFIX = "mrecordlog_"
+QUEUES_AT_ONCE = 250
+QUEUES_COLLECTED = 1_000
 
 COUNTERS = {
     "appended_records": ("appended_records", "Records stored"),
@@ -77,11 +81,14 @@ class Collector(PrometheusCollector):
     """The metrics of one service.
 
     oldest_age_seconds: as `oldest_age` has it. Only the disk knows it, so without it that series is left away.
+    queues: with series for at most `QUEUES_COLLECTED` queues, where the service's options want any: a registry has no
+    way to let others in while it collects. `/metrics` makes them itself, in turns.
     """
 
-    def __init__(self, service: Service, oldest_age_seconds: float | None = None) -> None:
+    def __init__(self, service: Service, oldest_age_seconds: float | None = None, *, queues: bool = True) -> None:
         self._service = service
         self._oldest_age_seconds = oldest_age_seconds
+        self._queues = queues
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
@@ -92,17 +99,49 @@ class Collector(PrometheusCollector):
         yield from _counters(log.stats())
         yield from _usage(log)
         yield from _segments(log, self._oldest_age_seconds)
-        if self._service.options.metrics_per_queue and log.state is not LogState.CLOSED:
+        if self._queues and self._service.options.metrics_per_queue and log.state is not LogState.CLOSED:
             yield from _queues(log)
 
 
-async def render(service: Service) -> str:
-    """Return the text that Prometheus reads."""
+async def render(service: Service) -> list[bytes]:
+    """Return the text that Prometheus reads, in parts that were made in turns."""
     log = service.attached
     age = await asyncio.to_thread(oldest_age, *_oldest_segment(log)) if log is not None else None
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(service, age))
-    return generate_latest(registry).decode()
+    registry.register(Collector(service, age, queues=False))
+    parts = [generate_latest(registry)]
+    if log is not None and service.options.metrics_per_queue and log.state is not LogState.CLOSED:
+        parts += await _render_queues(service, log)
+    return parts
+
+
+async def _render_queues(service: Service, log: MultiRecordLog) -> list[bytes]:
+    """Return the series of the first queues by name; how many are left out is a series of its own."""
+    turns, most = Turns(), service.options.metrics_queues
+    names = await service.names.sorted(log)
+    left_out = "queues_without_series"
+    parts = [_head(left_out, "Queues above the limit"), _sample(left_out, max(len(names) - most, 0))]
+    for name, (attribute, documentation) in PER_QUEUE.items():
+        parts.append(_head(name, documentation))
+        for at in range(0, min(len(names), most), QUEUES_AT_ONCE):
+            some = [summary_of(log, queue) for queue in names[at : min(at + QUEUES_AT_ONCE, most)]]
+            lines = [_line(name, one.queue, getattr(one, attribute)) for one in some if one is not None]
+            parts.append("".join(lines).encode())
+            await turns.rest()
+    return parts
+
+
+def _head(name: str, documentation: str) -> bytes:
+    return f"# HELP {PREFIX}{name} {documentation}\n# TYPE {PREFIX}{name} gauge\n".encode()
+
+
+def _sample(name: str, value: int) -> bytes:
+    return f"{PREFIX}{name} {float(value)}\n".encode()
+
+
+def _line(name: str, queue: str, value: int) -> str:
+    label = queue.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return f'{PREFIX}{name}{{queue="{label}"}} {float(value)}\n'
 
 
 def oldest_age(path: str, is_current: bool) -> float:
@@ -126,8 +165,16 @@ def _oldest_segment(log: MultiRecordLog) -> tuple[str, bool]:
 def _service(service: Service) -> Iterator[Metric]:
     yield _gauge("recovery_fraction", "How much of the log is read", service.fraction)
     yield _gauge("tails", "Clients that wait for records", service.tails)
-    yield _gauge("receiving_bytes", "Request bodies being received", service.bodies.receiving_bytes)
+    bodies, sending = service.bodies.budget, service.sending
+    yield _gauge("receiving_bytes", "Request bodies being received, or waiting to be stored", bodies.used)
+    yield _gauge("receiving_limit_bytes", "Their limit", bodies.limit)
+    yield _counter("receiving_refused", "Requests refused because of it", bodies.refused)
+    yield _gauge("sending_bytes", "Held by answers being sent, with truncated records they keep", sending.used)
+    yield _gauge("sending_limit_bytes", "Their limit", sending.budget.limit)
+    yield _counter("sending_refused", "Requests refused because of it", sending.budget.refused)
+    yield _counter("http_readers_dropped", "Clients that read their answers too slowly", sending.dropped)
     yield _gauge("http_connections", "Connections, as of the last second", service.connections.open)
+    yield _gauge("unread_bytes", "Of requests that wait and answers not taken", service.connections.unread_bytes)
     yield _counter("http_connections_refused", "Connections above the limit", service.connections.refused)
     yield _counter("http_connections_cut", "Connections without a request for too long", service.connections.cut)
     state = GaugeMetricFamily(f"{PREFIX}state", "1 for the state the log is in", labels=("state",))
@@ -186,11 +233,13 @@ def _segments(log: MultiRecordLog, oldest_age_seconds: float | None) -> Iterator
 
 
 def _queues(log: MultiRecordLog) -> Iterator[Metric]:
-    summaries = log.summary().values()
+    _, names = log.names()
+    found = [summary_of(log, name) for name in islice(names, QUEUES_COLLECTED)]
     for name, (attribute, documentation) in PER_QUEUE.items():
         family = GaugeMetricFamily(PREFIX + name, documentation, labels=("queue",))
-        for summary in summaries:
-            family.add_metric((summary.queue,), getattr(summary, attribute))
+        for summary in found:
+            if summary is not None:
+                family.add_metric((summary.queue,), getattr(summary, attribute))
         yield family
 
 

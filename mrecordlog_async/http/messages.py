@@ -74,8 +74,9 @@ class QueueAnswer(Answer, frozen=True):
 
 
 class QueuesAnswer(Answer, frozen=True):
-    """All queues, sorted by name.
+    """All queues, or a page of them, sorted by name. Each is shown as it is when its part of the answer is made.
 
+    next: where a page was asked for and more follow, the name that the next page comes after.
     log: names the log, also after it moved or was restored. opening: another one whenever the log is opened. A reader
     that keeps positions keeps both beside them: under another opening, a position above opened_next went back.
     """
@@ -83,6 +84,7 @@ class QueuesAnswer(Answer, frozen=True):
     queues: list[QueueAnswer]
     log: str = ""
     opening: str = ""
+    next: str | None = None
 
 
 class CreateAnswer(Answer, frozen=True):
@@ -337,7 +339,9 @@ class PinAnswer(Answer, frozen=True):
 class StatsAnswer(Struct):
     """Numbers of the service and its log. counters: everything counted since it was opened.
 
-    pending_records: how many wait to be stored. pin: null where no queue keeps an older segment than the current one.
+    receiving_bytes: request bodies, until they are answered. sending_bytes: what answers being sent hold, and truncated
+    records that they keep. dropped_readers: clients that read their answers too slowly. pending_records: how many wait
+    to be stored. pin: null where no queue keeps an older segment than the current one.
     """
 
     state: str
@@ -346,6 +350,10 @@ class StatsAnswer(Struct):
     receiving_bytes: int
     requests: int
     problems: dict[str, int]
+    receiving_limit_bytes: int = 0
+    sending_bytes: int = 0
+    sending_limit_bytes: int = 0
+    dropped_readers: int = 0
     usage: UsageAnswer = UsageAnswer()
     pending_records: int = 0
     pin: PinAnswer | None = None

@@ -1,62 +1,283 @@
-"""Plans for bulk readers: from start positions and limits to ranges, counts and cut points. Pure; memory only.
+"""Plans for bulk readers: from start positions and limits to ranges, counts and cut points. Memory only.
 
 1. Look at each queue: is it there, is it the incarnation that was meant, are the records from its start still there?
 2. Share the limits: a queue that has little gives what it has, the rest is split in proportion to what is left.
 3. Cut each range to its share and into pieces, at any record; no payload is touched.
+
+A plan of everything may look at millions of runs, so it is made in turns: other requests are served in between.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.http import wire
 from mrecordlog_async.http.messages import (
     FetchRange,
     Piece,
-    PlanAnswer,
     PlanRequest,
     PlanStart,
     QueuePlan,
     QueueStatus,
 )
-from mrecordlog_async.http.problems import ProblemError
-from mrecordlog_async.http.wire import QueueRuns
-from mrecordlog_async.memory.gapped import totals
+from mrecordlog_async.http.options import ServiceOptions
+from mrecordlog_async.http.problems import ProblemError, bad_request, too_large
+from mrecordlog_async.http.turns import Turns
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.reads import ReadsQueues
 from mrecordlog_async.model import QueueSummary, Run
 
+RUNS_AT_ONCE = 250
+"""Pieces of a queue looked at before others are let in; one with gaps holds up to a thousand records."""
 
-@dataclass(frozen=True, slots=True)
+PIECES_AT_ONCE = 500
+
+UNLIMITED = 2**63
+
+
+@dataclass(slots=True)
 class Offer:
     """What one queue of a plan has to give."""
 
     asked: PlanStart
     status: QueueStatus
     summary: QueueSummary | None
-    start: int
-    runs: Sequence[Run]
-    records: int
-    bytes: int
+    start: int = 0
+    stop: int = 0
+    records: int = 0
+    bytes: int = 0
     ended: int | None = None
 
 
-def plan(log: ReadsQueues, request: PlanRequest) -> PlanAnswer:
-    """Answer `/v1/plan`."""
-    asked = request.queues
-    if asked is None:
-        asked = [PlanStart(queue) for queue in log.list_queues()]
-    offers = [_offer(log, one) for one in asked]
-    record_shares = share([offer.records for offer in offers], request.max_records)
-    byte_shares = share([offer.bytes for offer in offers], request.max_bytes)
-    plans = [
-        _plan_queue(offer, records, size, request)
-        for offer, records, size in zip(offers, record_shares, byte_shares, strict=True)
-    ]
-    return PlanAnswer(plans, sum(one.records for one in plans), sum(one.bytes for one in plans))
+@dataclass(slots=True)
+class Taken:
+    """What a plan takes of one queue. tail: digest of the last record."""
+
+    stop: int
+    records: int = 0
+    bytes: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+    tail: int | None = None
+
+
+class Planner:
+    """Answers one `/v1/plan`.
+
+    A queue may change between two turns. Its plan is made of what it held at its own last step: where records were
+    truncated in between, it begins at the first that is left.
+    """
+
+    def __init__(self, log: ReadsQueues, request: PlanRequest, options: ServiceOptions) -> None:
+        self._log = log
+        self._request = request
+        self._options = options
+        self._pieces = 0
+        self._turns = Turns()
+
+    async def plan(self, asked: Sequence[PlanStart]) -> list[QueuePlan]:
+        """Return one plan for each queue that is asked for, in that order."""
+        check_entries(len(asked), self._options)
+        _check_twins(asked)
+        offers = [await self._offer(one) for one in asked]
+        record_shares = share([offer.records for offer in offers], self._request.max_records)
+        byte_shares = share([offer.bytes for offer in offers], self._request.max_bytes)
+        return [
+            await self._plan_queue(offer, records, size)
+            for offer, records, size in zip(offers, record_shares, byte_shares, strict=True)
+        ]
+
+    async def _offer(self, asked: PlanStart) -> Offer:
+        await self._turns.rest()
+        offer = look_at(self._log, asked)
+        summary = offer.summary
+        if summary is None or offer.start == offer.stop:
+            return offer
+        if offer.start <= summary.first_position and offer.stop == summary.next_position:
+            offer.records, offer.bytes = summary.records, summary.bytes
+            return offer
+        async for held in self._held(offer):
+            offer.records += held.records
+            offer.bytes += len(held.payload)
+        return offer
+
+    async def _runs(self, offer: Offer) -> AsyncIterator[Run]:
+        async for held in self._held(offer):
+            if isinstance(held, Run):
+                yield held
+            else:
+                for run in held.runs():
+                    yield run
+                await self._turns.rest()
+
+    async def _held(self, offer: Offer) -> AsyncIterator[HeldRun]:
+        """Yield the runs of an offer as they are kept, as long as its queue is there."""
+        position = offer.start
+        while position < offer.stop and not has_moved(self._log, offer):
+            held = self._log.held(offer.asked.queue, position, offer.stop, most=RUNS_AT_ONCE)
+            if not held:
+                return
+            for one in held:
+                yield one
+            position = held[-1].next_position
+            await self._turns.rest()
+
+    async def _plan_queue(self, offer: Offer, records_max: int, bytes_max: int) -> QueuePlan:
+        await self._turns.rest()
+        if has_moved(self._log, offer):
+            offer = await self._offer(offer.asked)
+        summary = offer.summary
+        if summary is None:
+            return QueuePlan(offer.asked.queue, offer.status, ended=offer.ended)
+        taken = await self._take(offer, records_max, bytes_max)
+        return QueuePlan(
+            offer.asked.queue,
+            offer.status,
+            summary.id,
+            summary.first_position,
+            summary.next_position,
+            offer.start,
+            taken.stop,
+            taken.records,
+            taken.bytes,
+            taken.pieces,
+            taken.tail,
+            offer.ended,
+        )
+
+    async def _take(self, offer: Offer, records_max: int, bytes_max: int) -> Taken:
+        request = self._request
+        whole = offer.records <= records_max and offer.bytes <= bytes_max
+        cutter = Cutter(offer.start, request)
+        if whole and not cutter.wanted and (not request.tails or not offer.records):
+            return Taken(offer.stop, offer.records, offer.bytes)
+        if whole and not cutter.wanted and (last := self._log.runs(offer.asked.queue, offer.stop - 1, offer.stop)):
+            return Taken(offer.stop, offer.records, offer.bytes, tail=digest(last[-1], 1))
+        return await self._walk(offer, records_max, bytes_max, cutter)
+
+    async def _walk(self, offer: Offer, records_max: int, bytes_max: int, cutter: Cutter) -> Taken:
+        """Take run after run until the share is reached."""
+        taken = Taken(offer.stop)
+        async for run in self._runs(offer):
+            left = (records_max - taken.records, bytes_max - taken.bytes)
+            count, size = head_of(run, *left, at_least_one=not taken.records)
+            if count:
+                await self._cut(cutter, run, count)
+                taken.records, taken.bytes = taken.records + count, taken.bytes + size
+                taken.tail = digest(run, count) if self._request.tails else None
+            if count < run.records:
+                taken.stop = run.first_position + count if count else cutter.next_position
+                break
+        cutter.finish(taken)
+        self._check_pieces(len(cutter.pieces))
+        self._pieces += len(cutter.pieces)
+        return taken
+
+    async def _cut(self, cutter: Cutter, run: Run, count: int) -> None:
+        for number, _ in enumerate(cutter.add(run, count)):
+            if number % PIECES_AT_ONCE == 0:
+                self._check_pieces(len(cutter.pieces))
+                await self._turns.rest()
+
+    def _check_pieces(self, more: int) -> None:
+        if self._pieces + more > self._options.pieces:
+            raise too_large(self._pieces + more, self._options.pieces, "pieces in one plan")
+
+
+class Cutter:
+    """Cuts one range into pieces of about the size asked for; together they are the whole range."""
+
+    def __init__(self, start: int, request: PlanRequest) -> None:
+        self._records_max = request.piece_records or UNLIMITED
+        self._bytes_max = request.piece_bytes or UNLIMITED
+        self.wanted = bool(request.piece_records or request.piece_bytes)
+        self.pieces: list[Piece] = []
+        self.next_position = start  # behind the last record that was added
+        self._start = start
+        self._records = self._bytes = 0
+
+    def add(self, run: Run, count: int) -> Iterator[None]:
+        """Add the first *count* records of *run*. Yields after every part of it, so that the caller may rest."""
+        self.next_position = run.first_position + count
+        if not self.wanted:
+            return
+        for first_position, records, size in _spans(run, count, self._records_max, self._bytes_max):
+            if self._records and (self._records + records > self._records_max or self._bytes + size > self._bytes_max):
+                self.pieces.append(Piece(self._start, first_position, self._records, self._bytes))
+                self._start, self._records, self._bytes = first_position, 0, 0
+            self._records += records
+            self._bytes += size
+            yield
+
+    def finish(self, taken: Taken) -> None:
+        """End the last piece where the range ends."""
+        if self.wanted and taken.stop > self._start:
+            self.pieces.append(Piece(self._start, taken.stop, self._records, self._bytes))
+        taken.pieces = self.pieces
+
+
+def look_at(log: ReadsQueues, asked: PlanStart) -> Offer:
+    """Find out whether the queue that was meant is there, and which range of it a plan can cover."""
+    summary = summary_of(log, asked.queue)
+    status = status_of(summary, asked.id)
+    ended = log.deleted_end(asked.id) if status is not QueueStatus.OK and asked.id is not None else None
+    if summary is None:
+        return Offer(asked, status, None, ended=ended)
+    start = summary.first_position if asked.start is None else asked.start
+    if status is QueueStatus.RECREATED or misses(summary, start):
+        status = status if status is QueueStatus.RECREATED else QueueStatus.TRUNCATED
+        start = summary.first_position
+    elif start > summary.next_position:
+        status, start = QueueStatus.AHEAD, summary.next_position
+    stop = summary.next_position if asked.stop is None else min(asked.stop, summary.next_position)
+    return Offer(asked, status, summary, start, max(stop, start), ended=ended)
+
+
+def has_moved(log: ReadsQueues, offer: Offer) -> bool:
+    """Tell whether the queue is another one by now, or has lost records of the range."""
+    summary = summary_of(log, offer.asked.queue)
+    if summary is None or offer.summary is None:
+        return summary is not offer.summary
+    return summary.id != offer.summary.id or summary.first_position > max(offer.start, offer.summary.first_position)
+
+
+def check_entries(count: int, options: ServiceOptions) -> None:
+    """Raise the 413 problem for more queues or ranges than one request may name."""
+    if count > options.entries:
+        raise too_large(count, options.entries, "entries in one request")
+
+
+def _check_twins(asked: Sequence[PlanStart]) -> None:
+    """Raise the 400 problem where a queue is asked for twice: planning costs time for each."""
+    seen: set[str] = set()
+    for one in asked:
+        if one.queue in seen:
+            raise bad_request(f"queue {one.queue!r} stands twice in one plan", "duplicate")
+        seen.add(one.queue)
+
+
+def head_of(run: Run, records_max: int, bytes_max: int, *, at_least_one: bool) -> tuple[int, int]:
+    """Return how many records at the head of *run* keep both limits, and their bytes."""
+    ends = memoryview(run.offsets).cast("i")
+    most = min(run.records, max(records_max, 0))
+    count = max(min(most, bisect_right(ends, bytes_max, 0, most + 1) - 1), 0)
+    if not count and at_least_one:
+        count = 1
+    return count, ends[count]
+
+
+def digest(run: Run, count: int) -> int:
+    """Digest record number *count* of *run*, with its position: a log that went back may give one away twice."""
+    position = run.first_position + count - 1
+    ends = memoryview(run.offsets).cast("i")
+    payload = memoryview(run.payload)[ends[count - 1] : ends[count]]
+    return crc32c(payload, crc32c(position.to_bytes(8, "little")))
 
 
 def share(wanted: Sequence[int], limit: int | None) -> list[int]:
@@ -65,6 +286,15 @@ def share(wanted: Sequence[int], limit: int | None) -> list[int]:
     if limit is None or total <= limit:
         return list(wanted)
     return [min(want, max(1, limit * want // total)) for want in wanted]
+
+
+def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:
+    """Yield the runs of what is kept; those with gaps are made one by one."""
+    for one in held:
+        if isinstance(one, Run):
+            yield one
+        else:
+            yield from one.runs()
 
 
 def take(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run]:
@@ -86,105 +316,120 @@ def take(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run]:
     return taken
 
 
-def fetch(log: ReadsQueues, ranges: Sequence[FetchRange]) -> list[QueueRuns]:
-    """Return the runs of all ranges, fixed now; the problem of the first range that cannot be had whole."""
-    return [_fetch_one(log, one) for one in ranges]
+def _spans(run: Run, count: int, records_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:
+    """Yield first position, records and bytes of a run, in parts where it is larger than a piece. Copies nothing."""
+    ends = memoryview(run.offsets).cast("i")
+    at = 0
+    while at < count:
+        fitting = bisect_right(ends, ends[at] + bytes_max, at + 1, count + 1) - 1
+        stop = min(count, at + records_max, max(fitting, at + 1))
+        yield run.first_position + at, stop - at, ends[stop] - ends[at]
+        at = stop
 
 
-def status_of(summary: QueueSummary | None, queue_id: int | None) -> QueueStatus:
-    """Tell whether the queue that was meant is there."""
-    if summary is None:
-        return QueueStatus.MISSING
-    return QueueStatus.OK if queue_id in (None, summary.id) else QueueStatus.RECREATED
+class HeldRuns(NamedTuple):
+    """What is to be sent of one queue, as it is kept."""
+
+    queue: str
+    queue_id: int
+    held: list[HeldRun]
 
 
-def summary_of(log: ReadsQueues, queue: str) -> QueueSummary | None:
-    """Return the summary of *queue*, None where there is no such queue."""
-    return log.queue_summary(queue) if log.queue_exists(queue) else None
+class Fetcher:
+    """Finds what one `/v1/fetch` asks for, in turns. What was found stays, whatever is truncated later.
+
+    size: bytes of the answer with payloads; None where positions have gaps, so that its runs are made as they are sent.
+    """
+
+    def __init__(self, log: ReadsQueues, options: ServiceOptions) -> None:
+        self.size: int | None = wire.size_of(())
+        self._log = log
+        self._options = options
+        self._turns = Turns()
+        self._runs = 0
+
+    async def fetch(self, ranges: Sequence[FetchRange]) -> list[HeldRuns]:
+        """Return what all ranges hold; raise the problem of the first range that cannot be had whole."""
+        self._check(ranges)
+        parts = []
+        for one in ranges:
+            queue_id, found = check_range(self._log, one).id, list[HeldRun]()
+            async for held in self._each(one):
+                found += held
+                self._add_size(held)
+            if self.size is not None:
+                self.size += wire.size_of_queue(one.queue)
+            parts.append(HeldRuns(one.queue, queue_id, found))
+        return parts
+
+    def _add_size(self, held: list[HeldRun]) -> None:
+        for one in held:
+            if not isinstance(one, Run):
+                self.size = None
+            elif self.size is not None:
+                self.size += wire.size_of_run(one)
+
+    async def positions(self, ranges: Sequence[FetchRange]) -> list[wire.QueueStretches]:
+        """Return which positions the ranges hold; nothing of their payloads is kept."""
+        self._check(ranges)
+        parts = []
+        for one in ranges:
+            queue_id, found = check_range(self._log, one).id, list[tuple[int, int]]()
+            async for held in self._each(one):
+                for run in held:
+                    more = [(run.first_position, run.records)] if isinstance(run, Run) else run.stretches()
+                    wire.join_stretches(found, more)
+            parts.append(wire.QueueStretches(one.queue, queue_id, found))
+        return parts
+
+    def _check(self, ranges: Sequence[FetchRange]) -> None:
+        check_entries(len(ranges), self._options)
+        for one in ranges:
+            check_range(self._log, one)
+        _check_overlaps(ranges)
+
+    async def _each(self, asked: FetchRange) -> AsyncIterator[list[HeldRun]]:
+        """Yield what a range holds, some runs at a time."""
+        position = asked.start
+        while position < asked.stop:
+            held = self._log.held(asked.queue, position, asked.stop, most=RUNS_AT_ONCE)
+            if not held:
+                return
+            self._runs += len(held)
+            if self._runs > self._options.fetch_runs:
+                raise too_large(self._runs, self._options.fetch_runs, "runs in one fetch")
+            yield held
+            position = held[-1].next_position
+            await self._turns.rest()
+            check_range(self._log, asked)
 
 
-def _offer(log: ReadsQueues, asked: PlanStart) -> Offer:
-    summary = summary_of(log, asked.queue)
-    status = status_of(summary, asked.id)
-    ended = log.deleted_end(asked.id) if status is not QueueStatus.OK and asked.id is not None else None
-    if summary is None:
-        return Offer(asked, status, None, 0, (), 0, 0, ended)
-    start = summary.first_position if asked.start is None else asked.start
-    if status is QueueStatus.RECREATED or misses(summary, start):
-        status = status if status is QueueStatus.RECREATED else QueueStatus.TRUNCATED
-        start = summary.first_position
-    elif start > summary.next_position:
-        status, start = QueueStatus.AHEAD, summary.next_position
-    runs = log.runs(asked.queue, start, asked.stop)
-    return Offer(asked, status, summary, start, runs, *totals(runs), ended)
+def pinned_bytes(log: ReadsQueues, parts: Iterable[HeldRuns]) -> int:
+    """Return how many bytes of *parts* are kept in memory by them alone: of truncated records and deleted queues."""
+    total = 0
+    for queue, queue_id, runs in parts:
+        summary = summary_of(log, queue)
+        if summary is None or summary.id != queue_id:
+            total += sum(len(run.payload) for run in runs)
+        else:
+            total += sum(len(run.payload) for run in runs if run.next_position <= summary.first_position)
+    return total
 
 
-def _plan_queue(offer: Offer, records_max: int, bytes_max: int, request: PlanRequest) -> QueuePlan:
-    summary = offer.summary
-    if summary is None:
-        return QueuePlan(offer.asked.queue, offer.status, ended=offer.ended)
-    whole = offer.records <= records_max and offer.bytes <= bytes_max
-    runs = offer.runs if whole else take(offer.runs, records_max, bytes_max)
-    return QueuePlan(
-        offer.asked.queue,
-        offer.status,
-        summary.id,
-        summary.first_position,
-        summary.next_position,
-        offer.start,
-        _stop(offer, summary, runs, whole),
-        *totals(runs),
-        _pieces(offer.start, _stop(offer, summary, runs, whole), runs, request),
-        _tail(runs) if request.tails else None,
-        offer.ended,
-    )
+def _check_overlaps(ranges: Sequence[FetchRange]) -> None:
+    """Raise the 400 problem where a record is asked for twice: the answer would be larger than what is stored."""
+    by_queue: dict[str, list[tuple[int, int]]] = {}
+    for one in ranges:
+        if one.start < one.stop:
+            by_queue.setdefault(one.queue, []).append((one.start, one.stop))
+    for queue, bounds in by_queue.items():
+        bounds.sort()
+        if any(stop > start for (_, stop), (start, _) in pairwise(bounds)):
+            raise bad_request(f"ranges of queue {queue!r} overlap", "duplicate")
 
 
-def _stop(offer: Offer, summary: QueueSummary, runs: Sequence[Run], whole: bool) -> int:
-    """Return where the plan ends: behind its last record, or, if that was all there is, where it was asked to end."""
-    if not whole:
-        return runs[-1].next_position
-    stop = summary.next_position if offer.asked.stop is None else min(offer.asked.stop, summary.next_position)
-    return max(stop, offer.start)
-
-
-def _tail(runs: Sequence[Run]) -> int | None:
-    """Digest the last record, with its position: the same position may be given away twice, by a log that went back."""
-    if not runs:
-        return None
-    last = runs[-1].cut(runs[-1].next_position - 1, runs[-1].next_position)
-    return crc32c(last.payload, crc32c(last.first_position.to_bytes(8, "little")))
-
-
-def _pieces(start: int, stop: int, runs: Sequence[Run], request: PlanRequest) -> list[Piece]:
-    """Cut a range into pieces of about the size asked for; together they are the whole range."""
-    records_max, bytes_max = request.piece_records or 2**63, request.piece_bytes or 2**63
-    if records_max == bytes_max or start == stop:
-        return []
-    pieces: list[Piece] = []
-    records = size = 0
-    for first_position, span_records, span_bytes in _spans(runs, records_max, bytes_max):
-        if records and (records + span_records > records_max or size + span_bytes > bytes_max):
-            pieces.append(Piece(start, first_position, records, size))
-            start, records, size = first_position, 0, 0
-        records += span_records
-        size += span_bytes
-    return [*pieces, Piece(start, stop, records, size)]
-
-
-def _spans(runs: Iterable[Run], records_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:
-    """Yield first position, records and bytes of each run, in parts where it is larger than a piece. Copies nothing."""
-    for run in runs:
-        ends, records = memoryview(run.offsets).cast("i"), run.records
-        at = 0
-        while at < records:
-            fitting = bisect_right(ends, ends[at] + bytes_max, at + 1) - 1
-            stop = min(records, at + records_max, max(fitting, at + 1))
-            yield run.first_position + at, stop - at, ends[stop] - ends[at]
-            at = stop
-
-
-def _fetch_one(log: ReadsQueues, asked: FetchRange) -> QueueRuns:
+def check_range(log: ReadsQueues, asked: FetchRange) -> QueueSummary:
+    """Return the queue of a range; raise the problem of a range that cannot be had whole."""
     summary = summary_of(log, asked.queue)
     status = status_of(summary, asked.id)
     if summary is None:
@@ -196,7 +441,7 @@ def _fetch_one(log: ReadsQueues, asked: FetchRange) -> QueueRuns:
     if asked.stop > summary.next_position:
         detail = f"queue {asked.queue!r} ends before {asked.stop}: its next position is {summary.next_position}"
         raise ProblemError(409, "ahead", detail, queue=asked.queue, next_position=summary.next_position)
-    return QueueRuns(asked.queue, summary.id, log.runs(asked.queue, asked.start, asked.stop))
+    return summary
 
 
 def misses(summary: QueueSummary, start: int) -> bool:
@@ -210,3 +455,15 @@ def check_start(summary: QueueSummary, start: int) -> None:
         detail = f"queue {summary.queue!r}: records before {summary.first_position} are truncated"
         first = summary.first_position
         raise ProblemError(410, "truncated", detail, queue=summary.queue, first_position=first)
+
+
+def status_of(summary: QueueSummary | None, queue_id: int | None) -> QueueStatus:
+    """Tell whether the queue that was meant is there."""
+    if summary is None:
+        return QueueStatus.MISSING
+    return QueueStatus.OK if queue_id in (None, summary.id) else QueueStatus.RECREATED
+
+
+def summary_of(log: ReadsQueues, queue: str) -> QueueSummary | None:
+    """Return the summary of *queue*, None where there is no such queue."""
+    return log.queue_summary(queue) if log.queue_exists(queue) else None

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
+from json import JSONDecodeError
+from math import inf
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -28,6 +32,8 @@ from mrecordlog_async.http.wire import WireError
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
+QUIET_SECONDS = 60.0
+LASTING_SECONDS = 600.0
 
 logger = logging.getLogger("mrecordlog_async.http")
 
@@ -50,6 +56,26 @@ class ProblemError(Exception):
         title = HTTPStatus(self.status).phrase
         head = {"type": f"urn:mrecordlog:{self.code}", "title": title, "status": self.status, "code": self.code}
         return msgspec.json.encode(head | {"detail": self.detail} | self.facts)
+
+
+class Stretches:
+    """Logs an error of the service once for as long as it lasts, not once for each request that meets it."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[float, float]] = {}  # code → when it was logged, when it was met last
+
+    def log(self, code: str, text: str, error: BaseException) -> None:
+        """Write a line unless this error was met in the last minute; then one every ten minutes says that it lasts."""
+        now = self._clock()
+        logged, met = self._seen.get(code, (-inf, -inf))
+        if now - met >= QUIET_SECONDS or now - logged >= LASTING_SECONDS:
+            logger.warning(text, error)
+            logged = now
+        self._seen[code] = (logged, now)
+
+
+stretches = Stretches()
 
 
 def bad_request(detail: str, code: str = "bad_request", **facts: Any) -> ProblemError:
@@ -80,7 +106,7 @@ def problem_of(error: Exception) -> ProblemError:
     if isinstance(error, RecordLogError):
         return _of_log(error)
     # msgspec lets a key that is no UTF-8 through as UnicodeDecodeError.
-    if isinstance(error, WireError | msgspec.DecodeError | UnicodeDecodeError):
+    if isinstance(error, WireError | msgspec.DecodeError | UnicodeDecodeError | JSONDecodeError):
         return bad_request(str(error), "bad_body")
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         return _of_disk(error)
@@ -110,13 +136,19 @@ def _of_log(error: RecordLogError) -> ProblemError:
             sizes: dict[str, Any] = {"size": error.size_bytes, "limit": error.limit_bytes, "limit_name": error.limit}
             return ProblemError(413, "too_large", detail, **sizes)
         case LogFullError(resource="space"):
+            stretches.log("disk_full", "appends are refused: %s", error.__cause__ or error)
             return retry(507, "disk_full", detail, resource="space")
+        case LogFullError(resource="positions"):
+            # For good: positions are never given away twice, so there is nothing to wait for.
+            detail = f"the queue's positions end before {error.limit}; delete the queue, or append to another one"
+            return ProblemError(409, "log_full", detail, resource="positions", used=error.used, limit=error.limit)
         case LogFullError():
             return retry(429, "log_full", detail, resource=error.resource, used=error.used, limit=error.limit)
         case LogClosedError():
             return retry(503, "closing", "the log is closing", state="closing")
         case LogFailedError():
             # The cause names files of the server; whoever runs it finds them in the service's log.
+            stretches.log("log_failed", "requests are refused: %s", error)
             detail = "the log failed and stores nothing any more; reads go on; it must be opened again"
             return ProblemError(503, "log_failed", detail, state="failed", written=error.written)
     logger.error("unexpected error of the log", exc_info=error)
@@ -124,7 +156,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
 
 
 def _of_disk(error: OSError) -> ProblemError:
-    logger.warning("the disk refused: %s", error)
+    stretches.log("storage_error", "the disk refused: %s", error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return retry(
             507, "disk_full", "the disk has no room: truncate or delete queues, or free space", resource="space"

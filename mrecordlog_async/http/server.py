@@ -37,6 +37,8 @@ from mrecordlog_async.model import RecoveryReport
 logger = logging.getLogger("mrecordlog_async.serve")
 
 BACKLOG = 1_024
+READ_BUFFER_BYTES = 64 * 1024
+"""What a connection takes in of a body before anybody asks for it; about twice that at most."""
 LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read and thrown away, so that the client sees the answer and not a reset."""
 
@@ -86,7 +88,8 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
         notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
         if on_listening is not None:
             on_listening(address)
-        sweeping = asyncio.create_task(connections.watch(Status(service, address).look))
+        looks = (Status(service, address).look, service.look_at_memory)
+        sweeping = asyncio.create_task(connections.watch(lambda: [look() for look in looks]))
         try:
             await _recover(service, settings, stop, address)
             await stop.first.wait()
@@ -144,6 +147,7 @@ def _runner(service: Service, settings: ServeSettings) -> web.AppRunner:
         handler_cancellation=True,
         keepalive_timeout=settings.options.idle_seconds,
         lingering_time=LINGER_SECONDS,
+        read_bufsize=READ_BUFFER_BYTES,
         shutdown_timeout=1.0,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -18,13 +19,22 @@ from typing import Any
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.http.bodies import Bodies
 from mrecordlog_async.http.guard import EmbeddedGuard, Guard
+from mrecordlog_async.http.listing import Names
 from mrecordlog_async.http.options import ServiceOptions
 from mrecordlog_async.http.problems import ProblemError, retry, too_many
+from mrecordlog_async.http.sending import Sending
+from mrecordlog_async.http.splitting import Splitter
+from mrecordlog_async.http.tidying import Tidy
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 
 VERSION = version("mrecordlog_async")
 """Read once, here: it lies in a file."""
+
+
+HEAVY = 2
+"""Plans, fetches and truncates of many queues that are worked on at a time; more wait in line, so that what they hold
+while they are made is bounded."""
 
 
 class Woken(Enum):
@@ -38,9 +48,15 @@ class Woken(Enum):
 
 @dataclass(slots=True)
 class ConnectionCounts:
-    """What happened to connections. refused: there were too many. cut: they sat too long without a request."""
+    """What happened to connections. refused: there were too many. cut: they sat too long without a request.
+
+    unread_bytes: received and not yet asked for, or answered and not taken. charged: the connections whose answers are
+    charged elsewhere.
+    """
 
     open: int = 0
+    unread_bytes: int = 0
+    charged: Container[object] = ()
     refused: int = 0
     cut: int = 0
 
@@ -52,9 +68,15 @@ class Service:
         self.options = options or ServiceOptions()
         self.guard: Guard | EmbeddedGuard = Guard(self.options.tokens, self.options.hosts)
         self.bodies = Bodies(self.options)
+        self.splitter = Splitter(self.options.body_records)
+        self.sending = Sending(self.options)
+        self.names = Names()
+        self._tidy = Tidy()
+        self.heavy = asyncio.Semaphore(HEAVY)
         self.fraction = 0.0
         self.alone = False  # nobody else's signals or middlewares see its answers
-        self.connections = ConnectionCounts()  # kept by whoever accepts them; zeros inside another application
+        # Kept by whoever accepts connections; zeros inside another application.
+        self.connections = ConnectionCounts(charged=self.sending.protocols)
         self.tails = 0
         self.requests = 0
         self.active = 0  # requests being served
@@ -129,12 +151,17 @@ class Service:
         if known is not None and known != self.opening:
             raise ProblemError(409, "reopened", "the log was opened again since it was listed; list it again")
 
+    def look_at_memory(self) -> None:
+        """Give memory back after large bodies and answers: to be called once a second."""
+        self._tidy.look(self.bodies.budget.used + self.sending.used)
+
     def check_room(self, size: int) -> None:
         """Raise the 429 problem if *size* more bytes cannot be retained: asked before a large body is read."""
         usage = self.log.resource_usage()
-        if usage.memory_bytes + size > usage.memory_limit_bytes:
-            detail = f"the memory limit is reached: {usage.memory_bytes} of {usage.memory_limit_bytes} bytes in use"
-            facts = {"resource": "memory", "used": usage.memory_bytes, "limit": usage.memory_limit_bytes}
+        used = usage.memory_bytes + usage.pending_bytes
+        if used + size > usage.memory_limit_bytes:
+            detail = f"the memory limit is reached: {used} of {usage.memory_limit_bytes} bytes in use"
+            facts = {"resource": "memory", "used": used, "limit": usage.memory_limit_bytes}
             raise retry(429, "log_full", f"{detail}; truncate or delete queues", **facts)
 
     # Waiting.

@@ -16,6 +16,10 @@ def stats_of(service: Service) -> StatsAnswer:
         receiving_bytes=service.bodies.receiving_bytes,
         requests=service.requests,
         problems={str(status): count for status, count in sorted(service.problems.items())},
+        receiving_limit_bytes=service.bodies.budget.limit,
+        sending_bytes=service.sending.used,
+        sending_limit_bytes=service.sending.budget.limit,
+        dropped_readers=service.sending.dropped,
     )
     log = service.attached
     if log is None:

@@ -86,6 +86,15 @@ class GappedRun(NamedTuple):
                 yield Run.of(positions[start], payloads[start:stop])
                 start = stop
 
+    def stretches(self) -> Iterator[tuple[int, int]]:
+        """Yield first position and number of records of each of the runs."""
+        positions = self._positions()
+        start = 0
+        for stop in range(1, len(positions) + 1):
+            if stop == len(positions) or positions[stop] != positions[stop - 1] + 1:
+                yield positions[start], stop - start
+                start = stop
+
     def run_count(self) -> int:
         """Return how many runs there are."""
         positions = self._positions()

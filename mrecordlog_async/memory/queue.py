@@ -216,14 +216,18 @@ class Queue:
         held = self.held(start, stop)
         return RunsOfGapped(held) if GappedRun in map(type, held) else held  # type: ignore[return-value]  # all are Runs
 
-    def held(self, start: int | None, stop: int | None) -> list[HeldRun]:
-        """Return the same as `runs`, as it is kept: records with gaps between them in one piece."""
+    def held(self, start: int | None, stop: int | None, most: int | None = None) -> list[HeldRun]:
+        """Return the same as `runs`, as it is kept: records with gaps between them in one piece.
+
+        most: no more than so many pieces, the first of them. Fewer, even none, may be left of them after the cut.
+        """
         first = self.start if start is None else max(start, self.start)
         last = self.next if stop is None else min(stop, self.next)
         if first >= last:
             return []
-        found = self._sealed.between(first, last)
-        found += self._tail.between(first, last)
+        found = self._sealed.between(first, last, most)
+        if most is None or len(found) < most:
+            found += self._tail.between(first, last, None if most is None else most - len(found))
         return _cut_ends(found, first, last)
 
     def head(self, start: int) -> list[HeldRun]:

@@ -36,6 +36,7 @@ class Queues:
 
     def __init__(self, next_queue_id: int) -> None:
         self.next_queue_id = next_queue_id
+        self.version = 0  # one more after each batch
         self.pins = SegmentPins()
         self.memory_bytes = 0
         self.table_bytes = TABLE_BYTES
@@ -70,6 +71,10 @@ class Queues:
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_id.values())
 
+    def unsorted_names(self) -> Iterable[str]:
+        """Return a view of all names."""
+        return self._by_name
+
     def names(self) -> list[str]:
         """Return all names, sorted."""
         return sorted(self._by_name)
@@ -95,6 +100,7 @@ class Queues:
 
     def apply_all(self, segment: int, records: Iterable[LogRecord]) -> Applied:
         """Do what `apply` does for one record after the other."""
+        self.version += 1
         by_id, dropped = self._by_id, []
         appended = size = 0
         for record in records:

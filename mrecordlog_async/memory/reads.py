@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import QueueSummary, Record, Run
@@ -34,10 +35,33 @@ class ReadsQueues:
         """
         return self._queue(queue).runs(start, stop)
 
+    def held(
+        self, queue: str, start: int | None = None, stop: int | None = None, *, most: int | None = None
+    ) -> list[HeldRun]:
+        """Return the same as `runs`, as it is kept: records with gaps between them in one piece.
+
+        most: return only the first so many pieces. Whoever must not hold up an event loop asks again from the next
+        position of the last one, until there are none.
+        """
+        return self._queue(queue).held(start, stop, most)
+
     def queue_exists(self, queue: str) -> bool:
         """Tell whether there is a queue of this name."""
         self._check_readable()
         return isinstance(queue, str) and self._queues.get(queue) is not None
+
+    @property
+    def version(self) -> int:
+        """A number that is another one after every change that a reader can see."""
+        return self._queues.version
+
+    def names(self) -> tuple[tuple[int, int], Iterable[str]]:
+        """Return a value that is another one after the names of queues changed, and the names as they come.
+
+        For lists too long to be sorted in one go. The names must be copied before anything else runs.
+        """
+        self._check_readable()
+        return (self._queues.next_queue_id, len(self._queues)), self._queues.unsorted_names()
 
     def list_queues(self) -> list[str]:
         """Return the names of all queues, sorted."""

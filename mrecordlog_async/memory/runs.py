@@ -90,13 +90,14 @@ class Runs:
         counts = (len(ends) // OFFSET_BYTES - 1 for ends in offsets)
         return list(chain.from_iterable(range(first, first + n) for first, n in zip(firsts, counts, strict=True)))
 
-    def between(self, start: int, stop: int) -> list[Run]:
-        """Return the runs with any of the positions *start* … *stop* - 1, whole."""
+    def between(self, start: int, stop: int, most: int | None = None) -> list[Run]:
+        """Return the runs with any of the positions *start* … *stop* - 1, whole; at most the first *most* of them."""
         positions = self._first_positions
         first = max(bisect_right(positions, start, self._gone) - 1, self._gone)
         if first < len(positions) and self._next_position(first) <= start:
             first += 1
-        return self._cut(first, bisect_left(positions, stop, first))
+        behind = bisect_left(positions, stop, first)
+        return self._cut(first, behind if most is None else min(behind, first + most))
 
     def _cut(self, first: int, behind: int) -> list[Run]:
         columns: Iterable[tuple[int, bytes, bytes]] = zip(
@@ -164,10 +165,14 @@ class SealedRuns:
             self._gone = 0
         return run
 
-    def between(self, start: int, stop: int) -> list[HeldRun]:
-        """Return the runs that reach into *start* … *stop* - 1, whole. One with gaps may hold no position of these."""
+    def between(self, start: int, stop: int, most: int | None = None) -> list[HeldRun]:
+        """Return the runs that reach into *start* … *stop* - 1, whole; at most the first *most* of them.
+
+        One with gaps may hold no position of these.
+        """
         first = self._at_or_behind(start)
         behind = bisect_left(self._first_positions, stop, first)
+        behind = behind if most is None else min(behind, first + most)
         firsts, offsets = self._first_positions[first:behind], self._offsets[first:behind]
         payloads, positions = self._payloads[first:behind], self._positions[first:behind]
         if not any(positions):

@@ -71,7 +71,8 @@ async def serving(
     """Serve *directory* on a free port of the loopback; not *recovered*: as it is before the log is open."""
     service = Service(options)
     service.alone = True  # as under `mrecordlog serve`
-    runner = web.AppRunner(build_app(service), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    settings: dict[str, Any] = {"access_log": None, "handler_cancellation": True, "read_bufsize": 65_536}
+    runner = web.AppRunner(build_app(service), shutdown_timeout=1.0, **settings)
     await runner.setup()
     assert runner.server is not None
     connections = Connections(runner.server, service.options, service.connections)

@@ -159,12 +159,12 @@ async def test_bodies_share_one_budget(directory: Path) -> None:
     async with serving(directory, ServiceOptions(body_bytes=1_000_000, bodies_bytes=1_500_000)) as served:
         await served.log.create_queue("q")
         async with raw(served) as first, raw(served) as second:
-            await first.send(HEAD + b"Content-Length: 1000000\r\n\r\nhalf")
-            while not served.service.bodies.receiving_bytes:
+            await first.send(HEAD + b"Content-Length: 1000000\r\n\r\n" + bytes(800_000))
+            while served.service.bodies.receiving_bytes < 800_000:
                 await asyncio.sleep(0.001)
-            await second.send(HEAD + b"Content-Length: 900000\r\n\r\nhalf")
+            await second.send(HEAD + b"Content-Length: 900000\r\n\r\n" + bytes(800_000))
             assert await second.status() == 429
-            await first.send(bytes(999_996))
+            await first.send(bytes(200_000))
             assert await first.status() == 200
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import msgspec
 from aiohttp import web
 
+from mrecordlog_async.http.answers import send
 from mrecordlog_async.http.messages import (
     CreateAnswer,
     QueueAnswer,
@@ -15,21 +19,66 @@ from mrecordlog_async.http.messages import (
     TruncateAnswer,
     TruncateRequest,
 )
-from mrecordlog_async.http.planning import status_of
+from mrecordlog_async.http.planning import status_of, summary_of
 from mrecordlog_async.http.problems import ProblemError
 from mrecordlog_async.http.requests import check_query, flag, number, queue_of
-from mrecordlog_async.http.routes.route import JSON_BODY_BYTES, Route, encode_json, json_answer
+from mrecordlog_async.http.routes.route import JSON, Route, decode_control, encode_json, json_answer
 from mrecordlog_async.http.service import Service
 from mrecordlog_async.model import QueueSummary
 
+LIST_PARAMETERS = (
+    ("prefix", "only queues whose names begin so"),
+    ("limit", "at most so many queues; the answer's `next` then says how to go on"),
+    ("after", "only queues behind this name: the `next` of the page before"),
+)
+QUEUES_AT_ONCE = 250
+
 
 async def list_queues(service: Service, request: web.Request) -> web.StreamResponse:
-    """All queues in one answer; an unchanged list is 304 for who names its ETag."""
-    check_query(request, ("prefix",))
-    prefix = request.query.get("prefix", "")
-    found = [summary for summary in service.log.summary().values() if summary.queue.startswith(prefix)]
-    queues = [answer_of(service, summary) for summary in found]
-    return _with_etag(request, encode_json(QueuesAnswer(queues, service.log.public_id, service.opening)))
+    """All queues, or a page of them; an unchanged list is 304 for who names its ETag."""
+    check_query(request, ("prefix", "limit", "after"))
+    log = service.log
+    etag = f'"{service.opening}-{log.version}"'
+    if request.headers.get("If-None-Match") == etag:
+        return web.Response(status=304, headers={"ETag": etag})
+    names, following = await _page(service, request)
+    tail = encode_json(following)
+    head = b'{"log":%s,"opening":%s,"next":%s,"queues":[' % (
+        encode_json(log.public_id),
+        encode_json(service.opening),
+        tail,
+    )
+    if len(names) <= QUEUES_AT_ONCE:
+        body = b"".join([head, *_encode_queues(service, names), b"]}"])
+        return web.Response(body=body, content_type=JSON, headers={"ETag": etag})
+    response = web.StreamResponse(headers={"ETag": etag})
+    response.content_type = JSON
+    pieces = chain([head], _encode_queues(service, names), [b"]}"])
+    return await send(request, response, pieces, service.sending.enter(request))
+
+
+async def _page(service: Service, request: web.Request) -> tuple[Sequence[str], str | None]:
+    """Return the names to list, and the last of them where more follow."""
+    prefix, after = request.query.get("prefix", ""), request.query.get("after")
+    limit = number(request, "limit", minimum=1)
+    names = await service.names.sorted(service.log)
+    # Sorted by code point, as names are: all that begin with the prefix stand together.
+    first = max(bisect_left(names, prefix), 0 if after is None else bisect_right(names, after))
+    last = bisect_right(names, prefix, key=lambda name: name[: len(prefix)])
+    most = last - first if limit is None else min(limit, service.options.list_queues)
+    page = names[first : min(first + most, last)]
+    return page, page[-1] if page and first + most < last else None
+
+
+def _encode_queues(service: Service, names: Sequence[str]) -> Iterator[bytes]:
+    """Yield the queues as the inside of a JSON list, some at a time; those that were deleted meanwhile are left out."""
+    log, begun = service.log, False
+    for at in range(0, len(names), QUEUES_AT_ONCE):
+        some = [summary_of(log, name) for name in names[at : at + QUEUES_AT_ONCE]]
+        found = [answer_of(service, summary) for summary in some if summary is not None]
+        if found:
+            yield (b"," if begun else b"") + encode_json(found)[1:-1]
+            begun = True
 
 
 async def show_queue(service: Service, request: web.Request) -> web.StreamResponse:
@@ -61,7 +110,9 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     queue = queue_of(request)
     log = service.log
     log.queue_summary(queue)  # 404 before the body is looked at
-    asked = _truncate_decoder.decode(await service.bodies.receive(request, JSON_BODY_BYTES))
+    with service.bodies.charge() as charge:
+        body = await service.bodies.receive_control(request, charge)
+    asked = await decode_control(_truncate_decoder, body, 1)
     summary = log.queue_summary(queue)
     _check_id(summary, asked.id)
     if asked.position >= summary.next_position:
@@ -112,8 +163,8 @@ ROUTES = (
         list_queues,
         "List all queues",
         answers=QueuesAnswer,
-        parameters=(("prefix", "only queues whose names begin so"),),
-        problems=(304,),
+        parameters=LIST_PARAMETERS,
+        problems=(304, 429),
         head=True,
     ),
     Route("GET", "/v1/queues/{queue}", show_queue, "Show a queue", answers=QueueAnswer, problems=(304, 404), head=True),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
+
 from aiohttp import web
 
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.http import arrow, wire
-from mrecordlog_async.http.answers import TEXT, SmallAnswer, encoder_of, send
-from mrecordlog_async.http.bodies import NDJSON, OCTET_STREAM, records_of
+from mrecordlog_async.http.answers import TEXT, SmallAnswer, drain, format_of, send
+from mrecordlog_async.http.bodies import NDJSON, OCTET_STREAM
 from mrecordlog_async.http.messages import AppendAnswer, AppendRequest, RecordAnswer
-from mrecordlog_async.http.planning import check_start, take
+from mrecordlog_async.http.planning import HeldRuns, check_start, pinned_bytes, runs_of, take
 from mrecordlog_async.http.problems import bad_request
 from mrecordlog_async.http.requests import POSITION_LIMIT, as_text, check_query, flag, number, queue_of
-from mrecordlog_async.http.routes.route import JSON, Route
+from mrecordlog_async.http.routes.route import JSON, PIECE_BYTES, Route
 from mrecordlog_async.http.service import Service
+from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.model import Run
 
 READ_PARAMETERS = (
     ("start", "first position wanted; the first retained one where it is not given"),
@@ -34,8 +39,14 @@ _APPEND_NAMES = frozenset(name for name, _ in APPEND_PARAMETERS)
 READ_BYTES = 8 * 1024 * 1024
 """What an answer holds unless more was asked for: enough to be fast, and encoded without holding others up."""
 
-READ_AT_ONCE_BYTES = 64 * 1024
-"""A smaller answer needs no deadline: it fits into the connection's buffer."""
+READ_AT_ONCE_BYTES = 48 * 1024
+"""A smaller answer needs no deadline: it fits into the connection's buffer, also in base64."""
+
+LINE_BYTES = 32
+"""What a record costs in an answer besides its payload."""
+
+READ_RUNS = 10_000
+"""Runs in one answer; where positions have gaps they may hold a record each."""
 
 
 async def append(service: Service, request: web.Request) -> web.StreamResponse:
@@ -49,23 +60,23 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         create = flag(request, "create")
     if not create and not log.queue_exists(queue):
         raise QueueNotFoundError(queue)
-    body = service.bodies.at_hand(request)
-    if body is None:
-        service.check_room(service.bodies.check(request) or 0)
-        body = await service.bodies.receive(request)
-    content_type = request.headers.get("Content-Type")
-    if content_type == arrow.CONTENT_TYPE:
-        await arrow.ready(415)
-    records = records_of(body, content_type, service.options.body_records)
-    if position is not None and position + len(records) >= POSITION_LIMIT:
-        raise bad_request(f"position is a whole number that leaves room for {len(records)} records", "parameter")
-    if create and not log.queue_exists(queue):
-        await log.create_queue(queue, exist_ok=True)
-    if len(records) == 1:
-        last = await log.append_record(queue, position, records[0])
-    else:
-        last = await log.append_records(queue, position, records)
-    return _appended(service, last, position, len(records))
+    with service.bodies.charge() as charge:  # until the append is answered: also while it waits for the writer
+        body = service.bodies.at_hand(request, charge)
+        if body is None:
+            service.check_room(service.bodies.check(request) or 0)
+            body = await service.bodies.receive(request, charge)
+        records = await service.splitter.split(body, request.headers.get("Content-Type"), charge)
+        del body
+        if position is not None and position + len(records) >= POSITION_LIMIT:
+            raise bad_request(f"position is a whole number that leaves room for {len(records)} records", "parameter")
+        if create and not log.queue_exists(queue):
+            await log.create_queue(queue, exist_ok=True)
+        count = len(records)
+        if count == 1:
+            last = await log.append_record(queue, position, records[0])
+        else:
+            last = await log.append_records(queue, position, records)
+    return _appended(service, last, position, count)
 
 
 def _appended(service: Service, last: int | None, position: int | None, records: int) -> web.Response:
@@ -90,7 +101,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     start, stop = number(request, "start"), number(request, "stop")
     limit = number(request, "limit", minimum=1)
     bytes_max = min(number(request, "max_bytes", minimum=1) or READ_BYTES, options.read_bytes)
-    content_type, encode = encoder_of(request.headers.get("Accept"), as_text(request))
+    content_type, format_ = format_of(request.headers.get("Accept"), as_text(request))
     if content_type == arrow.CONTENT_TYPE:
         await arrow.ready(406)
     if start is None:
@@ -100,16 +111,25 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     if log.queue_summary(queue).id != summary.id:
         raise QueueNotFoundError(queue)  # deleted while we waited, and created again
     check_start(log.queue_summary(queue), start)
-    runs = take(log.runs(queue, start, stop), limit or POSITION_LIMIT, bytes_max)
+    records_max = min(limit or POSITION_LIMIT, options.read_records)
+    held = log.held(queue, start, stop, most=READ_RUNS)
+    runs = take(islice(runs_of(held), READ_RUNS), records_max, bytes_max)
     headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
-    buffers = encode(queue, summary.id, runs)
-    size = sum(map(len, buffers))
-    if size <= READ_AT_ONCE_BYTES:
-        return web.Response(body=b"".join(buffers), content_type=content_type, headers=headers)
+    if sum(len(run.payload) + LINE_BYTES * run.records for run in runs) <= READ_AT_ONCE_BYTES:
+        body = b"".join(format_.encode(queue, summary.id, runs))
+        return web.Response(body=body, content_type=content_type, headers=headers)
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
-    response.content_length = size
-    return await send(request, response, buffers, options.write_seconds)
+    if format_.size is not None:
+        response.content_length = format_.size(queue, runs)
+    size = format_.held(runs)
+    if not all(isinstance(one, Run) for one in held):
+        size += sum(len(run.payload) for run in runs)  # copies, made of records with gaps between them
+    left: list[HeldRun] = [*runs]
+    del held, runs
+    out = service.sending.enter(request, size, partial(pinned_bytes, log, [HeldRuns(queue, summary.id, left)]))
+    pieces = wire.gather(format_.encode(queue, summary.id, drain(left)), PIECE_BYTES)
+    return await send(request, response, pieces, out)
 
 
 async def _wait(service: Service, request: web.Request, queue: str, start: int) -> None:

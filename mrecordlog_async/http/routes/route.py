@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
+from mrecordlog_async.http import wire
+from mrecordlog_async.http.answers import SMALL_BYTES, send
+from mrecordlog_async.http.problems import bad_request, too_large
+from mrecordlog_async.http.sending import PIECE_CHARGE_BYTES
 from mrecordlog_async.http.service import Service
+from mrecordlog_async.http.turns import Turns
+
+T = TypeVar("T")
 
 Handler = Callable[[Service, web.Request], Awaitable[web.StreamResponse]]
 
 JSON = "application/json"
-JSON_BODY_BYTES = 16 * 1024 * 1024
-"""A JSON request other than an append: ten thousand queues fit several times."""
+PIECE_BYTES = 256 * 1024
+ITEMS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +52,53 @@ class Route:
 
 
 def json_answer(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Return *answer* as JSON."""
+    """Return a small *answer* as JSON."""
     return web.Response(status=status, body=encode_json(answer), content_type=JSON, headers=headers)
+
+
+async def send_json(
+    service: Service, request: web.Request, parts: list[bytes], headers: dict[str, str] | None = None
+) -> web.StreamResponse:
+    """Send a JSON answer that was made in *parts*; a large one is charged as a whole until it is sent."""
+    size = sum(map(len, parts))
+    if size <= SMALL_BYTES:
+        return web.Response(body=b"".join(parts), content_type=JSON, headers=headers)
+    out = service.sending.enter(request, size + PIECE_CHARGE_BYTES)
+    response = web.StreamResponse(headers=headers)
+    response.content_type = JSON
+    response.content_length = size
+    return await send(request, response, wire.gather(parts, PIECE_BYTES), out)
+
+
+async def encode_list(items: Sequence[Any]) -> list[bytes]:
+    """Return *items* as the inside of a JSON list, encoded in turns."""
+    turns, parts = Turns(), list[bytes]()
+    for at in range(0, len(items), ITEMS_AT_ONCE):
+        parts.append((b"," if at else b"") + encode_json(items[at : at + ITEMS_AT_ONCE])[1:-1])
+        await turns.rest()
+    return parts
+
+
+async def decode_control(decoder: msgspec.json.Decoder[T], body: bytes, entries_max: int | None = None) -> T:
+    """Decode a JSON body; problem 413 for more than *entries_max* objects in it, 400 for a member that stands twice."""
+    # Counted before it is decoded: only objects cost anything, and each begins with a brace.
+    if entries_max is not None and body.count(b"{") - 1 > entries_max:
+        raise too_large(body.count(b"{") - 1, entries_max, "entries in one request")
+    decoded = decoder.decode(body)
+    if len(body) <= SMALL_BYTES:
+        _check_twins(body)
+    else:
+        await asyncio.to_thread(_check_twins, body)
+    return decoded
+
+
+def _check_twins(body: bytes) -> None:
+    json.loads(body, object_pairs_hook=_refuse_twins)
+
+
+def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise bad_request("a member stands twice in an object: which one is meant is not guessed", "bad_body")
 
 
 encode_json = msgspec.json.Encoder().encode

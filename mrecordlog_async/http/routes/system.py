@@ -7,9 +7,11 @@ import errno
 from aiohttp import web
 
 from mrecordlog_async.http import exposition
+from mrecordlog_async.http.answers import SMALL_BYTES, send
 from mrecordlog_async.http.messages import HealthAnswer, ReadyAnswer, StatsAnswer
 from mrecordlog_async.http.requests import check_query
 from mrecordlog_async.http.routes.route import Route, json_answer
+from mrecordlog_async.http.sending import PIECE_CHARGE_BYTES
 from mrecordlog_async.http.service import Service
 from mrecordlog_async.http.stats import stats_of
 from mrecordlog_async.model import LogState
@@ -51,8 +53,14 @@ async def stats(service: Service, request: web.Request) -> web.StreamResponse:
 
 async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
     """Numbers for Prometheus."""
-    text = await exposition.render(service)
-    return web.Response(body=text.encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
+    parts = await exposition.render(service)
+    size = sum(map(len, parts))
+    if size <= SMALL_BYTES:
+        return web.Response(body=b"".join(parts), headers={"Content-Type": exposition.CONTENT_TYPE})
+    out = service.sending.enter(request, size + PIECE_CHARGE_BYTES)
+    response = web.StreamResponse(headers={"Content-Type": exposition.CONTENT_TYPE})
+    response.content_length = size
+    return await send(request, response, parts, out)
 
 
 async def schema(service: Service, request: web.Request) -> web.StreamResponse:

@@ -1,19 +1,24 @@
 """Tails: the records of a queue as server-sent events, and the service's numbers as they move.
 
 An event's id is the record's position, so a browser or client that lost the connection goes on behind the last one it
-saw (`Last-Event-ID`). A tail ends with an event `end` when the queue is deleted or the service goes down, and without
-one when its client does not read: events are made only as fast as they are taken.
+saw (`Last-Event-ID`). A tail ends with an event `end` when the queue is deleted, the log fails or the service goes
+down, and without one when its client does not read: events are made only as fast as they are taken.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 
 from aiohttp import web
 
-from mrecordlog_async.http.answers import PIECE_BYTES, write
+from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.http import wire
+from mrecordlog_async.http.answers import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
 from mrecordlog_async.http.messages import RecordAnswer, StatsAnswer, TextRecordAnswer
-from mrecordlog_async.http.planning import take
+from mrecordlog_async.http.planning import runs_of, take
 from mrecordlog_async.http.problems import bad_request
 from mrecordlog_async.http.requests import as_text, check_query, number, queue_of
 from mrecordlog_async.http.routes.route import Route, encode_json
@@ -23,6 +28,9 @@ from mrecordlog_async.model import Run
 
 EVENTS = "text/event-stream"
 STATS_SECONDS = 1.0
+ROOM_SECONDS = 0.25
+"""After which a tail that found no room for what it has to send tries again."""
+RUNS_AT_ONCE = 100
 
 TAIL_PARAMETERS = (
     ("start", "first position wanted, or `next` for what comes from now on; the first retained one if not given"),
@@ -39,11 +47,12 @@ async def tail(service: Service, request: web.Request) -> web.StreamResponse:
     text = as_text(request)
     service.enter_tail()
     try:
-        response = await _begin(request)
-        end = await _follow(service, request, response, queue, queue_id, position, text)
-        await write(request, response, b"event: end\ndata: %s\n\n" % end.encode(), service.options.write_seconds)
-        await response.write_eof()
-        return response
+        events = Events(service, request)
+        await events.begin()
+        reason = await _follow(service, events, queue, queue_id, position, text)
+        if reason is not None:
+            await events.send([b"event: end\ndata: %s\n\n" % reason.encode()])
+        return await events.end()
     finally:
         service.leave_tail()
 
@@ -53,63 +62,93 @@ async def stats_stream(service: Service, request: web.Request) -> web.StreamResp
     check_query(request, ())
     service.enter_tail()
     try:
-        response = await _begin(request)
-        while not service.draining:
-            body = encode_json(stats_of(service))
-            await write(request, response, b"data: %s\n\n" % body, service.options.write_seconds)
+        events = Events(service, request)
+        await events.begin()
+        while not service.draining and await events.send([b"data: %s\n\n" % encode_json(stats_of(service))]):
             await service.wait_for_drain(STATS_SECONDS)
-        await response.write_eof()
-        return response
+        return await events.end()
     finally:
         service.leave_tail()
 
 
-async def _begin(request: web.Request) -> web.StreamResponse:
-    # no-transform and the header keep proxies from holding events back.
-    headers = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
-    response = web.StreamResponse(headers=headers)
-    response.content_type = EVENTS
-    response.force_close()
-    await response.prepare(request)
-    return response
+class Events:
+    """An answer that goes on for as long as there are events. It is charged only while it sends some."""
+
+    def __init__(self, service: Service, request: web.Request) -> None:
+        self._service = service
+        self._request = request
+        # no-transform and the header keep proxies from holding events back.
+        headers = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+        self._response = web.StreamResponse(headers=headers)
+        self._response.content_type = EVENTS
+        self._response.force_close()
+
+    async def begin(self) -> None:
+        """Send the head."""
+        await begin(self._request, self._response)
+
+    async def send(self, pieces: Iterable[bytes]) -> bool:
+        """Send *pieces*; False when the client is gone or was dropped because it does not read."""
+        sending = self._service.sending
+        while (out := sending.try_enter(self._request)) is None:  # others are sending: a tail may come later
+            if self._service.draining:
+                return False
+            await self._service.wait_for_drain(ROOM_SECONDS)
+        with out:
+            for piece in pieces:
+                if not await out.write(self._response, piece):
+                    return False
+            return await out.drained()
+
+    async def end(self) -> web.StreamResponse:
+        """End the answer."""
+        with suppress(ConnectionError, RuntimeError):
+            await self._response.write_eof()
+        return self._response
 
 
-async def _follow(
-    service: Service,
-    request: web.Request,
-    response: web.StreamResponse,
-    queue: str,
-    queue_id: int,
-    position: int,
-    text: bool,
-) -> str:
-    """Write events until there is a reason to end, and return it."""
-    log, options = service.log, service.options
+async def _follow(service: Service, events: Events, queue: str, queue_id: int, position: int, text: bool) -> str | None:
+    """Send events until there is a reason to end, and return it; None when the client is gone."""
+    log = service.log
     while True:
-        woken = await service.wait_for(queue, position, options.heartbeat_seconds)
+        try:
+            woken = await service.wait_for(queue, position, service.options.heartbeat_seconds)
+        except LogFailedError:
+            return "failed"
         if service.draining:
             return "closing"
         if woken is Woken.ENDED or not log.queue_exists(queue) or log.queue_summary(queue).id != queue_id:
             return "deleted"
         if woken is Woken.TIMEOUT:
-            await write(request, response, b": still here\n\n", options.write_seconds)
+            if not await events.send([b": still here\n\n"]):
+                return None
             continue
-        for run in take(log.runs(queue, position), 10_000, PIECE_BYTES):
-            await write(request, response, _events(run, text), options.write_seconds)
-            position = run.next_position
+        runs = take(runs_of(log.held(queue, position, most=RUNS_AT_ONCE)), PIECE_RECORDS, PIECE_BYTES)
+        if runs:
+            position = runs[-1].next_position
+            events_of = chain.from_iterable(_events(run, text) for run in runs)
+            if not await events.send(wire.gather(events_of, PIECE_BYTES)):
+                return None
         await asyncio.sleep(0)  # one tail that has much to send lets the others in
 
 
-def _events(run: Run, text: bool) -> bytes:
-    parts = []
-    for position, payload in run.each():
-        record: RecordAnswer | TextRecordAnswer
-        if text:
-            record = TextRecordAnswer(position, payload.decode(errors="replace"))
+def _events(run: Run, text: bool) -> Iterator[bytes]:
+    for part in cut_up(run):
+        if len(part.payload) > PIECE_BYTES:
+            yield b"id: %d\ndata: " % part.first_position
+            yield from record_lines(part, text)
+            yield b"\n"
         else:
-            record = RecordAnswer(position, payload)
-        parts.append(b"id: %d\ndata: %s\n\n" % (position, encode_json(record)))
-    return b"".join(parts)
+            yield b"".join(
+                b"id: %d\ndata: %s\n\n" % (position, _record(position, payload, text))
+                for position, payload in part.each()
+            )
+
+
+def _record(position: int, payload: bytes, text: bool) -> bytes:
+    if text:
+        return encode_json(TextRecordAnswer(position, payload.decode(errors="replace")))
+    return encode_json(RecordAnswer(position, payload))
 
 
 def _start(service: Service, request: web.Request, queue: str) -> int:

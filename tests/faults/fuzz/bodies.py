@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mrecordlog_async.http.bodies import JSON, NDJSON, records_of
+from mrecordlog_async.http.bodies import JSON, NDJSON
+from mrecordlog_async.http.budgets import Budget
 from mrecordlog_async.http.problems import problem_of
+from mrecordlog_async.http.splitting import split_at_once
 from mrecordlog_async.http.wire import CONTENT_TYPE, QueueRuns, encode
 from mrecordlog_async.model import Run
 
@@ -15,7 +17,7 @@ RECORDS_MAX = 1_000
 def _cut(data: bytes, content_type: str) -> list[bytes]:
     """Cut, or refuse with a status that blames the caller."""
     try:
-        records = records_of(data, content_type, RECORDS_MAX)
+        records = split_at_once(data, content_type, RECORDS_MAX, Budget("body bytes", 1 << 30).charge())
     except Exception as error:
         assert 400 <= problem_of(error).status < 500, f"{error!r} would be answered with 500"
         return []
