@@ -2,8 +2,8 @@
 
 The rooms: `wire` (runs as bytes), `messages` (every JSON body as a type), `routes` (what each path does), `planning`
 (the bulk routes' thinking), `guard`, `bodies`, `answers`, `connections` (who is let in, and the limits on the way in
-and out), `service` (what the routes of one log share), `app` and `server` (as an application, as a process), `client`
-and `producer`, `embed` and `fastapi`.
+and out), `service` (what the routes of one log share), `app` and `server` (as an application, as a process), `client`,
+`transport`, `retrying` and `producer`, `embed` and `fastapi`.
 
 What needs aiohttp is imported when it is first asked for: `wire` and `messages` work without it.
 """

@@ -1,0 +1,63 @@
+"""What Spark finds when it looks through an environment: our data source, and never an error of ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def python(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+USE = """
+import pyspark_mrecordlog as found
+from pyspark.sql.datasource import DataSource
+assert issubclass(found.DefaultSource, DataSource)
+print(found.DefaultSource.name())
+try:
+    found.DefaultSource({"servers": "http://127.0.0.1:1"})
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_the_data_source_is_found_under_its_name() -> None:
+    """Spark takes the class `DefaultSource` of every module called pyspark_*."""
+    assert python(USE) == "mrecordlog\n"
+
+
+@pytest.mark.parametrize("missing", ["DataSourceStreamArrowWriter", "DataSourceArrowWriter", "DataSourceStreamReader"])
+def test_an_older_spark_keeps_its_other_data_sources(missing: str) -> None:
+    """Names that it does not know fail only who uses `mrecordlog`, and the message says what is missing."""
+    hide = f"import pyspark.sql.datasource as known; del known.{missing}\n"
+    name, told = python(hide + USE).splitlines()
+    assert name == "mrecordlog"
+    assert missing in told
+    assert "mrecordlog_async[spark]" in told
+
+
+@pytest.mark.parametrize("hidden", ["pyspark", "pyspark.sql.datasource"])
+def test_a_spark_without_data_sources_imports_the_module(hidden: str) -> None:
+    """There is nothing to find then, and nothing fails."""
+    assert (
+        python(f"import sys; sys.modules[{hidden!r}] = None\nimport pyspark_mrecordlog as m\nprint(dir(m))").find(
+            "'DefaultSource'"
+        )
+        == -1
+    )
+
+
+def test_any_error_of_ours_stays_ours() -> None:
+    """A broken installation of this package takes nobody else's data sources away."""
+    told = python(
+        "import sys, types\n"
+        "class Broken(types.ModuleType):\n"
+        "    def __getattr__(self, name): raise ValueError('broken')\n"
+        "sys.modules['mrecordlog_async.spark.source'] = Broken('source')\n" + USE
+    )
+    assert "ValueError: broken" in told
