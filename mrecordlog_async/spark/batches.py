@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.lake import Lake
 
 OFFSETS = "offsets"
@@ -57,7 +57,7 @@ class Batches:
         if lines[1] == "-":  # Spark's sign for a source that has given no offset yet
             return {}
         found = _json(lines[1])
-        return positions_of(found) if isinstance(found, dict) else None
+        return Checkpoint.decode(found).positions if isinstance(found, dict) else None
 
     def is_committed(self, batch: int) -> bool:
         """Tell whether Spark has noted that *batch* is done, in a file that can be read."""
@@ -114,16 +114,6 @@ class Batches:
         if not all(isinstance(each, dict) and {"path", "size"} <= each.keys() for each in entries):
             return None
         return [File(each["path"], each["size"]) for each in entries if each.get("action", "add") == "add"]
-
-
-def positions_of(found: dict[str, Any]) -> Offset:
-    """Return server → queue → [id, next] of an offset."""
-    if "version" not in found:
-        return found
-    return {
-        server: {queue: at[:2] for queues in known["openings"].values() for queue, at in queues.items()}
-        for server, known in found["servers"].items()
-    }
 
 
 def _drop_from(lake: Lake, directory: str, batch: int) -> None:

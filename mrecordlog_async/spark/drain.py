@@ -17,12 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.client import ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.guards import COPIES, PROVABLE, DrainJob, LakeFiles, refuse_unsafe
@@ -151,9 +152,10 @@ def _run_proven(
     stopped: Callable[[], bool],
 ) -> Summary:
     claim(checkpoint, output, job.partition_by, adopt=job.adopt_output)
-    refusal.check(checkpoint, _accepted(job))
     options = Options.parse(job.source_options())
-    fleet, batches = Fleet(options), Batches(checkpoint, output)
+    # Released from between two batches: a server that hangs must not hold up the others, nor the end.
+    fleet = Fleet(replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 2)))
+    batches = Batches(checkpoint, output)
     release = Release(batches, fleet, truncate=job.truncate)
     begun, progress = time.monotonic(), Progress()
     shared = marked(output.path) if job.shared_paths and isinstance(output, LocalLake) else nullcontext()
@@ -161,16 +163,17 @@ def _run_proven(
         found = release.recover(adopt=job.adopt_output)
         if found:
             report(found)
-        _refuse_missing(job, options, fleet, batches, report)
+        position = batches.end(newest(checkpoint, OFFSETS)) or {}
+        again = refusal.check(checkpoint, _accepted(job), position)
+        release.accept(again)
+        _refuse_missing(job, options, fleet, position, report)
         with _remembering(checkpoint), shared as marker:
-            if job.accept_went_back:
-                release.forget_released()
             release.refuse_older_logs()
             release.advance()
-            query = _start(session, job, job.source_options(marker))
+            query = _start(session, job, _with_parallelism(session, job.source_options(marker, again)))
             with _ending(query, stopped):
                 _follow(query, progress, report, stopped, release)
-            release.advance()
+            release.finish()
         left, down = _left(options, fleet)
     finally:
         fleet.close()
@@ -182,7 +185,7 @@ def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped:
     options = Options.parse(job.source_options())
     begun, progress, fleet = time.monotonic(), Progress(), Fleet(options)
     try:
-        query = _start(session, job, job.source_options())
+        query = _start(session, job, _with_parallelism(session, job.source_options()))
         with _ending(query, stopped):
             _follow(query, progress, report, stopped)
         left, down = _left(options, fleet)
@@ -298,6 +301,7 @@ def _remembering(checkpoint: Lake) -> Iterator[None]:
         text = str(error)
         if not refusal.is_loss(text):
             raise
+        # What the source advises is for those who use it without a drain.
         sentence = cause_of(text).partition("; to go on with")[0]
         refusal.remember(checkpoint, sentence)
         raise JobFailedError(f"{sentence}. {refusal.advice(refusal.flag_for(sentence))}") from error
@@ -308,13 +312,17 @@ def _accepted(job: DrainJob) -> set[str]:
     return accepted | ({refusal.LOSS} if job.options.get("failOnDataLoss") == "false" else set())
 
 
-def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, batches: Batches, report: Report) -> None:
+def _with_parallelism(session: SparkSession, options: dict[str, str]) -> dict[str, str]:
+    """Cut large batches into as many tasks as Spark has cores: the driver's machine says nothing about a cluster."""
+    return {"parallelism": str(session.sparkContext.defaultParallelism), **options}
+
+
+def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offset, report: Report) -> None:
     """Refuse to catch up with a queue that no server has and the checkpoint does not know: its name is misspelt."""
     names = options.subscription.names
     if names is None:
         return
-    known = batches.end(newest(batches.checkpoint, OFFSETS)) or {}
-    there = {queue for queues in known.values() for queue in queues}
+    there = {queue for queues in position.values() for queue in queues}
     try:
         for server in options.servers:
             there |= {summary.queue for summary in fleet.client(server.name).queues()}

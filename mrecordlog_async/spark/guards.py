@@ -16,12 +16,14 @@ Checkpoint and output belong together: keep, move and delete both or none.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import LOCK_SECONDS, OWN, HadoopLake, Lake, LocalLake, LockedError
 from mrecordlog_async.spark.options import OptionError, Options
@@ -60,9 +62,12 @@ class DrainJob:
     adopt_output: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
 
-    def source_options(self, shared_marker: str | None = None) -> dict[str, str]:
-        """Return the options of the data source. It never truncates by itself: `release` does, after the proof."""
-        found = {"servers": self.servers, "truncate": "false", **self.options}
+    def source_options(self, shared_marker: str | None = None, again: Offset | None = None) -> dict[str, str]:
+        """Return the options of the data source. It never truncates by itself: `release` does, after the proof.
+
+        again: what a log that went back is read again from; any other that did fails the query, whatever is allowed.
+        """
+        found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {}), **self.options}
         if shared_marker is not None:
             found["sharedMarker"] = shared_marker
         return found

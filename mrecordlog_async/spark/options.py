@@ -94,6 +94,7 @@ class Options:
     truncate: bool = False
     sync_directories: tuple[str, ...] = ()
     shared_marker: str | None = None
+    read_again: dict[str, dict[str, list[int]]] | None = None
     pushdown: bool = False
     payload: bool = True
     queue: str | None = None
@@ -124,6 +125,7 @@ class Options:
             truncate=_switch(found, "truncate", False),
             sync_directories=tuple(filter(None, found.get("syncdirs", "").split(","))),
             shared_marker=found.get("sharedmarker"),
+            read_again=json.loads(found["readagain"]) if "readagain" in found else None,
             pushdown=_switch(found, "pushdown", False),
             payload=_switch(found, "payload", True),
             queue=found.get("queue"),
@@ -344,6 +346,7 @@ _NAMES = {
         "truncate",
         "syncDirs",
         "sharedMarker",
+        "readAgain",
         "pushdown",
         "payload",
         "queue",

@@ -73,12 +73,14 @@ class Partition:
 class Checked:
     """What of a start offset still holds. positions: where to go on. lost: one sentence for each loss.
 
+    back: of these, which logs went back, without what can be done.
     sound: server → queue → position, of the queues that are what the offset says: only those may be truncated.
     """
 
     positions: Offset = field(default_factory=dict)
     sound: Offset = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    back: list[str] = field(default_factory=list)
 
 
 def canonical(offset: Mapping[str, Mapping[str, Sequence[int]]]) -> Offset:
@@ -105,8 +107,9 @@ def check(
     marks: Mapping[str, Mapping[str, Mark]] | None = None,
     answers: Mapping[str, Answers] | None = None,
     includes: Callable[[str], bool] = lambda queue: True,
+    again: Offset | None = None,
 ) -> Checked:
-    """Compare *start* with what the servers have.
+    """Compare *start* with what the servers have. again: what to read from its first record, at exactly this position.
 
     Positions of servers that are not listed and of queues that are not subscribed stay as they are, and are not read:
     when they are wanted again, reading goes on there. Where records are lost the position moves to the first one kept.
@@ -124,8 +127,14 @@ def check(
             summary = listed.queues.get(queue)
             if summary is None or summary.id != queue_id:
                 loss = _loss_of_deleted(position, answered.ended.get(queue), again=summary is not None)
+            elif (again or {}).get(server, {}).get(queue) == [queue_id, position]:
+                known[queue] = [queue_id, summary.first_position]
+                continue
             else:
-                loss = _loss(summary, position, seen.get(queue), listed, answered)
+                back = went_back(summary, position, seen.get(queue), listed, answered.tails)
+                if back is not None:
+                    checked.back.append(f"server {server!r}, queue {queue!r}: {back}: it went back")
+                loss = _loss(summary, position, back)
             if loss is not None:
                 checked.lost.append(f"server {server!r}, queue {queue!r}: {loss}")
             if summary is None:
@@ -144,8 +153,7 @@ def _loss_of_deleted(position: int, ended: int | None, *, again: bool) -> str | 
     return f"{how}; positions {position} to {ended - 1} were not read" if ended > position else None
 
 
-def _loss(summary: QueueSummary, position: int, mark: Mark | None, listed: Listed, answered: Answers) -> str | None:
-    back = went_back(summary, position, mark, listed, answered.tails)
+def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
     if back is not None:
         first = summary.first_position
         return (

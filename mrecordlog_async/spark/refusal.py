@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import json
 import re
+from ast import literal_eval
 from datetime import UTC, datetime
 
+from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import OWN, Lake
 
 REFUSED = f"{OWN}/refused"
+ACCEPTED = f"{OWN}/accepted"
+"""The positions at which a log that went back was accepted, until the checkpoint has left them."""
 
 WENT_BACK = "--accept-went-back"
 LOSS = "--allow-data-loss"
 
+_LITERAL = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_PLACE = re.compile(rf"server {_LITERAL}, queue {_LITERAL}: ")
 _LOSS = re.compile(r"(?:DataLossError|LogWentBackError): ")
 
 
@@ -32,16 +38,51 @@ def remember(checkpoint: Lake, sentence: str) -> None:
     checkpoint.create(REFUSED, json.dumps(found).encode())
 
 
-def check(checkpoint: Lake, accepted: set[str]) -> None:
-    """Raise RefusedError for a loss that was found before, unless *accepted* names its flag; then forget it."""
+def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
+    """Raise RefusedError for a loss that was found before, unless *accepted* names its flag.
+
+    position: where the checkpoint stands. Returns what is to be read again from its first record: the queues of a log
+    that went back. Their refusal stays until the checkpoint has left that position, or a start that is killed would
+    leave no trace of it.
+    """
     content = checkpoint.read(REFUSED)
     if content is None:
-        return
+        return {}
     found = json.loads(content)
+    told = json.loads(checkpoint.read(ACCEPTED) or b"{}")
+    if told and not any(_at(position, server, queue) == at for server, queue, at in _entries(told)):
+        _forget(checkpoint)
+        return {}
     flag = flag_for(found["why"])
     if flag not in accepted:
         raise RefusedError(f"{found['why']} (found at {found['when']}). {advice(flag)}")
-    checkpoint.remove(OWN, ["refused"])
+    again: Offset = {}
+    for server, queue in _named(found["why"]) if flag == WENT_BACK else ():
+        at = _at(position, server, queue)
+        if at is not None:
+            again.setdefault(server, {})[queue] = at
+    if again:
+        checkpoint.write(ACCEPTED, json.dumps(again).encode())
+    else:
+        _forget(checkpoint)
+    return again
+
+
+def _forget(checkpoint: Lake) -> None:
+    checkpoint.remove(OWN, ["refused", "accepted"])
+
+
+def _named(sentence: str) -> list[tuple[str, str]]:
+    """Return (server, queue) of each place that *sentence* names."""
+    return [(str(literal_eval(server)), str(literal_eval(queue))) for server, queue in _PLACE.findall(sentence)]
+
+
+def _entries(offset: Offset) -> list[tuple[str, str, list[int]]]:
+    return [(server, queue, at) for server, queues in offset.items() for queue, at in queues.items()]
+
+
+def _at(offset: Offset, server: str, queue: str) -> list[int] | None:
+    return offset.get(server, {}).get(queue)
 
 
 def flag_for(sentence: str) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -32,6 +33,9 @@ from mrecordlog_async.spark.plan import moving
 logger = logging.getLogger("mrecordlog_async.spark")
 
 LEDGER = f"{OWN}/ledger"
+
+DOWN_SECONDS = 30.0
+"""How long a server that could not be reached is left alone; a start and an end ask it anyway."""
 
 PerQueue = dict[str, dict[str, list[int]]]
 """server → queue → whole numbers, as JSON carries them."""
@@ -65,6 +69,7 @@ class Release:
         self._batches = batches
         self._fleet = fleet
         self._truncate = truncate
+        self._down_until: dict[str, float] = {}
         self.ledger = Ledger()
         self.rows = 0
         """How many rows were proven since the start."""
@@ -90,6 +95,13 @@ class Release:
             newest(checkpoint, COMMITS),
         )
         proven = self.ledger.batch
+        if checkpoint.read(LEDGER) is None:
+            if max(stored, committed) >= 0 and not adopt:
+                raise RefusedError(
+                    f"{checkpoint.path}/{LEDGER} is missing, which says what the log was truncated behind. Restore it, "
+                    "or use a new output and a new checkpoint, which take everything that the log still holds"
+                )
+            self._save()
         if stored < proven or planned < proven:
             which = output.path if stored < proven else checkpoint.path
             raise RefusedError(
@@ -128,6 +140,11 @@ class Release:
         if self._truncate and self.ledger.due:
             self._release()
         return self.rows - before
+
+    def finish(self) -> None:
+        """Do the same a last time; servers that were down are asked once more."""
+        self._down_until.clear()
+        self.advance()
 
     # Proving.
 
@@ -198,22 +215,25 @@ class Release:
 
     def _release(self) -> None:
         for server in list(self.ledger.due):
+            if server not in self._fleet.names or self._down_until.get(server, 0.0) > time.monotonic():
+                continue
             try:
                 self._release_server(server)
             except (OSError, ServerDownError, ServiceError) as error:
+                self._down_until[server] = time.monotonic() + DOWN_SECONDS
                 logger.warning("truncating what is stored failed, it is tried again: %s", error)
         self._save()
 
     def _release_server(self, server: str) -> None:
-        if server not in self._fleet.names:
-            return
         client, due = self._fleet.client(server), self.ledger.due[server]
-        listing = {summary.queue: summary for summary in client.queues()}
+        listed = client.listing()
+        listing = {summary.queue: summary for summary in listed.queues}
         self._refuse_older_log(server, listing)
         there = {queue: at for queue, at in due.items() if queue in listing and listing[queue].id == at[0]}
         held = {queue: at for queue, at in there.items() if listing[queue].first_position < at[2]}
-        self._count(server, held, listing)
-        for answer in client.truncate({queue: [at[0], at[2] - 1] for queue, at in held.items()}) if held else ():
+        self._count(server, held, listing, listed.opening)
+        asked = {queue: [at[0], at[2] - 1] for queue, at in held.items()}
+        for answer in client.truncate(asked, opening=listed.opening) if asked else ():
             if answer.status != "ok":
                 logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
                 del there[answer.queue]
@@ -226,9 +246,12 @@ class Release:
         else:
             del self.ledger.due[server]
 
-    def forget_released(self) -> None:
-        """Take the logs as they are: one that went back is read again from its first record."""
-        self.ledger.released, self.ledger.due = {}, {}
+    def accept(self, again: Offset) -> None:
+        """Take the queues in *again* as they are: their log went back, and is read again from its first record."""
+        for known in (self.ledger.released, self.ledger.due):
+            for server, queues in again.items():
+                for queue in queues:
+                    known.get(server, {}).pop(queue, None)
         self._save()
 
     def refuse_older_logs(self) -> None:
@@ -237,26 +260,30 @@ class Release:
             if not released or server not in self._fleet.names:
                 continue
             try:
-                listing = {summary.queue: summary for summary in self._fleet.client(server).queues()}
+                listing = {summary.queue: summary for summary in self._fleet.client(server).listing().queues}
             except (OSError, ServerDownError, ServiceError):
                 continue  # the query says so itself
             self._refuse_older_log(server, listing)
 
     def _refuse_older_log(self, server: str, listing: Mapping[str, QueueSummary]) -> None:
+        found = []
         for queue, (queue_id, position) in self.ledger.released.get(server, {}).items():
             summary = listing.get(queue)
-            if summary is None or summary.id != queue_id or summary.first_position >= position:
-                continue
-            raise LogWentBackError(
-                f"server {server!r}, queue {queue!r}: the log was truncated up to position {position}, and begins at "
-                f"{summary.first_position} again: it went back, so positions may hold other records than the output has"
-            )
+            if summary is not None and summary.id == queue_id and summary.first_position < position:
+                found.append(
+                    f"server {server!r}, queue {queue!r}: the log was truncated up to position {position}, and begins "
+                    f"at {summary.first_position} again: it went back"
+                )
+        if found:
+            raise LogWentBackError("; ".join(found))
 
-    def _count(self, server: str, due: Mapping[str, list[int]], listing: Mapping[str, QueueSummary]) -> None:
+    def _count(
+        self, server: str, due: Mapping[str, list[int]], listing: Mapping[str, QueueSummary], opening: str
+    ) -> None:
         """Raise ProofError unless the log has as many records as the output has rows, or somebody truncated some."""
         # From the very first record on: one below lo, which no batch of this query read, must not go either.
         starts = [PlanStart(queue, at[0], listing[queue].first_position, at[2]) for queue, at in due.items()]
-        for plan in self._fleet.client(server).plan(starts) if starts else ():
+        for plan in self._fleet.client(server).plan(starts, opening=opening) if starts else ():
             _, lo, hi, rows = due[plan.queue]
             cut = listing[plan.queue].first_position > lo  # somebody else has truncated
             fits = rows == plan.records or (cut and rows > plan.records)
@@ -278,8 +305,14 @@ class Release:
         content = self._batches.checkpoint.read(LEDGER)
         if content is None:
             return Ledger()
-        found: dict[str, Any] = json.loads(content)
-        return Ledger(found["batch"], found["due"], found["released"])
+        try:
+            found: dict[str, Any] = json.loads(content)
+            return Ledger(found["batch"], found["due"], found["released"])
+        except (ValueError, KeyError) as error:
+            raise RefusedError(
+                f"{self._batches.checkpoint.path}/{LEDGER} is damaged ({error!r}): restore it, or use a new output and "
+                "a new checkpoint, which take everything that the log still holds"
+            ) from None
 
     def _save(self) -> None:
         self._forget_gone()

@@ -42,6 +42,7 @@ from mrecordlog_async.spark.lake import syncfs
 from mrecordlog_async.spark.options import OptionError, Options
 from mrecordlog_async.spark.plan import (
     Checked,
+    DataLossError,
     Listing,
     assemble,
     backlog,
@@ -99,6 +100,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = Checkpoint.decode(start)
         surveys = self._fleet.survey()
         checked = self._check(known, surveys)
+        if checked.back and self._options.read_again is not None:
+            raise DataLossError("; ".join(checked.back))
         self._fleet.report_losses(checked.lost)
         self._truncate(checked.sound, surveys)
         self._settled = start
@@ -128,7 +131,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         refuse_renamed(known.logs, ((server, listed.log) for server, listed in surveys.items()))
         answers = self._fleet.prove(known, surveys)
         includes = self._options.subscription.includes
-        return check(known.positions, surveys, marks=known.marks, answers=answers, includes=includes)
+        again = self._options.read_again
+        return check(known.positions, surveys, marks=known.marks, answers=answers, includes=includes, again=again)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut the positions from *start* to *end* into what tasks read."""

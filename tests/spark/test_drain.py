@@ -163,13 +163,16 @@ def test_a_lost_checkpoint_is_refused_and_loses_nothing(
 def test_a_queue_recreated_while_the_job_was_down_fails_it(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """Its id tells, though the new positions would fit the old ones; nothing of it is truncated."""
+    """Records that were not read went with the old one; nothing of the new one is truncated, and it stays refused."""
     service.append("q", numbered("old", 0, 10))
     job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     run_drain(spark, job)
+    service.append("q", numbered("old", 10, 15))
     service.delete("q")
     service.append("q", numbered("new", 0, 30))
-    with pytest.raises(Exception, match="deleted and created again"):
+    with pytest.raises(RecordLogError, match=r"deleted and created again.*A new output and a new checkpoint"):
+        run_drain(spark, job)
+    with pytest.raises(RefusedError, match="deleted and created again"):
         run_drain(spark, job)
     assert service.positions("q") == (0, 30)
     allowed = replace(job, options={"failOnDataLoss": "false"})
@@ -260,7 +263,7 @@ def test_a_queue_that_no_server_has_is_refused(spark: SparkSession, service: Thr
 
 
 def test_a_log_that_went_back_stays_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
-    """However far it grows, and also where other losses are allowed."""
+    """However far it grows; told what it means, the drain reads all that the log holds."""
     service.append("q", numbered("q", 0, 50))
     service.stop()
     shutil.copytree(service.directory, tmp_path / "copy")
@@ -280,6 +283,11 @@ def test_a_log_that_went_back_stays_refused(spark: SparkSession, service: Thread
         with pytest.raises(RefusedError, match=r"went back.*--accept-went-back"):
             run_drain(spark, replace(job, options=options))
     assert service.positions("q") == (0, 130)
+    assert run_drain(spark, replace(job, accept_went_back=True)).records == 130
+    payloads = [bytes(row["payload"]) for row in spark.read.parquet(job.output).select("payload").collect()]
+    assert set(payloads) == {*numbered("q", 0, 100), *numbered("new", 50, 130)}
+    assert service.records() == {"q": []}
+    assert run_drain(spark, job).records == 0
 
 
 def test_a_drain_that_is_told_to_stop_ends_between_two_batches(

@@ -10,27 +10,45 @@ from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import LocalLake
 from mrecordlog_async.spark.refusal import LOSS, WENT_BACK, check, is_loss, remember
 
+POSITION = {"a": {"q": [1, 70], "it's, queue 'x': ": [2, 9], "other": [3, 3]}}
+
 
 @pytest.mark.parametrize(
     ("sentence", "flag", "other"),
     [
-        ("queue 'q': the log ends at 70: it went back", WENT_BACK, LOSS),
+        ("server 'a', queue 'q': the log ends at 70: it went back", WENT_BACK, LOSS),
         ("queue 'q': positions 3 to 9 were truncated before they were read", LOSS, WENT_BACK),
     ],
 )
 def test_a_loss_is_refused_until_its_own_flag_is_given(tmp_path: Path, sentence: str, flag: str, other: str) -> None:
     """Each flag accepts what it names; the first thing that is advised destroys nothing."""
     lake = LocalLake(str(tmp_path))
-    check(lake, set())
+    check(lake, set(), POSITION)
     remember(lake, sentence)
     remember(lake, "something else")
     for accepted in (set[str](), {other}):
         with pytest.raises(RefusedError, match="A new output and a new checkpoint") as refused:
-            check(lake, accepted)
+            check(lake, accepted, POSITION)
         assert str(refused.value).startswith(sentence) and flag in str(refused.value)
         assert other not in str(refused.value)
-    check(lake, {flag})
-    check(lake, set())
+    check(lake, {flag}, POSITION)
+    check(lake, set(), {"a": {"q": [1, 0]}})
+    lake.close()
+
+
+def test_what_went_back_is_named_and_stays_refused_until_it_was_read_again(tmp_path: Path) -> None:
+    """A start that is killed before the checkpoint has moved leaves the refusal as it was."""
+    lake = LocalLake(str(tmp_path))
+    names = ("q", "it's, queue 'x': ")
+    remember(lake, "; ".join(f"server {'a'!r}, queue {queue!r}: 70, but 50: it went back" for queue in names))
+    again = {"a": {queue: POSITION["a"][queue] for queue in names}}
+    for _ in range(2):
+        assert check(lake, {WENT_BACK}, POSITION) == again
+        with pytest.raises(RefusedError):
+            check(lake, set(), POSITION)
+    moved = {"a": {queue: [queue_id, 0] for queue, (queue_id, _) in POSITION["a"].items()}}
+    assert check(lake, set(), moved) == {}
+    assert check(lake, set(), POSITION) == {}
     lake.close()
 
 

@@ -201,9 +201,9 @@ def test_the_ledger_is_durable_before_the_log_is_truncated(
         truncate, save = client.truncate, release._save
 
         def noted(step: str, call: Callable[..., Any]) -> Callable[..., Any]:
-            def noting(*arguments: Any) -> Any:
+            def noting(*arguments: Any, **named: Any) -> Any:
                 steps.append(step)
-                return call(*arguments)
+                return call(*arguments, **named)
 
             return noting
 
@@ -260,6 +260,45 @@ def test_a_log_that_has_again_what_was_truncated_went_back(
     with went_back, engine.started():
         pass
     assert service.positions("q") == (100, 400)
+
+
+@pytest.mark.parametrize("left", [None, b"", b"{}"])
+def test_a_lost_or_damaged_ledger_is_refused(engine: Engine, service: ThreadedService, left: bytes | None) -> None:
+    """Without it nobody knows which batches the log still has: none may be taken back, none truncated."""
+    ledger = engine.checkpoint_path / LEDGER
+    if left is None:
+        ledger.unlink()
+    else:
+        ledger.write_bytes(left)
+    with pytest.raises(RefusedError, match=r"ledger is (missing|damaged)"):
+        engine.drain()
+    assert service.positions("q") == (100, 150) and engine.rows() == expected(100)
+
+
+def test_an_adopted_output_is_verified_as_far_as_its_checkpoint_reaches(
+    engine: Engine, service: ThreadedService
+) -> None:
+    """Written before there was a ledger: what the log still holds is counted before it is truncated."""
+    with engine.started() as run:
+        assert run.batch()
+    for path in (engine.checkpoint_path / "_mrecordlog", engine.output_path / "_mrecordlog"):
+        shutil.rmtree(path)
+    with pytest.raises(RefusedError, match="--adopt-output"):
+        engine.drain()
+    with engine.started(adopt=True):
+        pass
+    assert service.records() == {"q": []} and engine.rows() == expected(150)
+    assert engine.drain() == 0
+
+
+def test_an_adopted_output_with_damage_is_left_alone(engine: Engine, service: ThreadedService) -> None:
+    """Batches of unknown age are never taken back."""
+    for path in (engine.checkpoint_path / "_mrecordlog", engine.output_path / "_mrecordlog"):
+        shutil.rmtree(path)
+    engine.empty(engine.parquet()[0])
+    with pytest.raises(RefusedError, match="cannot be taken back"), engine.started(adopt=True):
+        pass
+    assert (engine.output_path / "_spark_metadata" / "1").exists() and service.positions("q") == (100, 150)
 
 
 @pytest.mark.parametrize("which", ["output", "checkpoint"])
