@@ -40,7 +40,7 @@ class Transport:
         self._retry_seconds = retry_seconds
         self._silence_seconds = timeout_seconds
         self._answer_seconds = answer_seconds
-        self._timeout = self._timeout_of(0)
+        self._silence = self._silence_of(0.0)
         self._connections = connections
         self._slots = asyncio.Semaphore(connections)  # first come, first served; aiohttp's own line is not
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -102,10 +102,10 @@ class Transport:
         self, tries: Tries, method: str, url: URL, body: bytes | None, headers: dict[str, str], wait_seconds: float
     ) -> Reply:
         if wait_seconds:
-            return await self._exchange(method, url, body, headers, self._timeout_of(wait_seconds))
+            return await self._exchange(method, url, body, headers, wait_seconds)
         await self._take_slot(tries)
         try:
-            return await self._exchange(method, url, body, headers, self._timeout)
+            return await self._exchange(method, url, body, headers, 0.0)
         finally:
             self._slots.release()
 
@@ -121,24 +121,24 @@ class Transport:
             raise aiohttp.ConnectionTimeoutError(reason) from None
 
     async def _exchange(
-        self, method: str, url: URL, body: bytes | None, headers: dict[str, str], deadlines: aiohttp.ClientTimeout
+        self, method: str, url: URL, body: bytes | None, headers: dict[str, str], wait_seconds: float
     ) -> Reply:
         session = self._open_session()
-        async with asyncio.timeout(None) as end:
+        silence = self._silence_of(wait_seconds) if wait_seconds else self._silence
+        async with asyncio.timeout(self._answer_seconds + wait_seconds) as end:
             self._under_way.add(end)
             try:
                 async with session.request(
-                    method, url, data=body, headers=headers, timeout=deadlines, allow_redirects=False
+                    method, url, data=body, headers=headers, timeout=silence, allow_redirects=False
                 ) as response:
                     return Reply(response.status, response.headers, await response.read())
             finally:
                 self._under_way.discard(end)
 
-    def _timeout_of(self, wait_seconds: float) -> aiohttp.ClientTimeout:
+    def _silence_of(self, wait_seconds: float) -> aiohttp.ClientTimeout:
+        # The whole answer has its deadline in `_exchange`: aiohttp's own costs a timer more.
         return aiohttp.ClientTimeout(
-            total=self._answer_seconds + wait_seconds,
-            sock_connect=CONNECT_SECONDS,
-            sock_read=self._silence_seconds + wait_seconds,
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=self._silence_seconds + wait_seconds
         )
 
     def _open_session(self) -> aiohttp.ClientSession:
