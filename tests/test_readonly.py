@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, LogClosedError, MultiRecordLog, PersistPolicy, ReadOnlyLog
+from mrecordlog_async.format.frame import encode_frames, segment_seed
+from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader, encode_header
+from mrecordlog_async.format.record import encode_table
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents
@@ -221,6 +224,31 @@ async def test_another_log_in_the_same_place_is_read_anew(directory: Path, tmp_p
     directory.mkdir()
     with pytest.raises(FileNotFoundError):
         await refresh(reader)
+
+
+async def test_another_log_that_is_shorter_is_read_anew(directory: Path) -> None:
+    """Where the first one would go on there are zeros: only the header says that it is another log."""
+    await three_records(directory)
+    reader = await reader_of(directory)
+    shutil.rmtree(directory)
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("other")
+        assert await refresh(reader)
+        assert reader.list_queues() == ["other"]
+
+
+async def test_another_log_in_the_next_segment_is_not_gone_on_with(log: MultiRecordLog, directory: Path) -> None:
+    """It is damage, and said to be, though all of it has valid checksums."""
+    reader = await reader_of(directory)
+    log_id = bytes(16)
+    buffers: list[bytes | memoryview] = [
+        encode_header(SegmentHeader(log_id, 1, reader.contents.last_batch + 1, reader.contents.end, 0))
+    ]
+    encode_frames(encode_table(reader.contents.queues.table()), HEADER_BYTES, segment_seed(log_id, 1), buffers)
+    (directory / "wal-00000000000000000001").write_bytes(b"".join(buffers))
+    with pytest.raises(CorruptionError):
+        await refresh(reader)
+    (directory / "wal-00000000000000000001").unlink()
 
 
 async def test_a_closed_reader_does_not_refresh(log: MultiRecordLog, directory: Path) -> None:

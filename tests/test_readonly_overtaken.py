@@ -121,6 +121,12 @@ async def test_a_segment_whose_space_is_given_back_while_it_is_read_is_no_damage
     first = directory / segment_name(stages.segments(0)[0])
 
     class Shrinking(OsFileSystem):
+        listed = 0
+
+        def names(self, path: str) -> list[str]:
+            self.listed += 1
+            return super().names(path)
+
         def read(self, handle: int, length: int, offset: int) -> bytes:
             if offset == 0 and length >= BLOCK and first.exists() and _is(handle, first):
                 with first.open("r+b") as file:
@@ -128,9 +134,11 @@ async def test_a_segment_whose_space_is_given_back_while_it_is_read_is_no_damage
                     file.truncate(BLOCK)
             return super().read(handle, length, offset)
 
-    with await open_reader(directory, Shrinking()) as reader:
+    files = Shrinking()
+    with await open_reader(directory, files) as reader:
         assert not first.exists()
         assert contents(reader) == stages.states[1]
+    assert files.listed == 1, "nothing that was read is read again"
 
 
 def _is(handle: int, path: Path) -> bool:
@@ -154,6 +162,7 @@ async def test_open_ends_however_fast_the_writer_is(directory: Path, stages: Sta
     files.interrupt(stages.segments(0)[0], overtake)
     with await open_reader(directory, files) as reader:
         assert at == LOST_MAX
+        assert reader.contents.overtaken
         start, stop, records = contents(reader)["q"]
         seen, written = stages.states[at - 1]["q"], stages.states[at]["q"]
         assert stop == seen[1]

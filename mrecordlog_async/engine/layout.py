@@ -21,7 +21,7 @@ from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Table
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact
-from mrecordlog_async.storage.segment import CLOSED_NAME, segment_name
+from mrecordlog_async.storage.segment import CLOSED_NAME, open_segment, segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Layout:
         """Return the walk over a segment."""
         return SegmentWalk(
             self.files,
-            f"{self.directory}/{segment_name(number)}",
+            self.directory,
             number,
             self.log_id,
             self._expected(number),
@@ -99,13 +99,23 @@ class Meter:
 
 
 def read_layout(files: FileSystem, directory: str, numbers: list[int]) -> Layout:
-    """Read all headers and `CLOSED`, whatever of them is damaged."""
+    """Read all headers and `CLOSED`, whatever of them is damaged.
+
+    A segment that is removed meanwhile is left out, with all older ones; FileNotFoundError if that is all of them.
+    """
     closed, damage = _read_closed(files, directory)
     was_closed = closed is not None or bool(damage)
     heads, total_bytes = {}, 0
     for number in numbers:
-        heads[number], size = _read_head(files, directory, number)
+        try:
+            heads[number], size = _read_head(files, directory, number)
+        except FileNotFoundError:
+            if number == numbers[-1]:
+                raise
+            heads, total_bytes = {}, 0
+            continue
         total_bytes += size
+    numbers = list(heads)
     headers = {number: header for number, head in heads.items() if (header := _decode(head, number)) is not None}
     log_ids = [header.log_id for header in headers.values()] or ([closed.log_id] if closed is not None else [])
     if not log_ids:
@@ -128,7 +138,7 @@ def _oldest_committed(walk: SegmentWalk) -> int:
 
 def _read_head(files: FileSystem, directory: str, number: int) -> tuple[bytes, int]:
     """Return a segment's first bytes and its size."""
-    handle = files.open(f"{directory}/{segment_name(number)}", write=False)
+    handle = open_segment(files, directory, number)
     try:
         return read_exact(files, handle, HEADER_BYTES, 0), files.size(handle)
     finally:

@@ -35,6 +35,9 @@ LOST_NAME = "lost-and-found-{id}"
 
 NEVER = -1
 
+ATTEMPTS_MAX = 20
+"""How often the segments are listed again when a writer removed one before it was read."""
+
 
 @dataclass(slots=True)
 class SalvagedQueue:
@@ -88,10 +91,24 @@ def salvage(
 
     Raises FileNotFoundError if there is no segment, CorruptionError if none of them tells the log's id.
     """
-    numbers = list_segments(files.names(directory))
-    if not numbers:
-        raise FileNotFoundError(2, "there is no segment in this directory", directory)
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        numbers = list_segments(files.names(directory))
+        if not numbers:
+            break
+        try:
+            return _salvage(files, directory, numbers, on_progress)
+        except FileNotFoundError:  # a writer is at work, and removed it: it is no damage
+            if attempt == ATTEMPTS_MAX:
+                raise
+    raise FileNotFoundError(2, "there is no segment in this directory", directory)
+
+
+def _salvage(
+    files: FileSystem, directory: str, numbers: list[int], on_progress: Callable[[RecoveryProgress], None] | None
+) -> Salvage:
     layout = read_layout(files, directory, numbers)
+    if layout.numbers != numbers:
+        raise FileNotFoundError(2, "a segment was removed while the log was read", directory)
     fold = _Fold()
     torn_bytes = 0
     meter = Meter(layout.total_bytes, on_progress)

@@ -21,7 +21,7 @@ from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import list_segments, segment_name
 
 ATTEMPTS_MAX = 20
-"""How often the segments are listed again when the writer removed one while they were read."""
+"""How often the segments are listed again when the writer removed the last of them before its turn."""
 
 
 @dataclass(slots=True)
@@ -117,7 +117,10 @@ class Survey:
 
 
 def survey(files: FileSystem, directory: str, on_progress: Callable[[RecoveryProgress], None] | None = None) -> Survey:
-    """Survey the log in *directory*, also beside a living writer; FileNotFoundError if there is none."""
+    """Survey the log in *directory*, also while a writer is at work; FileNotFoundError if there is none.
+
+    Segments that are removed before their turn are left out, with all older ones.
+    """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         numbers = list_segments(files.names(directory))
         if not numbers:
@@ -160,7 +163,16 @@ class _Surveyor:
 
     def survey(self) -> Survey:
         layout = self._layout
-        segments = [self._segment(layout.walk(number)) for number in layout.numbers]
+        segments: list[SegmentSurvey] = []
+        for number in layout.numbers:
+            try:
+                segments.append(self._segment(layout.walk(number)))
+            except FileNotFoundError:
+                if number == layout.numbers[-1]:
+                    raise
+                segments.clear()  # the writer removed it: nothing in it, or before it, is live
+                self._queues.clear()
+                self._lengths.clear()
         by_number = {segment.number: segment for segment in segments}
         for (number, queue_id), lengths in sorted(self._lengths.items()):
             self._count_live(by_number[number], queue_id, lengths)

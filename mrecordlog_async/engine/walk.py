@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHea
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, Batch, MalformedError, SegmentParser, find_commits
 from mrecordlog_async.format.record import Commit, Table
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact
-from mrecordlog_async.storage.segment import read_pieces
+from mrecordlog_async.storage.segment import open_segment, read_pieces, segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class SegmentWalk:
     def __init__(
         self,
         files: FileSystem,
-        path: str,
+        directory: str,
         number: int,
         log_id: bytes,
         expected: Expected | None,
@@ -51,7 +52,7 @@ class SegmentWalk:
         self.end = HEADER_BYTES
         self.tail = 0
         self._files = files
-        self._path = path
+        self._directory = directory
         self._log_id = log_id
         self._expected = expected
         self._acknowledged = expected is not None or not is_last  # all of it, whoever says so
@@ -61,13 +62,19 @@ class SegmentWalk:
         self._reason = ""
 
     def items(self) -> Iterator[Table | Batch | Gap]:
-        """Yield the table, whole batches and gaps in the order of the log."""
-        self._handle = self._files.open(self._path, write=False)
+        """Yield the table, whole batches and gaps in the order of the log.
+
+        FileNotFoundError if the segment is removed, also where that shows only while it is read: its space may be given
+        back by then, which looks like damage.
+        """
+        self._handle = open_segment(self._files, self._directory, self.number)
         try:
             self.size = self._files.size(self._handle)
             self._stop = min(self.size, self._expected.end) if self._expected else self.size
             yield from self._read_header()
             yield from self._walk()
+            if self._files.size(self._handle) < self.size:
+                self._check_not_removed()
         finally:
             self._files.close(self._handle)
 
@@ -78,7 +85,13 @@ class SegmentWalk:
                 raise HeaderError(f"the file holds segment {header.segment} of another log or place")
             self.header = header
         except HeaderError as error:
+            self._check_not_removed()
             yield Gap(0, HEADER_BYTES, str(error))
+
+    def _check_not_removed(self) -> None:
+        if not self._files.links(self._handle):
+            path = f"{self._directory}/{segment_name(self.number)}"
+            raise FileNotFoundError(errno.ENOENT, "the segment was removed while it was read", path)
 
     def _walk(self) -> Iterator[Table | Batch | Gap]:
         parser = SegmentParser(self._log_id, self.number, self._first_batch())
@@ -96,6 +109,7 @@ class SegmentWalk:
                 doubted = parser.end
                 parser.resume()
                 continue
+            self._check_not_removed()
             yield gap
             if gap.end >= self._stop:
                 self.end = gap.end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
@@ -136,3 +137,47 @@ def test_a_copy_of_a_segment_that_shrinks_meanwhile_is_made_anew(
     snapshot(str(directory), str(tmp_path / "copy"), link=False, filesystem=files)
     assert not files.victim.exists()
     assert shown(tmp_path / "copy") == stages.states[1]
+
+
+async def test_a_copy_of_a_segment_that_had_shrunk_when_it_was_opened_does_not_count(
+    directory: Path, tmp_path: Path
+) -> None:
+    """It is shorter than it was, without a read that says so; only its lost name does."""
+    stages = await build(tmp_path, count=2, each=1, kept=6)
+    directory.mkdir()
+    stages.put(0, directory)
+    assert stages.segments(1)[0] == stages.segments(0)[0] + 1, "only one segment went"
+    victim = directory / segment_name(stages.segments(0)[0])
+
+    class CutWhenOpened(OnAnotherFileSystem):
+        def open(self, path: str, *, write: bool = True) -> int:
+            handle = super().open(path, write=write)
+            if path == str(victim) and victim.exists():
+                with victim.open("r+b") as file:
+                    stages.put(1, directory)
+                    file.truncate(BLOCK // 2)
+            return handle
+
+    files = CutWhenOpened()
+    await asyncio.to_thread(snapshot, str(directory), str(tmp_path / "copy"), link=False, filesystem=files)
+    assert not victim.exists()
+    assert await asyncio.to_thread(shown, tmp_path / "copy") == stages.states[1]
+
+
+@pytest.mark.parametrize("link", [True, False])
+async def test_what_an_earlier_attempt_copied_and_is_not_live_any_more_is_removed(
+    directory: Path, tmp_path: Path, link: bool
+) -> None:
+    """The log has moved on by more than it holds: nothing of the first attempt stays."""
+    stages = await build(tmp_path, count=2, each=8, kept=4)
+    directory.mkdir()
+    stages.put(0, directory)
+    assert stages.segments(0)[-1] < stages.segments(1)[0]
+    files = OnAnotherFileSystem()
+    files.interrupt(stages.segments(0)[1], lambda: stages.put(1, directory))
+    await asyncio.to_thread(snapshot, str(directory), str(tmp_path / "copy"), link=link, filesystem=files)
+    assert await asyncio.to_thread(shown, tmp_path / "copy") == stages.states[1]
+    assert {path.name for path in (tmp_path / "copy").iterdir()} == {
+        "CLOSED",
+        *map(segment_name, stages.segments(1)),
+    }

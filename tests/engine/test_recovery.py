@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,13 @@ from mrecordlog_async.format.header import (
     HEADER_BYTES,
     Closed,
     SegmentHeader,
+    decode_closed,
     decode_header,
     encode_closed,
     encode_header,
 )
-from mrecordlog_async.format.record import Commit, encode_commit
+from mrecordlog_async.format.record import Commit, Table, decode_table, encode_commit, encode_table
+from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
 from tests import damage
 from tests.conftest import contents
 
@@ -510,12 +512,74 @@ async def test_reader_of_a_torn_log_shows_what_was_acknowledged(directory: Path,
     assert damage.snapshot(crashed) == before
 
 
+def forge_table(path: Path, change: Callable[[Table], Table]) -> None:
+    """Put another table of the same length in place of a segment's, with a checksum that is right."""
+    offset, _, _, body = damage.frames(path)[0]
+    header = decode_header(path.read_bytes()[:HEADER_BYTES])
+    buffers: list[bytes | memoryview] = []
+    table = encode_table(change(decode_table(body)))
+    encode_frames(table, offset, segment_seed(header.log_id, header.segment), buffers)
+    damage.write_at(path, offset, b"".join(buffers))
+
+
+@pytest.mark.parametrize("which", [1, -1], ids=["middle", "last"])
+async def test_a_table_that_is_not_what_the_segment_before_left_is_refused(directory: Path, which: int) -> None:
+    """Though every checksum in it is right."""
+    async with MultiRecordLog.open(directory, segment_bytes=damage.BLOCK_BYTES) as log:
+        await log.create_queue("q")
+        for _ in range(4):
+            await log.append_record("q", None, bytes(40_000))
+    path = damage.segments(directory)[which]
+    forge_table(path, lambda table: Table(table.next_queue_id + 1, table.entries))
+    error = await refuses(directory, path.name)
+    assert "table of queues is not what the segment before it left" in str(error)
+
+
+async def test_a_closed_that_names_another_last_batch_is_refused(directory: Path, tmp_path: Path) -> None:
+    """Its offset may be right by chance: batches of one size stand at the same places in every log."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await log.append_record("q", None, b"a")
+    closed = decode_closed((directory / "CLOSED").read_bytes())
+    for wrong in (closed.last_batch - 1, closed.last_batch + 1):
+        changed = Closed(closed.log_id, closed.segment, closed.end, wrong)
+        (directory / "CLOSED").write_bytes(encode_closed(changed))
+        assert f"closed behind batch {wrong}" in str(await refuses(directory))
+
+
+async def test_a_torn_tail_is_zeroed_durably_before_the_log_is_open(directory: Path, tmp_path: Path) -> None:
+    """Else a power cut later could bring half of it back, behind or between what was written since."""
+    crashed = tmp_path / "crashed"
+    await write_log(directory, crashed)
+    path = damage.last_segment(crashed)
+    end = damage.batch_ends(path)[-1]
+    damage.write_at(path, end, b"half a batch")
+
+    class Noted(OsFileSystem):
+        def __init__(self) -> None:
+            self.done: list[str] = []
+
+        def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+            if offset >= end and os.path.samestat(os.fstat(handle), path.stat()):
+                self.done.append("write")
+            return super().write(handle, buffers, offset)
+
+        def sync(self, handle: int) -> None:
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                self.done.append("sync")
+            super().sync(handle)
+
+    files = Noted()
+    async with MultiRecordLog.open(crashed, filesystem=files):
+        assert files.done[-2:] == ["write", "sync"]
+
+
 OPEN_WITH_FEW_DESCRIPTORS = """
 import asyncio, resource, sys
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.engine.salvage import salvage
 from mrecordlog_async.engine.survey import survey
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
 
 directory = sys.argv[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))

@@ -102,3 +102,13 @@ def test_padding_must_be_zeros() -> None:
     assert read_frame(memoryview(bytes(data)), 0, BLOCK_BYTES - 3, SEED) is not None
     data[BLOCK_BYTES - 2] = 1
     assert read_frame(memoryview(bytes(data)), 0, BLOCK_BYTES - 3, SEED) is None
+
+
+@pytest.mark.parametrize("distance", [512, 4_096, BLOCK_BYTES, 64 * BLOCK_BYTES, 2**32])
+def test_frame_is_not_valid_a_whole_sector_block_or_more_away(distance: int) -> None:
+    """Disks put whole sectors in the wrong place: the checksum is bound to the whole offset."""
+    buffers: list[Buffer] = []
+    encode_frames([b"a log record"], 700, SEED, buffers)
+    frame = memoryview(b"".join(buffers))
+    assert read_frame(frame, 700, 0, SEED) is not None
+    assert read_frame(frame, 700 + distance, 0, SEED) is None

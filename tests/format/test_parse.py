@@ -126,3 +126,17 @@ def test_commits_are_found_at_any_byte(at: int) -> None:
     assert list(find_commits(data[at:], at, LOG_ID, 1)) == []
     assert list(find_commits(data[at:], at + 1, LOG_ID, 0)) == []
     assert list(find_commits(LOG_ID * 50, at, LOG_ID, 0)) == []
+
+
+@pytest.mark.parametrize("distance", [-1, 1, 64])
+def test_a_commit_that_names_another_beginning_ends_the_log(distance: int) -> None:
+    """The batch that is due begins where the last one ended; one that says otherwise was not written here."""
+    whole = segment([sized(5), sized(5)])
+    batches, parser = parse(whole, BLOCK_BYTES)
+    first = batches[0].end
+    buffers: list[Buffer] = [whole[:first]]
+    offset = encode_frames(encode_record(sized(5)[0]), first, SEED, buffers)
+    encode_unsplit(encode_commit(Commit(LOG_ID, 2, 1, first + distance, 0, 0)), offset, SEED, buffers)
+    found, parser = parse(b"".join(buffers), BLOCK_BYTES)
+    assert found == batches[:1]
+    assert (parser.end, parser.due_batch, parser.stopped) == (first, 2, True)

@@ -12,7 +12,16 @@ from hypothesis import given, settings
 
 from mrecordlog_async.format.record import Append, Create, Delete, Table, Truncate
 from mrecordlog_async.memory.gapped import GappedRun, totals
-from mrecordlog_async.memory.queue import KEPT_BYTES, SEAL_BYTES, SEAL_RECORDS, FoldError, Queue, SegmentPins
+from mrecordlog_async.memory.queue import (
+    KEPT_BYTES,
+    QUEUE_OVERHEAD_BYTES,
+    RUN_OVERHEAD_BYTES,
+    SEAL_BYTES,
+    SEAL_RECORDS,
+    FoldError,
+    Queue,
+    SegmentPins,
+)
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.runs import Runs, SealedRuns
 from mrecordlog_async.model import Record, Run
@@ -157,6 +166,10 @@ def test_memory_is_counted_to_the_byte_with_gaps_and_without() -> None:
             kept = queue.held(None, None)
             assert queue.records == sum(run.records for run in kept)
             assert queue.live_bytes() == sum(len(run.payload) for run in kept)
+            columns = [
+                sum(map(len, run[1:])) for runs in (queue._sealed, queue._tail) for run in runs.between(0, 2**62)
+            ]
+            assert queue.memory_bytes == QUEUE_OVERHEAD_BYTES + sum(RUN_OVERHEAD_BYTES + size for size in columns)
         assert queue.memory_bytes == Queue(0, "q", SegmentPins()).memory_bytes
         assert queue.held_bytes == 0
 
@@ -178,6 +191,9 @@ def test_the_oldest_segment_is_known_without_looking_at_all() -> None:
             needed.remove(segment)
         assert pins.oldest() == min(needed, default=None)
         assert len(pins._oldest) <= 2_000
+    for _ in range(3_000):
+        pins.add(5)
+    assert len(pins._oldest) <= 2_000
 
 
 @pytest.mark.parametrize(("size", "turns"), [(0, SEAL_RECORDS * 2), (500, 300)])
