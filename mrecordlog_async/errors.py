@@ -111,8 +111,9 @@ class RecordTooLargeError(RecordLogError):
 class LogFullError(RecordLogError):
     """A limit or the disk is full. Nothing was written; truncate and delete still work, and then appends do.
 
-    `resource` is "memory", "disk" (a limit), "queues" or "space" (the operating system had no more to give, with the
-    OSError as `__cause__`). `used` and `limit` are bytes, or a number of queues; 0 where they are not known.
+    `resource` is "memory", "disk" (a limit), "queues", "positions" or "space" (the operating system had no more to
+    give, with the OSError as `__cause__`). `used` and `limit` are bytes, a number of queues, or the position that was
+    asked for and the number of positions that a queue has; 0 where they are not known.
     """
 
     def __init__(self, resource: str, used: int = 0, limit: int = 0) -> None:
@@ -124,6 +125,8 @@ class LogFullError(RecordLogError):
     def message(self) -> str:
         if self.resource == "space":
             return "the disk has no room for more records: truncate or delete queues, or free space"
+        if self.resource == "positions":
+            return f"position {self.used} is not followed by enough others: a queue's last one is {self.limit - 1}"
         unit = "" if self.resource == "queues" else " bytes"
         return (
             f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use; truncate or delete queues"

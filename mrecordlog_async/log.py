@@ -80,7 +80,7 @@ class MultiRecordLog(ReadsQueues):
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._counters = Counters()
-        self._admission = Admission(limits, opened.queues)
+        self._admission = Admission(limits, opened.queues, opened.journal.disk_bytes_at_best)
         self._record_bytes_max = limits.record_bytes
         self._changes = Changes(self._loop)
         self._closing: asyncio.Task[None] | None = None
@@ -145,7 +145,7 @@ class MultiRecordLog(ReadsQueues):
 
         Raises QueueExistsError unless *exist_ok*, QueueNameError, LogFullError (too many queues, or no space).
         """
-        self._check_name(queue)
+        check_name(queue, self.limits.name_bytes)
         return bool(await self._control(CreateQueue(self._new_future(), queue, exist_ok)))
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
@@ -153,7 +153,7 @@ class MultiRecordLog(ReadsQueues):
 
         queue_id: only if the queue is still this incarnation (see `summary`), else QueueNotFoundError.
         """
-        self._check_name(queue)
+        check_name(queue)
         await self._control(DeleteQueue(self._new_future(), queue, queue_id))
 
     def append_record(self, queue: str, position: int | None, payload: Payload) -> Coroutine[Any, Any, int | None]:
@@ -191,7 +191,7 @@ class MultiRecordLog(ReadsQueues):
         nothing. queue_id: only if the queue is still this incarnation (see `summary`), else QueueNotFoundError.
         """
         check_position(position)
-        self._check_name(queue)
+        check_name(queue)
         dropped = await self._control(TruncateQueue(self._new_future(), queue, position, queue_id))
         assert isinstance(dropped, int)
         return dropped
@@ -399,7 +399,7 @@ class MultiRecordLog(ReadsQueues):
         return position
 
     async def _append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
-        self._check_name(queue)
+        check_name(queue)
         call = Append(self._new_future(), queue, position, payloads, sum(map(len, payloads)))
         try:
             self._admission.add_append(call)
@@ -424,6 +424,7 @@ class MultiRecordLog(ReadsQueues):
     # Checks and small helpers.
 
     def _check_name(self, queue: object) -> None:
+        """Say of a name that no queue has what is wrong with it. A queue that exists is served, whatever the limit."""
         check_name(queue, self.limits.name_bytes)
 
     def _check_readable(self) -> None:

@@ -75,9 +75,11 @@ class PersistPolicy:
 class Limits:
     """How much the log may hold. Limits push back on appends and creates; they never prevent open, truncate or delete.
 
-    memory_bytes: retained payloads with their bookkeeping. disk_bytes: space reserved for segments.
+    memory_bytes: retained payloads with their bookkeeping. disk_bytes: space reserved for segments; a segment gets an
+    eighth of it at most. Truncates and deletes, and the next segment that is kept ready for them, may go beyond it by
+    less than a segment.
     pending_bytes: what callers wait for; above it callers wait in order. record_bytes: one payload.
-    name_bytes: a queue's name in UTF-8. queues: how many there may be.
+    name_bytes: the name of a queue that is created, in UTF-8. queues: how many there may be.
     on_full: when memory or disk is full, "raise" `LogFullError` or "wait" until there is room.
     """
 

@@ -3,8 +3,8 @@
 1. A call that can never fit is refused at once.
 2. As long as there is room, calls join `pending`; single records share a group, whatever their queues, so a
    thousand callers are one command to the writer.
-3. Above `pending_bytes`, appends wait in line and move up in order. Above `memory_bytes` they are refused, or wait.
-   Truncate and delete never stand in that line.
+3. Above `pending_bytes`, appends wait in line and move up in order. Above `memory_bytes` they are refused, or wait;
+   so are those in line for which memory has run out meanwhile. Truncate and delete never stand in that line.
 
 `room` is what appends may be charged without asking: the common call compares and subtracts, and nothing else is
 counted until `update`. It is never more than a batch, so that groups stay that small, and negative whenever somebody
@@ -24,6 +24,8 @@ from mrecordlog_async.engine.commands import (
     Command,
 )
 from mrecordlog_async.errors import LogFullError, RecordTooLargeError
+from mrecordlog_async.format.frame import frames_bytes_max
+from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import MIB, Limits
 
@@ -34,8 +36,11 @@ BATCH_BYTES = 4 * MIB
 class Admission:
     """Calls that wait for the writer. Owned by the log; the writer takes from it."""
 
-    def __init__(self, limits: Limits, queues: Queues) -> None:
+    def __init__(self, limits: Limits, queues: Queues, disk_bytes_at_best: Callable[[], int] | None = None) -> None:
+        """disk_bytes_at_best: how large a batch may be on the disk while the log holds nothing else."""
         self.limits = limits
+        self._disk_bytes_at_best = disk_bytes_at_best or (lambda: limits.disk_bytes)
+        self._line_bytes = 0
         self.room = 0
         self._granted = 0  # what `room` was at the last update; the rest was spent since
         self._charged_bytes = 0
@@ -72,6 +77,7 @@ class Admission:
         if self._line or self._room() < call.bytes:
             self._check_memory(call)
             self._line[call] = None
+            self._line_bytes += call.bytes
         else:
             self._admit(call)
         self.update()
@@ -88,6 +94,7 @@ class Admission:
     def withdraw(self, call: Append) -> None:
         """Forget *call* if it still stands in line: its caller gave up."""
         if self._line.pop(call, self) is None:
+            self._line_bytes -= call.bytes
             self.update()
 
     def take(self) -> list[Command]:
@@ -137,11 +144,20 @@ class Admission:
         line = self._line
         while line:
             call = next(iter(line))
-            if self.closed is not None or self._room() < call.bytes:
+            if self.closed is not None:
+                break
+            fits = self._room() >= call.bytes
+            refusal = None if fits else self._refusal(call)
+            if not fits and refusal is None:
                 break
             del line[call]
-            if not call.withdrawn():
+            self._line_bytes -= call.bytes
+            if call.withdrawn():
+                continue
+            if refusal is None:
                 self._admit(call)
+            else:
+                call.refuse(refusal)
         blocked = line or self.closed is not None
         self.room = self._granted = -1 if blocked else min(self._room(), BATCH_BYTES)
 
@@ -158,6 +174,7 @@ class Admission:
         self.group = None
         while self._line:
             yield self._line.popitem(last=False)[0]
+        self._line_bytes = 0
         self._charged_bytes = 0
         self._granted = self.room
 
@@ -198,6 +215,15 @@ class Admission:
         memory = self.limits.memory_bytes - self._queues.memory_bytes - pending
         return min(self.limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending, memory)
 
+    def never_fits(self, call: Append | AppendGroup) -> RecordTooLargeError | None:
+        """Return why *call* could not be stored in a log that holds nothing but its queues, None if it could."""
+        limits = self.limits
+        memory = limits.memory_bytes - len(self._queues) * QUEUE_OVERHEAD_BYTES
+        if call.bytes > memory:
+            return RecordTooLargeError(call.bytes, max(memory, 0), "memory_bytes")
+        disk, size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)
+        return RecordTooLargeError(size, max(disk, 0), "disk_bytes") if size > disk else None
+
     def _check_ever_fits(self, call: Append) -> None:
         limits = self.limits
         largest = max(map(len, call.payloads), default=0)
@@ -205,12 +231,22 @@ class Admission:
             raise RecordTooLargeError(largest, limits.record_bytes)
         if call.bytes > limits.pending_bytes + SINGLE_OVERHEAD_BYTES:
             raise RecordTooLargeError(call.bytes, limits.pending_bytes, "pending_bytes")
-        if call.bytes > limits.memory_bytes:
-            raise RecordTooLargeError(call.bytes, limits.memory_bytes, "memory_bytes")
+        if (error := self.never_fits(call)) is not None:
+            raise error
+
+    def _refusal(self, call: Append) -> Exception | None:
+        """Return why *call*, the first in line, must not go on waiting, None if it may."""
+        if self.limits.on_full == "wait":
+            return self.never_fits(call)
+        used = self._queues.memory_bytes + self.pending_bytes
+        if used + call.bytes > self.limits.memory_bytes:
+            return LogFullError("memory", self._queues.memory_bytes, self.limits.memory_bytes)
+        return None
 
     def _check_memory(self, call: Append) -> None:
+        """Refuse *call* if memory has no room for it behind all that wait before it."""
         if self.limits.on_full == "wait":
             return
-        used = self._queues.memory_bytes + self.pending_bytes
+        used = self._queues.memory_bytes + self.pending_bytes + self._line_bytes
         if used + call.bytes > self.limits.memory_bytes:
             raise LogFullError("memory", self._queues.memory_bytes, self.limits.memory_bytes)

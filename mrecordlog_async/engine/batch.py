@@ -213,7 +213,7 @@ class _Planner:
     def _append(self, call: Append) -> None:
         view, records = self._find(call.queue), len(call.payloads)
         if view is None:
-            self._refuse(call, QueueNotFoundError(call.queue), call.queue)
+            self._refuse(call, self._not_found(call.queue), call.queue)
             return
         first = view.next if call.position is None else call.position
         if not records:
@@ -233,7 +233,7 @@ class _Planner:
     def _truncate(self, call: TruncateQueue) -> None:
         view = self._find(call.queue)
         if view is None or call.queue_id not in (None, view.id):
-            self._refuse(call, QueueNotFoundError(call.queue), call.queue)
+            self._refuse(call, self._not_found(call.queue), call.queue)
         elif call.position < view.start:
             self._answer(call, view, 0)
         else:
@@ -264,7 +264,7 @@ class _Planner:
     def _delete(self, call: DeleteQueue) -> None:
         view = self._find(call.queue)
         if view is None or call.queue_id not in (None, view.id):
-            self._refuse(call, QueueNotFoundError(call.queue), call.queue)
+            self._refuse(call, self._not_found(call.queue), call.queue)
         else:
             self._queue_count -= 1
             self._views[call.queue] = None

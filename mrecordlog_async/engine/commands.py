@@ -75,6 +75,21 @@ class AppendGroup(Command):
             self.futures = list(compress(self.futures, waits))
         return not self.futures
 
+    def each(self) -> Iterator[AppendGroup]:
+        """Yield the records as groups of one, each with its own charge."""
+        for queue, payload, future in zip(self.queues, self.payloads, self.futures, strict=True):
+            one = AppendGroup()
+            one.queues, one.payloads, one.futures = [queue], [payload], [future]
+            one.bytes = len(payload) + SINGLE_OVERHEAD_BYTES
+            yield one
+
+    def add(self, other: AppendGroup) -> None:
+        """Take in the records of *other*, with their charge, behind those that are here."""
+        self.queues += other.queues
+        self.payloads += other.payloads
+        self.futures += other.futures
+        self.bytes += other.bytes
+
     def one_queue(self) -> str | None:
         """Return the queue that all records are for, None where they are for several."""
         first = self.queues[0]

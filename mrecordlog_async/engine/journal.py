@@ -25,6 +25,7 @@ from mrecordlog_async.engine.heads import RESERVE_BYTES, create_anew, write_head
 from mrecordlog_async.engine.orders import FatalError, Order, Position, Receipt
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import (
+    BLOCK_BYTES,
     Buffer,
     encode_all_frames,
     encode_unsplit,
@@ -48,6 +49,9 @@ JOIN_BYTES_MAX = 256 * KIB
 JOIN_BUFFER_BYTES = 1 * KIB
 """Batches below the first, or of buffers below the second on average, are joined: cheaper than many small ones."""
 
+
+SEGMENTS_MIN = 8
+"""`disk_bytes` has room for so many segments at least, whatever `segment_bytes` says."""
 
 SHRINK_BYTES = 16 * MIB
 """A removed segment's space is given back in steps of this: freeing 1 GiB at once held ext4, and with it every commit,
@@ -87,7 +91,8 @@ class Journal:
         self._file = file
         self._seed = segment_seed(log_id, at.segment)
         self._queues = queues
-        self._segment_bytes = segment_bytes
+        # Where the disk's limit holds less than a few segments, they are smaller: a whole one must be dead to go.
+        self._segment_bytes = max(min(segment_bytes, disk_bytes_limit // SEGMENTS_MIN), BLOCK_BYTES)
         self._disk_bytes_limit = disk_bytes_limit
         self._spare: SegmentFile | None = None
         self._older_bytes = sum(size for _, size in older)
@@ -111,6 +116,11 @@ class Journal:
     def all_synced(self) -> bool:
         """Whether every batch is on the medium."""
         return self.at.durable_batch == self.at.last_batch
+
+    def disk_bytes_at_best(self) -> int:
+        """Return how large a batch of a log that holds nothing else may be, by the limit for the disk."""
+        head = self._head_bytes(0)
+        return self._disk_bytes_limit - head - 2 * (head + head // 4)
 
     def wants_spare(self, more_table_bytes: int = 0) -> bool:
         """Whether a spare must be made, or grown with the table."""
@@ -138,6 +148,8 @@ class Journal:
         rolled = self._file.is_shared() or (order.may_roll and self._is_full(end))
         if order.needs_space:
             self.prepare_spare(order.more_table_bytes)
+            if rolled:
+                self._check_room_behind_roll(end - self.at.end)
         if rolled:
             self.roll(order.oldest_segment)
             buffers, end = self._encode(encoded, order.oldest_segment)
@@ -407,6 +419,11 @@ class Journal:
 
     def _disk_room(self) -> int:
         return self._disk_bytes_limit - self.disk_bytes
+
+    def _check_room_behind_roll(self, batch_bytes: int) -> None:
+        """Refuse a batch for which the next segment will have no room, before a segment is spent on it."""
+        spare = self._spare.reserved_bytes if self._spare is not None else 0
+        self._check_disk_limit(self._head_bytes(0) + batch_bytes - spare)
 
     def _check_disk_limit(self, more: int) -> None:
         if more > 0 and more > self._disk_room():

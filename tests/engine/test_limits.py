@@ -1,0 +1,356 @@
+"""Limits: every call ends, what has room is stored, and what frees space is never refused for a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrecordlog_async import (
+    Limits,
+    LogClosedError,
+    LogFullError,
+    MultiRecordLog,
+    QueueNotFoundError,
+    RecordTooLargeError,
+)
+from mrecordlog_async.engine import timers
+from mrecordlog_async.engine.heads import RESERVE_BYTES
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+async def ends(calls: list[Any]) -> list[Any]:
+    """Wait for all calls; return answers and errors. One that never ends fails the test."""
+    async with asyncio.timeout(60):
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def kinds(answers: list[Any]) -> set[str]:
+    """Return the sorts of answers."""
+    return {type(answer).__name__ for answer in answers}
+
+
+# Memory.
+
+
+async def test_nobody_stays_in_line_when_memory_has_filled_meanwhile(directory: Path) -> None:
+    """Who queued for pending_bytes while there was memory is refused when it has run out; small ones still pass."""
+    limits = Limits(memory_bytes=1_000_000, pending_bytes=100_000, record_bytes=100_000)
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        answers = await ends([log.append_record("q", None, bytes(40_000)) for _ in range(60)])
+        assert kinds(answers) == {"int", "LogFullError"}
+        assert [answer for answer in answers if isinstance(answer, int)] == list(range(24))
+        assert await log.append_record("q", None, b"tiny") == 24
+        await log.truncate("q", 24)
+        assert await log.append_record("q", None, bytes(40_000)) == 25
+
+
+async def test_memory_that_the_line_will_take_is_not_given_away_twice(directory: Path) -> None:
+    """A call that finds no room behind those in line is refused when it comes, not when it is its turn."""
+    limits = Limits(memory_bytes=200_000, pending_bytes=50_000, record_bytes=50_000)
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        calls = [asyncio.ensure_future(log.append_record("q", None, bytes(40_000))) for _ in range(8)]
+        await asyncio.sleep(0)
+        refused = asyncio.ensure_future(log.append_record("q", None, bytes(40_000)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert isinstance(refused.exception(), LogFullError)
+        assert kinds(await ends(calls)) == {"int", "LogFullError"}
+        assert log._admission._line_bytes == log._admission.pending_bytes == 0
+
+
+@pytest.mark.parametrize("on_full", ["raise", "wait"])
+async def test_a_call_that_the_queues_leave_no_memory_for_is_refused_at_once(directory: Path, on_full: Any) -> None:
+    """What queues cost themselves is never given back by a truncate, so nobody waits for it."""
+    limits = Limits(memory_bytes=100_000, record_bytes=100_000, pending_bytes=200_000, on_full=on_full)
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        answers = await ends([log.append_record("q", None, bytes(size)) for size in (99_600, 1, 1, 1)])
+        assert kinds(answers[:1]) == {"RecordTooLargeError"}
+        assert answers[0].limit == "memory_bytes"
+        assert answers[1:] == [0, 1, 2]
+
+
+async def test_queues_made_meanwhile_refuse_who_can_fit_no_more(directory: Path) -> None:
+    """Who waits for memory is told when new queues have taken it for good; those behind go on."""
+    limits = Limits(memory_bytes=100_000, record_bytes=99_000, pending_bytes=200_000, on_full="wait")
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        await log.append_record("q", None, bytes(60_000))
+        large = asyncio.ensure_future(log.append_record("q", None, bytes(90_000)))
+        small = asyncio.ensure_future(log.append_record("q", None, b"1"))
+        await asyncio.sleep(0)
+        for number in range(40):
+            await log.create_queue(f"q{number}")
+        [refused] = await ends([large])
+        assert isinstance(refused, RecordTooLargeError)
+        assert await ends([small]) == [1]
+
+
+async def test_who_waits_for_memory_goes_on_when_there_is_some(directory: Path) -> None:
+    """With on_full="wait" a truncate lets the line move up in order."""
+    limits = Limits(memory_bytes=100_000, record_bytes=99_000, pending_bytes=200_000, on_full="wait")
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        calls = [asyncio.ensure_future(log.append_record("q", None, bytes(40_000))) for _ in range(10)]
+        done = 0
+        while done < 10:
+            await calls[done]
+            done += 1
+            await log.truncate("q", log.next_position("q") - 1)
+        assert [call.result() for call in calls] == list(range(10))
+
+
+# The disk.
+
+
+class Room(OsFileSystem):
+    """A disk that has so many bytes left for reservations."""
+
+    left = 1 << 40
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        more = offset + length - self.size(handle)
+        if more > self.left:
+            raise OSError(errno.ENOSPC, "no room")
+        self.left -= max(more, 0)
+        super().reserve(handle, offset, length)
+
+
+@pytest.mark.parametrize("full", ["limit", "disk"])
+@pytest.mark.parametrize("single", [True, False], ids=["group", "calls"])
+async def test_a_large_append_without_room_takes_no_small_one_with_it(directory: Path, full: str, single: bool) -> None:
+    """Those of its batch that have room are stored, in their order; only the large one is refused."""
+    disk = Room()
+    limits = Limits(disk_bytes=7 * MIB if full == "limit" else 1 << 40)
+    async with MultiRecordLog.open(directory, limits=limits, filesystem=disk) as log:
+        for queue in ("large", "small"):
+            await log.create_queue(queue)
+        for _ in range(2):
+            await log.append_record("large", None, bytes(2 * MIB))
+        disk.left = 100 * KIB if full == "disk" else disk.left
+
+        def append(queue: str, payload: bytes) -> Any:
+            return log.append_record(queue, None, payload) if single else log.append_records(queue, None, [payload])
+
+        before = [append("small", b"%d" % number) for number in range(50)]
+        after = [append("small", b"%d" % number) for number in range(50, 100)]
+        answers = await ends([*before, append("large", bytes(3 * MIB)), *after])
+        assert isinstance(answers.pop(50), LogFullError)
+        assert answers == list(range(100))
+        assert [payload for _, payload in log.range("small")] == [b"%d" % number for number in range(100)]
+
+
+async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(directory: Path) -> None:
+    """At positions of the caller's choice it would leave a gap where the refused one belongs, and shut it out."""
+    async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=4 * MIB)) as log:
+        for queue in "ab":
+            await log.create_queue(queue)
+        await log.append_record("a", 0, bytes(2 * MIB))
+        answers = await ends(
+            [
+                log.append_record("a", 1, bytes(2 * MIB)),
+                log.append_record("a", 2, b"x"),
+                log.append_record("b", 2, b"x"),
+            ]
+        )
+        assert [type(answer) for answer in answers] == [LogFullError, LogFullError, int]
+        assert log.next_position("a") == 1
+
+
+async def test_a_full_disk_costs_a_bounded_number_of_tries(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of appends that find no room ask the disk a few dozen times, not once each."""
+    disk = Room()
+    tries = 0
+
+    def reserve(self: Room, handle: int, offset: int, length: int) -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.ENOSPC, "no room")
+
+    async with MultiRecordLog.open(directory, filesystem=disk) as log:
+        await log.create_queue("q")
+        monkeypatch.setattr(Room, "reserve", reserve)
+        # Smaller and smaller ones: that each is smaller than those refused before is the worst case.
+        sizes = range(4_000, 3_000, -1)
+        answers = await ends([log.append_records("q", None, [bytes(size)]) for size in sizes])
+        assert kinds(answers) == {"int", "LogFullError"}
+        assert tries < 300
+
+
+@pytest.mark.parametrize("on_full", ["raise", "wait"])
+@pytest.mark.parametrize("size", [900_000, 2_000_000])
+async def test_a_call_that_the_disk_limit_never_has_room_for_is_refused_at_once(
+    directory: Path, on_full: Any, size: int
+) -> None:
+    """It does not wait, and nobody waits behind it."""
+    limits = Limits(disk_bytes=1_000_000, on_full=on_full)
+    async with MultiRecordLog.open(directory, limits=limits, segment_bytes=100_000) as log:
+        await log.create_queue("q")
+        answers = await ends(
+            [log.append_record("q", None, bytes(size)), *(log.append_record("q", None, b"x") for _ in range(5))]
+        )
+        assert isinstance(answers[0], RecordTooLargeError)
+        assert answers[0].limit == "disk_bytes"
+        assert answers[1:] == list(range(5))
+
+
+@pytest.mark.parametrize("disk_bytes", [1, 100_000, 300_000])
+async def test_a_limit_too_small_for_anything_lets_nobody_wait(directory: Path, disk_bytes: int) -> None:
+    """Not even a small record waits for room that there never is; creating, truncating and deleting are answered."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await log.append_record("q", None, b"x")
+    limits = Limits(disk_bytes=disk_bytes, on_full="wait")
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        calls = [log.append_record("q", None, bytes(size)) for size in (10, 100_000)]
+        for answer in await ends(calls):
+            assert isinstance(answer, int | RecordTooLargeError)
+        assert await log.truncate("q", 0) == 1
+        await log.delete_queue("q")
+
+
+async def test_appends_that_wait_for_the_disk_go_on_in_order(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are tried again when segments were removed, as far as there is room, and nobody overtakes them."""
+    monkeypatch.setattr(timers, "RETRY_SECONDS", 1_000.0)
+    limits = Limits(disk_bytes=2 * MIB, on_full="wait")
+    async with MultiRecordLog.open(directory, limits=limits, segment_bytes=100_000) as log:
+        await log.create_queue("q")
+        calls = [asyncio.ensure_future(log.append_record("q", None, b"%d" % n * 10_000)) for n in range(300)]
+        done = 0
+        async with asyncio.timeout(60):
+            while done < 300:
+                await calls[done]
+                done += 1
+                if done % 20 == 0 or log.resource_usage().pending_bytes:
+                    await log.truncate("q", done - 1)
+        assert [call.result() for call in calls] == list(range(300))
+
+
+@pytest.mark.parametrize("way", ["close", "leave"])
+async def test_appends_that_wait_for_the_disk_end_with_the_log(directory: Path, way: str) -> None:
+    """Closing tells each of them, whether it was held, stands in line or came as one call of several records."""
+    limits = Limits(disk_bytes=1 * MIB, pending_bytes=300_000, record_bytes=200_000, on_full="wait")
+    async with MultiRecordLog.open(directory, limits=limits, segment_bytes=100_000) as log:
+        await log.create_queue("q")
+        calls = [asyncio.ensure_future(log.append_record("q", None, bytes(90_000))) for _ in range(20)]
+        calls += [asyncio.ensure_future(log.append_records("q", None, [bytes(90_000)])) for _ in range(20)]
+        async with asyncio.timeout(60):
+            while not log._admission.starved:
+                await asyncio.sleep(0)
+        assert log._admission._held
+        if way == "close":
+            await log.close()
+    answers = await ends(calls)
+    assert kinds(answers) == {"int", "LogClosedError"}
+    assert all(isinstance(answer, int | LogClosedError) for answer in answers)
+    assert log.resource_usage().pending_bytes == 0
+
+
+async def test_refused_appends_take_no_segments(directory: Path) -> None:
+    """However many large appends are refused beside truncates, the log stays within a segment of its limit."""
+    limits = Limits(disk_bytes=2_000_000)
+    async with MultiRecordLog.open(directory, limits=limits, segment_bytes=32_768) as log:
+        for queue in ("idle", "q"):
+            await log.create_queue(queue)
+        await log.append_record("idle", None, b"1")
+        refused = 0
+        for _ in range(100):
+            try:
+                await log.append_record("q", None, bytes(100_000))
+            except LogFullError:
+                refused += 1
+            await log.truncate("q", max(log.next_position("q") - 1, 0))
+            assert log.resource_usage().disk_bytes <= 2_000_000 + 300_000
+        assert refused > 50
+        await log.truncate("idle", 0)
+        await log.sync()
+        for _ in range(20):
+            await log.append_record("q", None, bytes(100_000))
+            await log.truncate("q", log.next_position("q") - 1)
+
+
+async def test_segments_are_smaller_than_the_disk_limit(directory: Path) -> None:
+    """A limit below segment_bytes still leaves several segments, so that space is given back in use."""
+    async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=8 * MIB)) as log:
+        await log.create_queue("q")
+        for _ in range(100):
+            await log.append_record("q", None, bytes(1_000_000))
+            await log.truncate("q", max(log.next_position("q") - 3, 0))
+        assert log.stats().rolls > 10
+
+
+async def test_appends_leave_the_reserve_to_truncates(directory: Path) -> None:
+    """On a full disk appends stop before the reserve, so that truncates and deletes get through, hundreds of them."""
+    disk = Room()
+    async with MultiRecordLog.open(directory, filesystem=disk) as log:
+        for number in range(3):
+            await log.create_queue(f"q{number}")
+        disk.left = 0
+        stored = 0
+        while True:
+            try:
+                await log.append_record("q0", None, bytes(5_000))
+            except LogFullError:
+                break
+            stored += 1
+        journal = log._opened.journal
+        assert stored
+        assert journal._file.reserved_bytes - journal.at.end >= RESERVE_BYTES
+        for number in range(300):
+            await log.truncate("q1", number)
+        await log.delete_queue("q2")
+        await log.truncate("q0", log.next_position("q0") - 1)
+        disk.left = 1 << 40
+        await log.append_record("q0", None, bytes(5_000))
+
+
+# Limits that were lowered.
+
+
+async def test_lowered_limits_take_nothing_away_from_what_is_there(directory: Path) -> None:
+    """Reads, truncates, deletes and appends go on; only new queues obey the limit for names."""
+    name = "n" * 300
+    wide = Limits(name_bytes=1_000)
+    async with MultiRecordLog.open(directory, limits=wide) as log:
+        for queue in (name, "other", "third"):
+            await log.create_queue(queue)
+            await log.append_records(queue, None, [bytes(50_000)] * 4)
+    async with MultiRecordLog.open(directory) as log:
+        assert await log.append_record(name, 4, b"x") == 4
+        assert await log.append_record(name, None, b"x") == 5
+        assert await log.append_records(name, None, [b"x"]) == 6
+        assert await log.wait_for(name, 6)
+        for call in (log.create_queue("n" * 299), log.truncate("n" * 299, 0), log.append_record("n" * 299, 0, b"")):
+            with pytest.raises(ValueError, match="255"):
+                await call
+    tight = Limits(memory_bytes=1, disk_bytes=1, pending_bytes=1, record_bytes=1, name_bytes=1, queues=1)
+    async with MultiRecordLog.open(directory, limits=tight) as log:
+        assert len(list(log.range(name))) == 7
+        assert log.last_record(name) == (6, b"x")
+        assert await log.truncate(name, 3) == 4
+        await log.delete_queue(name)
+        with pytest.raises(QueueNotFoundError):
+            log.first_position("x")
+        for call in (log.append_record("other", None, b""), log.append_record("other", 7, b"")):
+            with pytest.raises((LogFullError, RecordTooLargeError)):
+                await call
+        with pytest.raises(LogFullError):
+            await log.create_queue("x")
+        await log.delete_queue("other")
+        await log.sync()
+
+
+def test_a_queue_without_positions_left_is_said_so() -> None:
+    """The error speaks of positions, not of bytes in use."""
+    message = str(LogFullError("positions", 2**63 - 2, 2**63 - 1))
+    assert "bytes" not in message
+    assert str(2**63 - 2) in message
