@@ -9,8 +9,11 @@
     reader      batch read          stream      streaming read          writer      batch and streaming write
     source      the data source that Spark meets
     java        a Java for machines without one              session     a SparkSession with the right settings
-    drain       the exactly-once job from logs to a lake     guards      what it refuses to start
-    load        Parquet into a log                           shared      proof that every machine sees the output
+    drain       the exactly-once job from logs to a lake     guards      what it is, and what it refuses to start
+    identity    whose an output is                           refusal     a loss that was found stays refused
+    release     what is in the output, and may be truncated  batches     Spark's files about batches
+    lake        the file systems of output and checkpoint    shared      proof that every machine sees the output
+    load        Parquet into a log
 
 Decided here, and why:
 
@@ -18,7 +21,8 @@ Decided here, and why:
   that was deleted and made anew while a job was down is noticed instead of being read from the old position.
 * A queue that a checkpoint does not know yet is **pinned** first (its position enters the checkpoint in a batch
   without its records) and read from the next batch on: only a position that is in the checkpoint can be replayed.
-* What a checkpoint has committed is truncated in `latestOffset` as well as in `commit`: Spark's `commit` comes one
-  batch late, and never for the last one.
+* With the option `truncate` the source truncates what a checkpoint has committed, in `latestOffset` as well as in
+  `commit`: Spark's `commit` comes one batch late, and never for the last one. `drain` does not use it: it truncates by
+  itself what it has read back from its output (`release`).
 * Importing this package needs neither Spark nor Arrow nor Java; `source` needs pyspark, `blocks` needs pyarrow.
 """

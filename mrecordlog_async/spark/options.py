@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
@@ -123,7 +124,7 @@ class Options:
             fail_on_data_loss=_switch(found, "failOnDataLoss", True),
             fail_on_server_down=_switch(found, "failOnServerDown", True),
             truncate=_switch(found, "truncate", False),
-            sync_directories=tuple(filter(None, found.get("syncdirs", "").split(","))),
+            sync_directories=_paths(found.get("syncdirs", "")),
             shared_marker=found.get("sharedmarker"),
             read_again=json.loads(found["readagain"]) if "readagain" in found else None,
             pushdown=_switch(found, "pushdown", False),
@@ -248,6 +249,14 @@ def _refuse_unknown(found: Mapping[str, str]) -> None:
             meant = _ELSEWHERE.get(name) or (_NAMES[near[0]] if near else None)
             hint = f"; did you mean {meant}?" if meant else ""
             raise OptionError(f"there is no option {name!r}{hint}")
+
+
+def _paths(text: str) -> tuple[str, ...]:
+    """Read paths with commas in between, or a JSON list of paths that have commas."""
+    if text.startswith("["):
+        with suppress(ValueError):
+            return tuple(str(path) for path in json.loads(text))
+    return tuple(filter(None, text.split(",")))
 
 
 def _subscription(found: Mapping[str, str]) -> Subscription:

@@ -124,7 +124,7 @@ def kill_one(url: str, output: Path, checkpoint: Path, chance: random.Random) ->
     try:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while committed(checkpoint) < before + 2:
-            assert driver.poll() is None, f"the drain ended by itself: {messages.name}"
+            assert driver.poll() is None, f"the drain ended by itself: {Path(messages.name).read_text()[-2_000:]}"
             assert time.monotonic() < deadline, "the drain commits nothing"
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 1.5))

@@ -18,7 +18,7 @@ import pytest
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.arguments import seconds_of, size_of
 from mrecordlog_async.spark.drain import Progress, cause_of, run_drain, waiting
-from mrecordlog_async.spark.guards import DrainJob, refuse_unsafe
+from mrecordlog_async.spark.guards import DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.load import Loaded, run_load
 from mrecordlog_async.spark.release import Release
@@ -288,6 +288,33 @@ def test_a_log_that_went_back_stays_refused(spark: SparkSession, service: Thread
     assert set(payloads) == {*numbered("q", 0, 100), *numbered("new", 50, 130)}
     assert service.records() == {"q": []}
     assert run_drain(spark, job).records == 0
+
+
+def test_a_lake_that_only_hadoop_reaches(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small files and rows are asked of Hadoop and Spark: the same proof, shown with Hadoop's view of a disk."""
+    monkeypatch.setattr(LakeFiles, "is_local", lambda self, path: False)
+    service.append("007", numbered("q", 0, 100))
+    service.append("7", numbered("q", 0, 10))
+    job = DrainJob(
+        service.url,
+        str(tmp_path / "out"),
+        str(tmp_path / "c"),
+        partition_by=("queue",),
+        options={"maxRecordsPerTrigger": "9"},
+    )
+    summary = run_drain(spark, job)
+    assert (summary.records, summary.left) == (110, {"default": 0})
+    service.append("7", numbered("q", 10, 20))
+    with monkeypatch.context() as killed:
+        killed.setattr(Release, "advance", lambda self: 0)
+        run_drain(spark, job)
+    last = max((tmp_path / "out/_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.stem))
+    last.write_bytes(b"")
+    summary = run_drain(spark, job)
+    assert (summary.records, summary.left) == (10, {"default": 0})
+    assert spark.read.parquet(job.output).count() == 120
 
 
 def test_a_drain_that_is_told_to_stop_ends_between_two_batches(

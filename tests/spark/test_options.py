@@ -179,3 +179,10 @@ def test_options_travel() -> None:
     options = parse(subscribe="a", token="secret")
     assert pickle.loads(pickle.dumps(options)) == options
     assert "secret" not in repr(options)
+
+
+def test_paths_may_have_commas() -> None:
+    """As a JSON list; otherwise commas stand between them."""
+    given = {"servers": "http://h:1"}
+    assert Options.parse({**given, "syncDirs": "/a,/b"}).sync_directories == ("/a", "/b")
+    assert Options.parse({**given, "syncDirs": '["/a, b"]'}).sync_directories == ("/a, b",)
