@@ -42,9 +42,9 @@ def wait_ready(process: Process) -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_cleanly(tmp_path: Path, number: int) -> None:
-    """SIGTERM and Ctrl-C close the log; the next start finds a clean end and recovers nothing."""
+    """SIGTERM, Ctrl-C and a closed terminal close the log; the next start finds a clean end and recovers nothing."""
     with Process(tmp_path / "wal") as process:
         wait_ready(process)
         code, told = process.stop(number)

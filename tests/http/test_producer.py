@@ -26,9 +26,12 @@ async def outcomes(*calls: asyncio.Task[int] | asyncio.Future[int]) -> list[int 
 
 
 @asynccontextmanager
-async def delayed(served: Served) -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Event]]:
-    """A proxy that holds back appends: its address, the event that one came, and the event that lets it through."""
-    came, go = asyncio.Event(), asyncio.Event()
+async def delayed(served: Served, *, losing: bool = False) -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Event]]:
+    """A proxy that holds back appends: its address, the event that one came, and the event that lets it through.
+
+    losing: the first append is not let through; its connection is dropped instead.
+    """
+    came, go, lose = asyncio.Event(), asyncio.Event(), [losing]
     tasks: set[asyncio.Task[None]] = set()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -36,12 +39,18 @@ async def delayed(served: Served) -> AsyncIterator[tuple[str, asyncio.Event, asy
             if data.startswith(b"POST"):
                 came.set()
                 await go.wait()
+                if lose.pop() if lose else False:
+                    raise ConnectionAbortedError
             writer.write(data)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_connection("127.0.0.1", served.port)
         try:
-            await asyncio.gather(forward(reader, there[1]), forward(there[0], writer), return_exceptions=True)
+            both = [asyncio.ensure_future(forward(reader, there[1])), asyncio.ensure_future(forward(there[0], writer))]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for one in both:
+                one.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
         finally:
             there[1].transport.abort()
             writer.transport.abort()
@@ -81,6 +90,34 @@ async def test_a_replaced_producers_late_record_is_not_taken_for_ones_own(served
         async with new.producer("q") as third:
             assert await third.append_record(order) == 1
     assert [record.payload for record in served.log.range("q")] == [order]
+
+
+async def test_a_lost_request_is_not_taken_for_stored_because_somebody_else_was(served: Served) -> None:
+    """The request never arrived, another record took its position and was drained: nobody says that it was stored."""
+    async with (
+        delayed(served, losing=True) as (proxy, came, go),
+        RecordLogClient(proxy) as client,
+        client.producer("q") as producer,
+    ):
+        sending = asyncio.create_task(producer.append_record(b"mine"))
+        await came.wait()
+        await served.log.append_record("q", None, b"somebody else's")
+        await served.log.truncate("q", 0)
+        go.set()
+        with pytest.raises(OutcomeUnknownError):
+            await sending
+
+
+async def test_a_lost_request_is_stored_by_the_next_try(served: Served) -> None:
+    """Nobody took its position meanwhile."""
+    async with (
+        delayed(served, losing=True) as (proxy, _, go),
+        RecordLogClient(proxy) as client,
+        client.producer("q") as producer,
+    ):
+        go.set()
+        assert await producer.append_record(b"mine") == 0
+    assert [record.payload for record in served.log.range("q")] == [b"mine"]
 
 
 async def test_a_repeat_after_a_restart_with_nothing_retained_is_not_called_stored(tmp_path: Path) -> None:

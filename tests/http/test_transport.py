@@ -16,7 +16,7 @@ QUEUE = b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"
 
 async def test_quiet_tails_do_not_stop_other_calls(served: Served) -> None:
     """As many tails as the client has connections: appends go through, and every tail gets its record."""
-    async with RecordLogClient(served.url, connections=4) as client:
+    async with RecordLogClient(served.url, connections=4, retry_seconds=1.0) as client:
         tails = [client.tail("q") for _ in range(4)]
         waiting = [asyncio.create_task(anext(tail)) for tail in tails]
         while served.service.tails < 4:
