@@ -128,7 +128,7 @@ class MultiRecordLog(ReadsQueues):
         async def opening() -> MultiRecordLog:
             opened, thread = await start(
                 filesystem or OsFileSystem(),
-                os.fspath(directory),
+                os.fsdecode(directory),
                 create=create,
                 segment_bytes=segment_bytes,
                 disk_bytes_limit=bounds.disk_bytes,

@@ -50,7 +50,7 @@ class ReadOnlyLog(ReadsQueues):
         they can be read is not waited for: what it truncated while they were read may then be missing already, though
         records that came meanwhile are not shown yet.
         """
-        path = os.path.abspath(os.fspath(directory))
+        path = os.path.abspath(os.fsdecode(directory))
         files = filesystem or OsFileSystem()
         begun = time.perf_counter()
         contents = read_whole(files, path, on_progress)

@@ -257,3 +257,11 @@ async def test_a_closed_reader_does_not_refresh(log: MultiRecordLog, directory: 
     reader.close()
     with pytest.raises(LogClosedError):
         await refresh(reader)
+
+
+async def test_a_directory_may_be_named_in_bytes(directory: Path) -> None:
+    """As for every call of the standard library; for a log that writes as well."""
+    async with MultiRecordLog.open(os.fsencode(directory)) as log:  # type: ignore[arg-type]  # what nobody promises
+        await log.create_queue("q")
+    reader = await asyncio.to_thread(ReadOnlyLog.open, os.fsencode(directory))  # type: ignore[arg-type]
+    assert reader.list_queues() == ["q"]

@@ -17,10 +17,11 @@ from typing import Any
 from mrecordlog_async.cli.exits import FINE, UsageError
 from mrecordlog_async.cli.moves import QueueCopy, Truncate, calls
 from mrecordlog_async.cli.show import Progress, plural
+from mrecordlog_async.engine.opening import _make_directory as make_directory
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.writer import Writer
 from mrecordlog_async.readonly import ReadOnlyLog
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -40,8 +41,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Export."""
     with Progress("reading") as progress, ReadOnlyLog.open(arguments.log, on_progress=progress) as log:
-        _make_empty(arguments.target)
-        target = Directory(OsFileSystem(), arguments.target)
+        files = OsFileSystem()
+        _make_empty(files, arguments.target)
+        target = Directory(files, arguments.target)
         try:
             records = export(log, Writer(target))
             queues = len(log.list_queues())
@@ -70,7 +72,8 @@ def export(log: ReadOnlyLog, writer: Writer) -> int:
     return records
 
 
-def _make_empty(path: str) -> None:
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    if os.listdir(path):
+def _make_empty(files: FileSystem, path: str) -> None:
+    """Make the directory, durably in its parents, unless it is there; UsageError if anything is in it."""
+    make_directory(files, os.path.abspath(path))
+    if files.names(path):
         raise UsageError(f"{path} is not empty: name a directory that does not exist yet")

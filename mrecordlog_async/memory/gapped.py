@@ -140,14 +140,3 @@ class RunsOfGapped(Sequence[Run]):
             newest = self._held[-1]
             return newest if isinstance(newest, Run) else list(newest.runs())[-1]
         return list(self)[index]
-
-    def totals(self) -> tuple[int, int]:
-        """Return the number of records and their payload bytes, without making a run."""
-        return sum(run.records for run in self._held), sum(len(run.payload) for run in self._held)
-
-
-def totals(runs: Sequence[Run]) -> tuple[int, int]:
-    """Return the number of records in *runs* and their payload bytes."""
-    if isinstance(runs, RunsOfGapped):
-        return runs.totals()
-    return sum(run.records for run in runs), sum(len(run.payload) for run in runs)

@@ -53,31 +53,32 @@ def file_numbers(names: Sequence[str]) -> list[int]:
 
 
 class Directory:
-    """Files on a disk, read and written through the file system seam."""
+    """Files on a disk, read and written through the file system seam. One is open at a time, however many there are."""
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self.path = path
         self.numbers: Sequence[int] = file_numbers(files.names(path))
         self._files = files
-        self._handles: dict[int, int] = {}
+        self._open: tuple[int, int, bool] | None = None  # number, handle, and whether it can be written
 
     def block(self, number: int, offset: int) -> bytes:
         """See `Source`."""
-        return read_exact(self._files, self._handle(number), BLOCK_BYTES, offset)
+        return read_exact(self._files, self._handle(number, write=False), BLOCK_BYTES, offset)
 
     def create(self, number: int, size: int) -> None:
         """See `Target`."""
+        self.close()
         handle = self._files.create(f"{self.path}/{file_name(number)}")
-        self._handles[number] = handle
+        self._open = number, handle, True
         self._files.cut(handle, size)
 
     def write(self, number: int, offset: int, data: bytes) -> None:
         """See `Target`."""
-        write_all(self._files, self._handles[number], [data], offset)
+        write_all(self._files, self._handle(number, write=True), [data], offset)
 
     def sync(self, number: int) -> None:
         """See `Target`."""
-        self._files.sync(self._handles[number])
+        self._files.sync(self._handle(number, write=True))
         directory = self._files.open_directory(self.path)
         try:
             self._files.sync_directory(directory)
@@ -86,19 +87,23 @@ class Directory:
 
     def unlink(self, number: int) -> None:
         """See `Target`."""
-        self._files.close(self._handles.pop(number))
+        if self._open is not None and self._open[0] == number:
+            self.close()
         self._files.unlink(f"{self.path}/{file_name(number)}")
 
     def close(self) -> None:
-        """Let go of every file."""
-        for handle in self._handles.values():
-            self._files.close(handle)
-        self._handles.clear()
+        """Let go of the file that is open."""
+        if self._open is not None:
+            self._files.close(self._open[1])
+            self._open = None
 
-    def _handle(self, number: int) -> int:
-        if number not in self._handles:
-            self._handles[number] = self._files.open(f"{self.path}/{file_name(number)}", write=False)
-        return self._handles[number]
+    def _handle(self, number: int, *, write: bool) -> int:
+        if self._open is not None and self._open[0] == number and (self._open[2] or not write):
+            return self._open[1]
+        self.close()
+        handle = self._files.open(f"{self.path}/{file_name(number)}", write=write)
+        self._open = number, handle, write
+        return handle
 
 
 class Memory:
