@@ -472,12 +472,12 @@ def cause_of(text: str) -> str:
 
 
 def read_token(path: str | None) -> str | None:
-    """Return the first token in a file. As for `serve`, empty lines and those that begin with # are passed over."""
+    """Return the first token in a file. As for `serve`, a # at the beginning or after a space begins a comment."""
     if path is None:
         return None
     with open(path, encoding="utf-8") as file:
-        lines = [line.strip() for line in file]
-    found = [line for line in lines if line and not line.startswith("#")]
+        lines = [re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in file]
+    found = [line for line in lines if line]
     if not found:
         raise RefusedError(f"{path} holds no token")
     return found[0]

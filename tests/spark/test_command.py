@@ -138,7 +138,7 @@ def test_progress_goes_past_spark_submits_output(
 def test_a_token_file_is_read_as_the_service_reads_it(tmp_path: Path) -> None:
     """Comments and empty lines are passed over; the first token counts, the others are the service's business."""
     path = tmp_path / "token"
-    path.write_text("# rotated in November\n\n  new \nold\n")
+    path.write_text("# rotated in November\n\n  new  # of the drain\nold\n")
     assert read_token(str(path)) == "new"
     path.write_text("# nothing\n")
     with pytest.raises(RefusedError, match="holds no token"):
