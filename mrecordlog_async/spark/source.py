@@ -57,8 +57,8 @@ class RecordLogDataSource(DataSource):
         """The options, checked. Raises OptionError."""
         if not self.options:
             raise OptionError(
-                "Spark handed no options over: it forgets those of CREATE TABLE when it reads from a Python source. Use "
-                "CREATE TEMPORARY VIEW … USING mrecordlog OPTIONS (…), or SELECT … FROM table WITH ('servers' = '…')"
+                "Spark handed no options over: it forgets those of CREATE TABLE when it reads from a Python source. "
+                "Use CREATE TEMPORARY VIEW … USING mrecordlog OPTIONS (…), or SELECT … FROM table WITH ('servers' = …)"
             )
         return Options.parse(self.options)
 
