@@ -308,9 +308,9 @@ class Writer:
         oldest = self._queues.pins.oldest()
         if oldest is None and self._is_worth_a_roll():
             await self._try(journal.roll, None)
+            self._early_roll = False  # tried once for each refusal, when nothing is live any more
         elif self._must_name_oldest(oldest):
             await self._try(journal.commit, Order([], oldest, sync=True, needs_space=False))
-        self._early_roll = False
         if journal.reclaimable() and not self._unlink_failed:
             removed = await self._hop(journal.reclaim)
             self._counters.segments_removed += removed
