@@ -181,7 +181,7 @@ class Journal:
         if not self.all_synced:
             self.sync()
         if self._spare is not None and self._spare.is_shared():
-            self._discard_spare()
+            self.discard_spare()
         self.prepare_spare()
         spare, self._spare = self._spare, None
         assert spare is not None
@@ -270,7 +270,7 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the files; a spare is removed."""
-        self._discard_spare()
+        self.discard_spare()
         self.shrink(everything=True)
         self._file.close()
 
@@ -392,7 +392,8 @@ class Journal:
         except OSError:
             return True
 
-    def _discard_spare(self) -> None:
+    def discard_spare(self) -> None:
+        """Close and remove the spare, if there is one."""
         if self._spare is not None:
             self._discard(self._spare)
             self._spare = None

@@ -96,6 +96,7 @@ def open_log(
         journal = _journal(
             files, directory, directory_handle, file, contents, stubborn, segment_bytes, disk_bytes_limit
         )
+        on_error.callback(journal.discard_spare)
         _prepare_spare(journal)
         if is_shared:
             _leave_shared_segment(journal, contents)
