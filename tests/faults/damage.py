@@ -1,6 +1,7 @@
 """Damage to a finished log: what is changed, and what opening it must say then.
 
-The judge here knows the intact log: its batches, which of them vouch for which, and the state after each one.
+The judge here knows the intact log, the state after each of its batches, and the answers that callers had been given
+when each one was written. What the log itself notes about that, in its COMMITs, is not asked.
 """
 
 from __future__ import annotations
@@ -14,23 +15,36 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES, FILLER, read_frame, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, decode_closed, decode_header
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, SegmentParser
+from mrecordlog_async.format.parse import Batch as ParsedBatch
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .disk import SECTOR_BYTES, Disk
 from .driver import DIRECTORY, Run
 from .explore import open_twice
-from .judge import State
+from .judge import State, Verdict
 
 Files = dict[str, bytes | None]
 
 
 class Batch(NamedTuple):
-    """A batch of the intact last segment; durable: the highest one that it vouches for."""
+    """A batch of the intact last segment.
+
+    promised: how many calls had to outlast a power cut when it was written: its COMMIT is proof of them. itself: how
+    many it is proof of when all of it is found behind damage.
+    """
 
     number: int
+    start: int
     commit: int
     end: int
-    durable: int
+    promised: int
+    itself: int
+
+    def proves(self, damaged: Damaged) -> int:
+        """Return how many calls whoever reads the damaged log can know to be promised, by this batch."""
+        if damaged.start < self.end and self.commit < damaged.stop:
+            return 0
+        return self.promised if damaged.start < self.end and self.start < damaged.stop else self.itself
 
 
 class Damaged(NamedTuple):
@@ -43,6 +57,13 @@ class Damaged(NamedTuple):
     stop: int
 
 
+class Due(NamedTuple):
+    """What opening finds. may_refuse: more than that is proven to have been there, but nobody was promised it."""
+
+    state: State | None
+    may_refuse: bool
+
+
 @dataclass(frozen=True)
 class Intact:
     """A finished log and everything one can know about it."""
@@ -52,6 +73,7 @@ class Intact:
     table_end: int
     batches: list[Batch]
     states: list[State | None]  # None: what it rests on was reclaimed since, so it must be refused
+    held: list[int]  # how many calls each state holds
     ends: dict[str, int]
 
     @classmethod
@@ -67,38 +89,51 @@ class Intact:
         ends = {name: decode_header(files[after]).previous_end for name, after in itertools.pairwise(segments)}  # pairs
         header = decode_header(last[:HEADER_BYTES])
         parser = SegmentParser(header.log_id, header.segment, header.first_batch)
-        batches = [
-            Batch(batch.commit.batch, batch.end - COMMIT_FRAME_BYTES, batch.end, batch.commit.durable_batch)
-            for batch in parser.feed(last, 0)
-        ]
+        found = list(parser.feed(last, 0))
         table_end = parser.table_end
         unclosed: Files = {name: data for name, data in files.items() if name != "CLOSED"}
         states = [
             _state(on_disk({**unclosed, segments[-1]: last[:stop] + bytes(len(last) - stop)}))
-            for stop in [table_end, *(batch.end for batch in batches)]
+            for stop in [table_end, *(batch.end for batch in found)]
         ]
-        return cls(files, closed, table_end, batches, states, {**ends, segments[-1]: end})
+        verdict = Verdict(run.model)
+        held = [max(verdict.counts(state), default=0) if state is not None else 0 for state in states]
+        batches = list(_batches(run, found, table_end, held))
+        return cls(files, closed, table_end, batches, states, held, {**ends, segments[-1]: end})
 
     @property
     def last(self) -> str:
         """Name of the last segment."""
         return max(self.ends)
 
-    def verdict(self, damaged: Damaged) -> State | None:
-        """Return the state that opening must find, or None where it must refuse."""
+    def verdict(self, damaged: Damaged) -> Due | None:
+        """Return what opening must find, or None where it must refuse."""
         if damaged.name == "CLOSED":
             return None
         end = self.ends[damaged.name]
         if damaged.start >= end:
-            return self.states[-1]
+            return Due(self.states[-1], may_refuse=False)
         if damaged.name != self.last or self.closed or damaged.start < self.table_end:
             return None
         hit = next(index for index, batch in enumerate(self.batches) if damaged.start < batch.end)
-        for batch in self.batches[hit:]:
-            intact = damaged.stop <= batch.commit or damaged.start >= batch.end
-            if intact and batch.durable >= self.batches[hit].number:
-                return None
-        return self.states[hit]
+        proven = [batch.proves(damaged) for batch in self.batches[hit:]]
+        if max(proven) > self.held[hit]:
+            return None
+        return Due(self.states[hit], may_refuse=any(proven))
+
+
+def _batches(run: Run, found: list[ParsedBatch], start: int, held: list[int]) -> Iterator[Batch]:
+    """Yield the batches with what was promised when each was written.
+
+    Under policy `always` that is everything before it; and found whole behind damage it is proof of itself.
+    """
+    final = run.model.bounds().at_least
+    for index, batch in enumerate(found):
+        promised = itself = run.written[batch.commit.batch].at_least
+        if run.policy.syncs_each_batch:
+            promised, itself = min(final, held[index]), min(final, held[index + 1])
+        yield Batch(batch.commit.batch, start, batch.end - COMMIT_FRAME_BYTES, batch.end, promised, itself)
+        start = batch.end
 
 
 def _state(disk: Disk) -> State | None:

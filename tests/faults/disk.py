@@ -178,6 +178,14 @@ class Disk:
         """Return how many handles nobody closed."""
         return len(self._handles)
 
+    def exists(self, path: str) -> bool:
+        """Tell whether something has this name."""
+        try:
+            self._find(path)
+        except FileNotFoundError:
+            return False
+        return True
+
     def content(self, directory: str) -> dict[str, bytes]:
         """Return every file of *directory* as a reader would see it."""
         found = self._directory(directory)
@@ -281,10 +289,12 @@ class Disk:
             self._resize(file, offset + taken)
         writes = list(_by_sector(data[:taken], offset))
         if self.on_half_written is not None:
-            for write in writes:
-                if self._random.random() < 0.5:
-                    file.current[write.offset : write.offset + len(write.data)] = write.data
+            done_first = [write for write in writes if self._random.random() < 0.5]
+            for write in done_first:
+                file.current[write.offset : write.offset + len(write.data)] = write.data
+            file.pending += done_first
             self.on_half_written()
+            writes = [write for write in writes if write not in done_first]
         file.pending += writes
         file.current[offset : offset + taken] = data[:taken]
         done()

@@ -4,6 +4,7 @@
    hangs that should have ended: `Hanging` is raised.
 2. The log's thread is replaced by jobs on the loop, each begun a few turns after it was handed over. So calls go on
    coming while a batch is on its way, and the n-th call to the disk is always the same one.
+   A `SteppingThread` breaks off before every call to the disk and lets the loop turn in between, as a real thread does.
 3. Answers are noted at the moment they are given, inside the future, and before every call to the disk the whole disk
    is noted together with what had been promised by then.
 """
@@ -13,23 +14,32 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import selectors
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, RecordLogError
+from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
+from mrecordlog_async.cli.snapshot import snapshot
+from mrecordlog_async.engine.admission import Admission
+from mrecordlog_async.engine.commands import AppendGroup, Command
 
 from .disk import Disk, Fault, Snapshot
 from .judge import Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
 
 DIRECTORY = "/data/wal"
+COPY = "/data/copy"
 FIRST_QUEUE_ID = 1_000
 EMPTY = State(FIRST_QUEUE_ID, ())
 SEGMENT_BYTES = 32_768
 HAND_OVER_TURNS = 3
+STEP_TURNS = 2
+UNEVENTFUL = ("read", "size", "names", "open", "open_directory", "lock", "links")
+"""Calls that change nothing: the moment before them is the one before the next call."""
 TIME_NS = 1_767_225_600_000_000_000
 LOG_ID = b"the-log's-own-id"
 
@@ -76,12 +86,12 @@ class _TellingFuture(asyncio.Future[Any]):
         self.call = call
 
     def set_result(self, result: Any) -> None:
-        self.call.answer(result)
         super().set_result(result)
+        self.call.answer(result)
 
     def set_exception(self, exception: Any) -> None:
-        self.call.fail(exception)
         super().set_exception(exception)
+        self.call.fail(exception)
 
 
 class LoopThread:
@@ -89,7 +99,7 @@ class LoopThread:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._jobs: deque[Callable[[], object]] = deque()
+        self._jobs: deque[Callable[[], Callable[[], object]]] = deque()
         self._running = False
 
     def call(self, work: Callable[..., Any], *arguments: object) -> asyncio.Future[Any]:
@@ -119,35 +129,122 @@ class LoopThread:
         if left:
             self._loop.call_soon(self._turn, left - 1)
             return
-        self._jobs.popleft()()
+        self._begin(self._jobs.popleft())
+
+    def _begin(self, job: Callable[[], Callable[[], object]]) -> None:
+        self._end(job())
+
+    def _end(self, tell: Callable[[], object]) -> None:
+        tell()
         self._running = False
         self._start()
 
 
+class SteppingThread(LoopThread):
+    """Runs each job on a real thread, from one call to the disk to the next, with turns of the loop in between.
+
+    One of the two runs at any time, so it is the same every time.
+    """
+
+    def _begin(self, job: Callable[[], Callable[[], object]]) -> None:
+        self._step(_Stepper(job))
+
+    def _step(self, stepper: _Stepper) -> None:
+        if stepper.go_on():
+            self._wait(stepper, STEP_TURNS)
+        else:
+            self._end(stepper.tell)
+
+    def _wait(self, stepper: _Stepper, left: int) -> None:
+        if left:
+            self._loop.call_soon(self._wait, stepper, left - 1)
+        else:
+            self._step(stepper)
+
+
+class _Stepper:
+    """A job on a thread of its own, and the baton between the two."""
+
+    def __init__(self, job: Callable[[], Callable[[], object]]) -> None:
+        self.tell: Callable[[], object] = lambda: None
+        self._job = job
+        self._alive = True
+        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def go_on(self) -> bool:
+        """Let the job run to its next call to the disk; False when it has ended."""
+        self._go.release()
+        self._paused.acquire()
+        return self._alive
+
+    def pause(self) -> None:
+        """On the job's thread: let the loop turn."""
+        self._paused.release()
+        self._go.acquire()
+
+    def _work(self) -> None:
+        self._go.acquire()
+        _steppers.current = self
+        try:
+            self.tell = self._job()
+        finally:
+            self._alive = False
+            self._paused.release()
+
+
+_steppers = threading.local()
+
+
+def pause_job() -> None:
+    """Break off if this is the thread of a job that goes step by step."""
+    stepper: _Stepper | None = getattr(_steppers, "current", None)
+    if stepper is not None:
+        stepper.pause()
+
+
 def _finish(
     future: asyncio.Future[Any] | concurrent.futures.Future[Any], work: Callable[..., Any], arguments: tuple[Any, ...]
-) -> None:
+) -> Callable[[], object]:
+    """Do the work, and return what tells the one who waits for it."""
     result, error = None, None
     try:
         result = work(*arguments)
     except BaseException as caught:
         error = caught
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+
+    def tell() -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    return tell
+
+
+def _tell_taken(commands: list[Command]) -> list[Command]:
+    for command in commands:
+        for future in command.futures if isinstance(command, AppendGroup) else [command.future]:
+            if isinstance(future, _TellingFuture) and not future.done():
+                future.call.taken()
+    return commands
 
 
 @dataclass(slots=True)
 class Moment:
-    """The disk before one call to it, and what a crash right there may leave."""
+    """The disk before one call to it, or in the middle of a write, and what may be left right there.
+
+    bounds: after a power cut. killed: after the death of the process. absent: the log need not be there yet.
+    """
 
     snapshot: Snapshot
     bounds: Bounds
+    killed: Bounds
     call: str
     number: int
+    absent: bool = False
 
 
 @dataclass(slots=True)
@@ -161,12 +258,27 @@ class Life:
 class Run:
     """One history being run: what histories call. Everything they do to the log goes through here."""
 
-    def __init__(self, disk: Disk | None = None, policy: PersistPolicy | None = None, limits: Limits | None = None):
+    def __init__(
+        self,
+        disk: Disk | None = None,
+        policy: PersistPolicy | None = None,
+        limits: Limits | None = None,
+        directory: str = DIRECTORY,
+    ) -> None:
         self.policy = policy or PersistPolicy.always()
         self.limits = limits or Limits()
+        self.directory = directory
         self.segment_bytes = SEGMENT_BYTES
-        self.lives = [Life(Model(EMPTY, self.policy.syncs_each_batch))]
+        self.lives = [Life(Model.under(self.policy, EMPTY))]
         self.disk = disk or Disk()
+        self.copies: list[Run] = []
+        self.written: dict[int, Bounds] = {}  # by batch: what was promised when it was written
+        self.halves = 0  # writes that have come half-way
+        self.by_taking = False  # calls count in the order in which the writer takes them: some wait in line
+        self.shown: list[tuple[Model, Bounds, State]] = []  # what readers were shown on the way
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._original: list[Run] = []  # what this is a copy of
+        self.unfinished = False  # a copy that is still being made
         self.log: MultiRecordLog | None = None
         self.stopped: BaseException | None = None
         self.seen: State | None = None  # what a reader saw at the end of the history
@@ -183,22 +295,27 @@ class Run:
     # What histories do.
 
     async def open(self) -> None:
-        """Open the log, hold it against the calls so far, and begin a new life."""
+        """Open the log, hold it against the calls so far, and begin a new life. A copy that failed is not there."""
+        if self.unfinished:
+            return
         opening = MultiRecordLog.open(
-            DIRECTORY,
+            self.directory,
             filesystem=self.disk,
             segment_bytes=self.segment_bytes,
             persist_policy=self.policy,
             limits=self.limits,
         )
+        self.loop = asyncio.get_running_loop()
         self.log = await opening
         state = state_of(self.log._queues)
         Verdict(self.model).check(state, self.model.bounds(), "reopened")
-        self.lives.append(Life(Model(state, self.policy.syncs_each_batch)))
+        self.lives.append(Life(Model.under(self.policy, state)))
         self.note("opened")
 
     async def close(self) -> None:
         """Close the log; afterwards no handle is left. Only a failed log may say that answered calls are in doubt."""
+        if self.unfinished:
+            return
         assert self.log is not None
         try:
             await self.log.close()
@@ -207,7 +324,8 @@ class Run:
                 raise Violation(f"close of a log without doubts says {error}") from error
         self.log = None
         self.note("closed")
-        if self.disk.open_handles() or self.disk.misuse:
+        alone = all(other.log is None for other in (*self.copies, *self._original))
+        if (alone and self.disk.open_handles()) or self.disk.misuse:
             raise Violation(f"after close {self.disk.open_handles()} handles are open; {self.disk.misuse}")
 
     async def kill(self) -> None:
@@ -218,6 +336,9 @@ class Run:
         self.disk.on_call = lambda call: None
         self.disk = self.disk.snapshot().kill()
         self.disk.fault, self.disk.calls, self.disk.call_names = fault, calls, list(names)
+        for copy in self.copies:
+            assert copy.log is None, "the death of a process with two logs is not modelled"
+            copy.disk = self.disk
         for call in self.model.calls:
             if call.outcome == "open":
                 call.outcome = "cancelled"
@@ -275,30 +396,87 @@ class Run:
             made.append((b"<%d>" % self._counter * (size // 3 + 1))[:size])
         return as_payloads(made)
 
+    async def take_snapshot(self, *, link: bool = True) -> Run:
+        """Copy the log as `mrecordlog snapshot` does; the copy is a run of its own, that may be opened."""
+        copy = Run(self.disk, self.policy, self.limits, COPY)
+        copy.unfinished, copy._counter = True, 1_000  # payloads of its own, that the log never had
+        self.copies.append(copy)
+        copy._original.append(self)
+        self._watch(self.disk)
+        before = self.model.bounds()
+        try:
+            snapshot(self.directory, COPY, link=link, filesystem=self.disk)
+        except (OSError, RecordLogError):
+            return copy
+        copy.unfinished = False
+        state = self._look(COPY)
+        self.shown.append((self.model, Bounds(before.at_least, len(self.model.calls)), state))
+        copy.lives[0].model.base = state
+        return copy
+
+    def _look(self, directory: str) -> State:
+        """Read a log on the side: no fault strikes, and no call is counted."""
+        disk = self.disk
+        kept = disk.on_call, disk.fault, disk.calls
+        disk.on_call, disk.fault = lambda call: None, None
+        state = state_of(ReadOnlyLog.open(directory, filesystem=disk).contents.queues)
+        disk.on_call, disk.fault, disk.calls = kept
+        del disk.call_names[disk.calls :]
+        return state
+
+    def check_shown(self) -> None:
+        """Hold what was seen on the way against the calls as they ended."""
+        for model, bounds, state in self.shown:
+            Verdict(model).check(state, bounds, "shown by a snapshot")
+
     def note(self, call: str) -> None:
-        """Note this moment, before *call*."""
-        life = self.lives[-1]
+        """Note this moment, before *call*, for this log and its copies."""
         if self.record_moments:
-            life.moments.append(Moment(self.disk.snapshot(), life.model.bounds(), call, self.disk.calls))
+            snapshot, number = self.disk.snapshot(), self.disk.calls
+            for run in (self, *self.copies):
+                run._note(Moment(snapshot, run._bounds(), run.model.bounds_of_kill(), call, number, run.unfinished))
+        if call == "write":
+            for run in (self, *self.copies):
+                run._note_batch()
 
     # Steps.
 
+    def _note(self, moment: Moment) -> None:
+        self.lives[-1].moments.append(moment)
+
+    def _note_batch(self) -> None:
+        if self.log is not None:
+            self.written[self.log._opened.journal.at.last_batch + 1] = self._bounds()
+
+    def _bounds(self) -> Bounds:
+        return self.model.bounds(self.loop.time() if self.loop is not None else 0.0)
+
     def _watch(self, disk: Disk) -> None:
-        def note(call: str) -> None:
+        def on_call(call: str) -> None:
             if self.each_call is not None:
                 self.each_call()
-            if call not in ("read", "size", "names", "open", "open_directory", "lock", "links"):
+            if call not in UNEVENTFUL:
                 self.note(call)
+            pause_job()
 
-        disk.on_call = note
-        disk.on_half_written = lambda: self.each_call() if self.each_call is not None else None
+        def on_half_written() -> None:
+            if self.each_call is not None:
+                self.each_call()
+            self.halves += 1
+            self.note("half of a write")
+            pause_job()
+
+        disk.on_call, disk.on_half_written = on_call, on_half_written
 
     async def _make(self, call: Call) -> object:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         if self.log is None:
             return None
-        self.model.add(call)  # numbered when it is made: that is the order of arrival
+        if self.by_taking:
+            call.number, call.on_taken = -1, partial(self.model.place, call)
+        else:
+            self.model.add(call)  # numbered when it is made: that is the order of arrival
         loop.next_call = call
         try:
             value = await _coroutine(self.log, call)
@@ -346,10 +524,14 @@ def without_chance() -> Iterator[None]:
 
 
 @contextmanager
-def repeatable() -> Iterator[VirtualLoop]:
+def repeatable(thread: type[LoopThread] = LoopThread) -> Iterator[VirtualLoop]:
     """Put the virtual loop and the jobs on it in place of time, chance and threads."""
-    loop = VirtualLoop()
-    with patch("mrecordlog_async.engine.starting.LogThread", LoopThread), without_chance():
+    loop, take = VirtualLoop(), Admission.take
+    with (
+        patch("mrecordlog_async.engine.starting.LogThread", thread),
+        patch.object(Admission, "take", lambda self: _tell_taken(take(self))),
+        without_chance(),
+    ):
         try:
             yield loop
         finally:
@@ -361,7 +543,7 @@ def repeatable() -> Iterator[VirtualLoop]:
             loop.close()
 
 
-def run_history(history: History, run: Run, fault: Fault | None = None) -> Run:
+def run_history(history: History, run: Run, fault: Fault | None = None, thread: type[LoopThread] = LoopThread) -> Run:
     """Run *history* to its end, close the log, and return the run. Open errors (OSError) end it early."""
 
     async def whole() -> None:
@@ -370,10 +552,15 @@ def run_history(history: History, run: Run, fault: Fault | None = None) -> Run:
             await history(run)
         except (OSError, RecordLogError) as error:
             run.stopped = error
+        for copy in run.copies:
+            if copy.log is not None:
+                await copy.close()
         if run.log is not None:
             run.seen = state_of(run.log._queues)  # reads go on, also when the log has failed
             await run.close()
+        await run.turns(9)  # what is left of an opening that failed
 
-    with repeatable() as loop:
+    with repeatable(thread) as loop:
         loop.run_until_complete(whole())
+    run.check_shown()
     return run

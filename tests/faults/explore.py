@@ -2,27 +2,31 @@
 
 In every state: the log opens, twice with the same result; what was promised is there, what was not is whole or
 absent; files that should be gone are gone; no handle is left. In some of them also: recovery is interrupted at each of
-its calls; a dead process's successor shows something and then the power fails; records of the same sizes are appended
-and the power fails again.
+its calls; a dead process's successor shows something and then the power fails; it goes on writing, in one of several
+ways, and the power fails at any of its calls. A copy made by `snapshot` is judged like the log, and each of the two is
+emptied while the other must stay as it is.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mrecordlog_async.engine.batch import PlannedRun
 from mrecordlog_async.engine.opening import OpenedLog, open_log
 from mrecordlog_async.engine.orders import Order
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
+from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.segment import list_segments
 
 from .disk import Disk, Plan, Snapshot
-from .driver import DIRECTORY, SEGMENT_BYTES, Run, without_chance
-from .judge import Bounds, State, Verdict, Violation, state_of
-from .states import few_plans, plans
+from .driver import COPY, DIRECTORY, SEGMENT_BYTES, Moment, Run, without_chance
+from .judge import State, Verdict, Violation, state_of
+from .states import few_plans, plans, some_plans
 
 
 @dataclass(slots=True)
@@ -50,28 +54,40 @@ class Tally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-def recover(disk: Disk, where: str) -> OpenedLog:
+def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> OpenedLog:
     """Open the log on *disk*; Violation if it does not open, whatever the reason."""
     try:
-        return open_log(disk, DIRECTORY, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40)
+        return open_log(disk, directory, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40)
     except (RecordLogError, OSError) as error:
         raise Violation(f"{where}: the log does not open: {type(error).__name__}: {error}") from error
 
 
 @dataclass(slots=True)
 class Explorer:
-    """Explores the moments of runs. deep_every: how many states share one deep look (0: none gets one)."""
+    """Explores the moments of runs.
+
+    deep_every: how many states share one deep look (0: none gets one). kill_every: how many moments share one death
+    whose successor goes on writing (0: none has one).
+    """
 
     seed: int = 0
     subsets: int = 4
     deep_every: int = 25
+    kill_every: int = 0
     tally: Tally = field(default_factory=Tally)
+    _directory: str = DIRECTORY
     _seen: dict[int, State] = field(default_factory=dict)
+    _deaths: int = 0
 
     def explore(self, run: Run, every: int = 1) -> None:
-        """Judge every crash state of every *every*-th moment of *run*."""
+        """Judge every crash state of every *every*-th moment of *run* and of its copies."""
         with without_chance():
-            self._explore(run, every)
+            for each in (run, *run.copies):
+                self._directory, self._seen = each.directory, {}
+                self._explore(each, every)
+            self._directory = DIRECTORY
+            if run.copies:
+                self._empty_each(run, every)
 
     def _explore(self, run: Run, every: int) -> None:
         chance = random.Random(self.seed)
@@ -81,57 +97,111 @@ class Explorer:
             for index, moment in enumerate(moments):
                 if index % every:
                     continue
-                place = f"life {life_number}, before call {moment.number} ({moment.call})"
+                place = f"{run.directory}, life {life_number}, before call {moment.number} ({moment.call})"
                 for name, plan in plans(moment.snapshot, chance, self.subsets):
-                    self._judge(moment.snapshot, plan, verdict, moment.bounds, f"{place}, {name}", chance)
+                    self._judge(moment, plan, verdict, f"{place}, {name}", chance)
                 if self.deep_every and (index % 5 == 0 or moment.call == "sync"):
-                    self._kill_read_cut(moment.snapshot, verdict, moment.bounds, place)
+                    self._kill_read_cut(moment, verdict, place)
+                if self.kill_every and index % self.kill_every == 0:
+                    self._kill_write_cut(moment, verdict, place, chance)
 
-    def _judge(
-        self, snapshot: Snapshot, plan: Plan, verdict: Verdict, bounds: Bounds, where: str, chance: random.Random
-    ) -> None:
-        disk = snapshot.crash(plan)
+    def _judge(self, moment: Moment, plan: Plan, verdict: Verdict, where: str, chance: random.Random) -> None:
+        disk = moment.snapshot.crash(plan)
+        if moment.absent and not disk.exists(self._directory):
+            return
         key = _fingerprint(disk)
         state = self._seen.get(key)
         if state is None:
             self.tally.crash_states += 1
-            state = self._seen[key] = open_twice(disk, where)
+            state = self._seen[key] = open_twice(disk, where, self._directory)
             if self.deep_every and self.tally.crash_states % self.deep_every == 0:
-                self._interrupt_recovery(snapshot.crash(plan), state, where, chance)
-                self._append_again(snapshot.crash(plan), state, where, chance)
-        verdict.check(state, bounds, where)
+                self._interrupt_recovery(moment.snapshot.crash(plan), state, where, chance)
+                self._append_again(moment.snapshot.crash(plan), state, where, chance)
+        verdict.check(state, moment.bounds, where)
 
     def _interrupt_recovery(self, disk: Disk, state: State, where: str, chance: random.Random) -> None:
         """Cut the power at every call of a recovery: the next one finds the same."""
         moments: list[Snapshot] = []
         disk.on_call = lambda call: moments.append(disk.snapshot())
-        recover(disk, where).release()
+        recover(disk, where, self._directory).release()
         for index, moment in enumerate(_distinct(moments)):
             for name, plan in few_plans(moment, chance):
                 self._same(moment.crash(plan), state, f"{where}; recovery cut at its step {index}, {name}")
 
-    def _kill_read_cut(self, snapshot: Snapshot, verdict: Verdict, bounds: Bounds, where: str) -> None:
+    def _kill_read_cut(self, moment: Moment, verdict: Verdict, where: str) -> None:
         """Let the process die, the next one show what it finds, and the power fail: what was seen stays."""
         for reader in ("writer", "reader"):
-            disk = snapshot.kill()
+            disk = moment.snapshot.kill()
             place = f"{where}; killed, seen by the next {reader}, then power cut"
+            if moment.absent and not disk.exists(self._directory):
+                return
             if reader == "writer":
-                opened = recover(disk, place)
+                opened = recover(disk, place, self._directory)
                 seen = state_of(opened.queues)
             else:
                 try:
-                    seen = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
+                    seen = state_of(ReadOnlyLog.open(self._directory, filesystem=disk).contents.queues)
                 except FileNotFoundError:
                     continue
-            verdict.check(seen, bounds, place)
+            verdict.check(seen, moment.killed, place)
             if not seen.queues:
                 continue
             self.tally.nested_states += 1
             self._same(disk.snapshot().crash(Plan()), seen, place)
 
+    def _kill_write_cut(self, moment: Moment, verdict: Verdict, where: str, chance: random.Random) -> None:
+        """Let the process die; the next one recovers and writes; the power fails at any of its calls."""
+        way = FOLLOW_UPS[self._deaths % len(FOLLOW_UPS)]
+        self._deaths += 1
+        disk = moment.snapshot.kill()
+        if moment.absent and not disk.exists(self._directory):
+            return
+        where = f"{where}; killed, reopened, {way.__name__}"
+        moments: list[tuple[Snapshot, int, int]] = []  # with the numbers of batches that are durable and written
+        states: list[State] = []
+        durable = 0
+        disk.on_call = lambda call: moments.append((disk.snapshot(), durable, len(states)))
+        disk.on_half_written = lambda: disk.on_call("half of a write")
+        opened = recover(disk, where, self._directory)
+        states.append(state_of(opened.queues))
+        verdict.check(states[0], moment.killed, where)
+        for records, synced in way(opened.queues):
+            commit(opened, records, sync=synced)
+            states.append(state_of(opened.queues))
+            durable = len(states) - 1 if synced else durable
+        moments.append((disk.snapshot(), durable, len(states)))
+        opened.release()
+        for step, (snapshot, least, most) in enumerate(moments):
+            if step and snapshot == moments[step - 1][0]:
+                continue
+            for name, plan in some_plans(snapshot, chance):
+                place = f"{where}, cut at its step {step}, {name}"
+                self.tally.nested_states += 1
+                found = open_twice(snapshot.crash(plan), place, self._directory)
+                if not most:
+                    verdict.check(found, moment.bounds, place)
+                elif found not in states[least : most + 1]:
+                    raise Violation(f"{place}: something else returned: {found}")
+
+    def _empty_each(self, run: Run, every: int) -> None:
+        """Empty the log, or its copy, and give all space back: the other one is as it was."""
+        for index, moment in enumerate(run.copies[0].lives[-1].moments):
+            if index % (7 * every) or moment.absent:
+                continue
+            for emptied, kept in ((DIRECTORY, COPY), (COPY, DIRECTORY)):
+                disk = moment.snapshot.crash(Plan())
+                place = f"before call {moment.number} ({moment.call}), {emptied} emptied"
+                before = open_twice(disk, place, kept)
+                opened = recover(disk, place, emptied)
+                empty(opened)
+                opened.release()
+                self.tally.nested_states += 1
+                if open_twice(disk, place, kept) != before:
+                    raise Violation(f"{place}: {kept} is another one")
+
     def _append_again(self, disk: Disk, state: State, where: str, chance: random.Random) -> None:
         """Append after the crash, with sizes like those that were lost, and crash again: no stale byte returns."""
-        opened = recover(disk, where)
+        opened = recover(disk, where, self._directory)
         if not state.queues:
             opened.release()
             return
@@ -147,25 +217,25 @@ class Explorer:
                 place = f"{where}; appended again, cut at step {index}, {name}"
                 again = moment.crash(plan)
                 self.tally.nested_states += 1
-                found = open_twice(again, place)
+                found = open_twice(again, place, self._directory)
                 if found not in allowed:
                     raise Violation(f"{place}: something else returned: {found}")
         opened.release()
 
     def _same(self, disk: Disk, state: State, where: str) -> None:
         self.tally.nested_states += 1
-        if (found := open_twice(disk, where)) != state:
+        if (found := open_twice(disk, where, self._directory)) != state:
             raise Violation(f"{where}: the state changed from {state} to {found}")
 
 
-def open_twice(disk: Disk, where: str) -> State:
+def open_twice(disk: Disk, where: str, directory: str = DIRECTORY) -> State:
     """Open, look, let go; read it without the lock; open again. All three see the same, and nothing is left over."""
-    opened = recover(disk, where)
+    opened = recover(disk, where, directory)
     state = state_of(opened.queues)
-    _check_files(disk, opened, where)
+    _check_files(disk, opened, where, directory)
     opened.release()
-    reader = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
-    again = recover(disk, where)
+    reader = state_of(ReadOnlyLog.open(directory, filesystem=disk).contents.queues)
+    again = recover(disk, where, directory)
     if not state == reader == state_of(again.queues):
         raise Violation(f"{where}: opened again it is another log")
     if not again.report.clean:
@@ -176,8 +246,8 @@ def open_twice(disk: Disk, where: str) -> State:
     return state
 
 
-def _check_files(disk: Disk, opened: OpenedLog, where: str) -> None:
-    names = set(disk.content(DIRECTORY))
+def _check_files(disk: Disk, opened: OpenedLog, where: str, directory: str) -> None:
+    names = set(disk.content(directory))
     last, spare = opened.journal.at.segment, f"wal-{opened.journal.at.segment + 1:020}.tmp"
     oldest = min([number for number, _ in opened.journal.older], default=last)
     due = {f"wal-{number:020}" for number in range(oldest, last + 1)} | {LOCK_NAME, spare}
@@ -188,10 +258,72 @@ def _check_files(disk: Disk, opened: OpenedLog, where: str) -> None:
 def _append(opened: OpenedLog, name: str, payload: bytes) -> None:
     queue = opened.queues.get(name)
     assert queue is not None
-    order = Order([PlannedRun(queue.id, queue.next, [payload])], opened.queues.pins.oldest(), True, True)
+    commit(opened, [PlannedRun(queue.id, queue.next, [payload])])
+
+
+def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync: bool = True) -> None:
+    """Store a batch and fold it, as the writer does."""
+    order = Order(records, opened.queues.pins.oldest(), sync, True)
     receipt = opened.journal.commit(order)
     for record in receipt.records:
         opened.queues.apply(receipt.segment, record)
+
+
+def empty(opened: OpenedLog) -> None:
+    """Truncate everything, leave the segment, and give all space back."""
+    records: list[LogRecord] = [Truncate(queue.id, queue.next - 1) for queue in opened.queues if queue.next]
+    commit(opened, records)
+    opened.journal.roll(opened.queues.pins.oldest())
+    opened.journal.reclaim()
+    while opened.journal.dying():
+        opened.journal.shrink(False)
+
+
+# What the successor of a process that died does, as (records, synced) of batch after batch.
+
+Step = tuple[Sequence[LogRecord | PlannedRun], bool]
+
+
+def appends_a_little(queues: Queues) -> Iterator[Step]:
+    """Small batches, of which one is not synced by itself."""
+    yield [*_record(queues, 40)], True
+    yield [*_record(queues, 130)], True
+    yield [*_record(queues, 700)], False
+    yield [*_record(queues, 30)], True
+
+
+def appends_much(queues: Queues) -> Iterator[Step]:
+    """Two batches that fill the segment, and one behind the roll."""
+    yield [*_record(queues, 14_000)], True
+    yield [*_record(queues, 20_000)], True
+    yield [*_record(queues, 60)], True
+
+
+def makes_and_deletes(queues: Queues) -> Iterator[Step]:
+    """A new queue with a record, and an old one deleted."""
+    new, old = queues.next_queue_id, list(queues)[:1]
+    yield [Create(new, "new"), PlannedRun(new, 0, [b"in the new queue"])], True
+    yield [Delete(queue.id) for queue in old], True
+    yield [PlannedRun(new, 1, [b"second" * 30])], True
+
+
+def truncates_all(queues: Queues) -> Iterator[Step]:
+    """Everything truncated, and a record behind it."""
+    yield [Truncate(queue.id, queue.next + 3) for queue in queues], True
+    yield [*_record(queues, 90)], True
+
+
+def appends_in_one_batch(queues: Queues) -> Iterator[Step]:
+    """One batch with records of all queues, as long as what a dead process may have left behind."""
+    yield [PlannedRun(queue.id, queue.next, [b"N" * 350, b"E" * 30]) for queue in queues], True
+
+
+FOLLOW_UPS = [appends_a_little, makes_and_deletes, appends_in_one_batch, appends_much, truncates_all]
+
+
+def _record(queues: Queues, size: int) -> Iterator[PlannedRun]:
+    for queue in list(queues)[:1]:
+        yield PlannedRun(queue.id, queue.next, [(b"again" * (size // 5 + 1))[:size]])
 
 
 def _distinct(moments: list[Snapshot]) -> list[Snapshot]:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, PersistPolicy
 
 from .disk import Disk, Fault
-from .driver import History, Run, run_history
+from .driver import History, LoopThread, Run, SteppingThread, run_history
+from .judge import Violation
 
 BLOCK_BYTES = 32_768
 
@@ -24,7 +25,9 @@ class Case:
     """A history with the options of its log.
 
     early_roll_bytes: when an idle log with nothing live rolls. may_refuse: calls are refused although no call to the
-    disk fails (the disk is small, or the process dies).
+    disk fails (the disk is small, or the process dies). small: sizes at which the log goes another way are a few blocks
+    and a few buffers. stepping: the loop turns in the middle of the thread's jobs. by_taking: some calls wait in line,
+    so what counts is the order in which the writer takes them.
     """
 
     history: History
@@ -33,21 +36,67 @@ class Case:
     early_roll_bytes: int = 1 << 20
     may_refuse: bool = False
     capacity_bytes: int | None = None
+    small: bool = False
+    stepping: bool = False
+    by_taking: bool = False
 
     def run(self, fault: Fault | None = None, *, moments: bool = True) -> Run:
         """Run it on a fresh disk."""
         run = Run(Disk(capacity_bytes=self.capacity_bytes), self.policy, self.limits)
-        run.record_moments = moments
+        run.record_moments, run.by_taking = moments, self.by_taking
         return self.run_as(run, fault)
 
     def run_as(self, run: Run, fault: Fault | None = None) -> Run:
         """Run it as *run*."""
-        with early_roll(self.early_roll_bytes):
-            run_history(self.history, run, fault)
+        with self.sizes():
+            run_history(self.history, run, fault, SteppingThread if self.stepping else LoopThread)
         if fault is None and not self.may_refuse:
             wrong = [call for life in run.lives for call in life.model.calls if call.outcome in ("absent", "unknown")]
             assert run.stopped is None and not wrong, f"{run.stopped!r}, {wrong[:1]}"
         return run
+
+    @contextmanager
+    def sizes(self) -> Iterator[None]:
+        """Put the sizes of this case in place; the log that it leaves is opened with them as well."""
+        with early_roll(self.early_roll_bytes), small_sizes() if self.small else nullcontext():
+            yield
+
+
+@contextmanager
+def small_sizes() -> Iterator[None]:
+    """Bring the sizes that only large logs reach down to what a short history reaches."""
+    with ExitStack() as stack:
+        for name, size in SMALL_SIZES.items():
+            stack.enter_context(patch(f"mrecordlog_async.{name}", size))
+        yield
+
+
+SMALL_SIZES = {
+    "engine.journal.SHRINK_BYTES": 5_000,
+    "engine.journal.JOIN_BYTES_MAX": 300,
+    "engine.journal.JOIN_BUFFER_BYTES": 8,
+    "storage.filesystem.BUFFERS_MAX": 2,
+    "storage.segment.PIECE_BYTES": BLOCK_BYTES,
+    "storage.segment.STEP_BYTES_MIN": 3_000,
+    "storage.segment.STEP_BYTES_MAX": 9_000,
+    "engine.following.PIECE_BYTES": BLOCK_BYTES,
+    "engine.following.PIECE_BYTES_MIN": BLOCK_BYTES,
+    "engine.cleanup.ZEROS": bytes(1_000),
+    "engine.admission.BATCH_BYTES": 3_000,
+    "engine.writer.ANSWERS_AT_ONCE": 2,
+    "engine.batch.RUN_BYTES": 1_000,
+    "memory.queue.SEAL_BYTES": 2_000,
+    "memory.queue.SEAL_RECORDS": 6,
+    "memory.queue.SEAL_SPREAD": 2,
+    "memory.queue.FULL_RECORDS_MIN": 5,
+    "memory.queue.FULL_BYTES_MIN": 1_900,
+    "memory.queue.KEPT_BYTES": 900,
+    "memory.queue.KEPT_RECORDS": 4,
+    "memory.runs.MOVED_UP_FROM": 1,
+    "cli.snapshot.COPY_BYTES": 9_000,
+    "cli.moves.QUEUES_AT_ONCE": 2,
+}
+"""Constants of the log and what they are in small."""
 
 
 @contextmanager
@@ -285,6 +334,205 @@ async def full_disk(run: Run) -> None:
     await run.append("a", 300)
 
 
+async def groups(run: Run) -> None:
+    """Single records of several queues in one batch, with callers that give up at every moment; one queue is gone."""
+    await run.open()
+    for name in ("a", "b", "c"):
+        await run.create(name)
+    for turns in (0, 1, 3, 4):
+        tasks = [run.begin_append(name, 60 + number) for number in range(2) for name in ("a", "b", "c", "gone")]
+        await run.turns(turns)
+        tasks[1 + turns].cancel()
+        tasks[6].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*(run.begin_append(name, 10) for name in ("c", "a", "a", "c", "b")))
+    await run.append("b", 300)
+
+
+async def busy(run: Run) -> None:
+    """Calls that wait while others are on their way: dead segments are named by batches that hold something."""
+    await run.open()
+    await asyncio.gather(run.begin("create", "a"), run.begin("create", "b"))
+    for number in range(8):
+        tasks = [run.begin_append("a", 9_000), run.begin_append("b", 40)]
+        await run.turns(2)
+        tasks += [run.begin_append("a", 7_000), run.begin("truncate", "a", position=2 * number)]
+        await run.turns(3)
+        tasks += [run.begin_append("b", 30), run.begin("truncate", "b", position=2 * number - 1)] if number else []
+        await asyncio.gather(*tasks)
+    await run.append("b", 20)
+
+
+async def loaded(run: Run) -> None:
+    """A batch every tenth of a second, for several intervals, so that there is never a quiet one."""
+    await run.open()
+    await run.create("a")
+    for number in range(24):
+        await run.append("a", 40 + number)
+        await run.idle(0.1)
+    await run.truncate("a", 3)
+    for _ in range(8):
+        await run.idle(0.1)
+        await run.append("a", 300)
+    await run.idle()
+
+
+async def waits_for_memory(run: Run) -> None:
+    """Appends wait in line for memory, in order; callers give up in line; close ends who still stands there."""
+    await run.open()
+    await run.create("a")
+    await run.create("b")
+    tasks = [run.begin_append("a", 7_000 - number) for number in range(8)]
+    tasks += [run.begin_append("b", 5_000), run.begin_append("b", 20, 30)]
+    await run.turns(25)
+    tasks[7].cancel()
+    await run.truncate("a", 1)
+    tasks.append(run.begin_append("a", 100))
+    await run.truncate("a", 3)
+    await run.idle()
+    await run.truncate("a", 40)
+    await run.truncate("b", 0)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    in_order(tasks[:8])
+    tasks = [run.begin_append("b", 9_000) for _ in range(7)]
+    await run.turns(40)
+    await run.delete("a")
+    await run.close()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def waits_for_disk(run: Run) -> None:
+    """Appends that find no space are held, in order; a truncate lets them in; close ends those still held."""
+    await run.open()
+    await run.create("a")
+    await run.create("b")
+    tasks = [run.begin_append("a", 14_000) for _ in range(20)]
+    await run.idle(0.5)
+    tasks += [run.begin_append("b", 300), run.begin_append("b", 20, 20)]
+    await run.turns(25)
+    tasks[18].cancel()
+    await run.idle(3)
+    await run.truncate("a", 3)
+    await run.idle(4)
+    await run.truncate("a", 60)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    in_order(tasks[:20])
+    tasks = [run.begin_append("b", 14_000) for _ in range(20)]
+    await run.idle(0.5)
+    await run.close()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def in_order(tasks: list[asyncio.Task[object]]) -> None:
+    """Raise Violation unless those who were answered got ascending positions."""
+    positions = [task.result() for task in tasks if not task.cancelled()]
+    answered = [position for position in positions if isinstance(position, int)]
+    if answered != sorted(answered):
+        raise Violation(f"calls that waited in line overtook one another: {answered}")
+
+
+async def reserve(run: Run) -> None:
+    """Small appends come as close to a full disk as they may; what then must get through gets through."""
+    run.segment_bytes = 1 << 22
+    await run.open()
+    await run.create("a")
+    await run.create("b")
+    for size in (9_000, 700, 60, 5):
+        refused = 0
+        for _ in range(40):
+            refused += isinstance(await run.append("a", size), Exception)
+            if refused == 2:
+                break
+    for position in range(0, 9, 2):
+        await run.truncate("a", position)
+    await run.delete("b")
+    await run.truncate("a", 1_000)
+    await run.idle()
+    await run.append("a", 500)
+
+
+async def reserve_of_tables(run: Run) -> None:
+    """New queues on a disk that is nearly full: each makes the table longer with which the next segment begins."""
+    run.segment_bytes = 1 << 22
+    await run.open()
+    await run.create("a")
+    while not isinstance(await run.append("a", 30_000), Exception):
+        pass
+    for number in range(4):
+        names = [f"{number}-{other}".ljust(250, "q") for other in range(90)]
+        await asyncio.gather(*(run.begin("create", name) for name in names))
+    await run.truncate("a", 3)
+    await run.truncate("a", 1_000)
+    await run.idle()
+    await run.append("a", 500)
+
+
+async def torn(run: Run) -> None:
+    """Processes that die in the middle of a write; the next one writes as much, and no more of it, in its place."""
+    await run.open()
+    await run.create("a")
+    await run.create("b")
+    for number in range(10):
+        size = 512 - (_end(run) + COMMIT_OFFSET) % 512
+        tasks = [run.begin_append("a", size), run.begin_append("b", 150 + number)]
+        halves = run.halves
+        while run.halves == halves and not tasks[0].done():
+            await run.turns(1)
+        await run.kill()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await run.open()
+        await run.append("a", 512 - (_end(run) + COMMIT_OFFSET) % 512)
+
+
+def _end(run: Run) -> int:
+    return run.log._opened.journal.at.end if run.log is not None else 0
+
+
+async def copied(run: Run) -> None:
+    """A snapshot of a living log; then the log goes on, rolls, and gives everything back that the copy holds."""
+    await run.open()
+    await run.create("a")
+    await run.create("b")
+    for _ in range(5):
+        await asyncio.gather(run.begin_append("a", 13_000), run.begin_append("b", 40))
+    tasks = [run.begin_append("a", 200), run.begin_append("b", 60)]
+    await run.turns(3)
+    await run.take_snapshot()
+    await asyncio.gather(*tasks)
+    await run.append("a", 15_000)
+    await run.truncate("a", 3)
+    await run.idle()
+    await run.truncate("a", 50)
+    await run.truncate("b", 50)
+    await run.append("a", 15_000)
+    await run.idle()
+
+
+async def copy_drained(run: Run) -> None:
+    """A snapshot that is opened, written and emptied beside the log it was taken of; then the log is."""
+    await run.open()
+    await run.create("a")
+    await run.create("b")
+    for _ in range(5):
+        await asyncio.gather(run.begin_append("a", 13_000), run.begin_append("b", 40))
+    copy = await run.take_snapshot()
+    await copy.open()
+    await copy.append("a", 300)
+    await copy.truncate("a", 4)
+    await run.append("a", 400)
+    await copy.truncate("a", 50)
+    await copy.truncate("b", 50)
+    await copy.append("b", 14_000)
+    await copy.idle()
+    await run.truncate("b", 2)
+    await copy.close()
+    await run.truncate("a", 50)
+    await run.append("b", 300)
+    await run.idle()
+
+
 def commit_at(distance: int) -> History:
     """Return a history whose second COMMIT would begin *distance* bytes before a block's end."""
 
@@ -303,6 +551,7 @@ COMMIT_OFFSET = 7 + 21 + 8
 """Frame header, head of the APPEND record and two offsets: what stands before the payload of a single record."""
 
 NEVER = PersistPolicy.never()
+INTERVAL = PersistPolicy.interval(0.5)
 
 CASES = {
     "concurrent": Case(concurrent),
@@ -315,10 +564,38 @@ CASES = {
     "cancelled": Case(cancelled),
     "large": Case(large),
     "many queues": Case(many_queues),
-    "interval": Case(weak, PersistPolicy.interval(0.5)),
+    "interval": Case(weak, INTERVAL),
     "never": Case(weak, NEVER),
     "never, killed": Case(killed, NEVER, may_refuse=True),
     "never, rolls": Case(rolls, NEVER),
     "full disk": Case(full_disk, early_roll_bytes=4_096, capacity_bytes=420_000, may_refuse=True),
+    "groups": Case(groups),
+    "groups, stepping": Case(groups, stepping=True),
+    "busy": Case(busy, stepping=True),
+    "never, busy": Case(busy, NEVER, stepping=True),
+    "interval, loaded": Case(loaded, INTERVAL),
+    "waits for memory": Case(
+        waits_for_memory, limits=Limits(memory_bytes=40_000, on_full="wait"), may_refuse=True, by_taking=True
+    ),
+    "waits for disk": Case(
+        waits_for_disk,
+        limits=Limits(disk_bytes=420_000, on_full="wait"),
+        early_roll_bytes=4_096,
+        may_refuse=True,
+        by_taking=True,
+    ),
+    "waits for disk, full": Case(
+        waits_for_disk, limits=Limits(on_full="wait"), capacity_bytes=420_000, may_refuse=True, by_taking=True
+    ),
+    "reserve": Case(reserve, capacity_bytes=260_000, may_refuse=True),
+    "reserve of tables": Case(reserve_of_tables, capacity_bytes=303_000, may_refuse=True),
+    "torn": Case(torn, stepping=True, may_refuse=True),
+    "copied": Case(copied, small=True),
+    "copy drained": Case(copy_drained, small=True),
+    "rolls, small": Case(rolls, small=True, stepping=True),
+    "large, small": Case(large, small=True),
+    "concurrent, small": Case(concurrent, small=True, stepping=True),
+    "cancelled, stepping": Case(cancelled, stepping=True),
+    "killed, stepping": Case(killed, NEVER, stepping=True, may_refuse=True),
     "disk limit": Case(full_disk, limits=Limits(disk_bytes=420_000), early_roll_bytes=4_096, may_refuse=True),
 }

@@ -17,7 +17,7 @@ from .disk import Fault, Plan
 from .driver import Run, without_chance
 from .explore import Explorer, open_twice, recover
 from .histories import Case
-from .judge import Verdict, Violation, state_of
+from .judge import Bounds, Verdict, Violation, state_of
 from .states import few_plans
 
 ERRORS: dict[str, list[tuple[str, int]]] = {
@@ -61,8 +61,12 @@ def inject(case: Case, fault: Fault, explorer: Explorer) -> Run:
     where += " and from then on" if fault.on else ""
     _check_order(run, where)
     run.disk.fault = None
-    with without_chance():
+    if run.disk.open_handles() or run.disk.misuse:
+        raise Violation(f"{where}: {run.disk.open_handles()} handles are open; {run.disk.misuse}")
+    with without_chance(), case.sizes():
         _judge(run, where)
+        for copy in run.copies:
+            _judge_copy(run, copy, where)
     return run
 
 
@@ -73,6 +77,20 @@ def _check_order(run: Run, where: str) -> None:
         for call in life.model.calls:
             if failed and call.outcome == "answered" and call.ended_at > min(failed):
                 raise Violation(f"{where}: call {call.number} was answered by a failed log")
+
+
+def _judge_copy(run: Run, copy: Run, where: str) -> None:
+    """A copy is not there, or it is whole: as it was when it was made, or as its own calls left it."""
+    where = f"{where}; the copy"
+    snapshot = run.disk.snapshot()
+    for name, plan in few_plans(snapshot, random.Random(0)):
+        disk = snapshot.crash(plan)
+        if copy.unfinished:
+            if disk.exists(copy.directory):
+                Verdict(run.lives[-1].model).check(open_twice(disk, where, copy.directory), Bounds(0, 1 << 30), where)
+        else:
+            model = copy.model
+            Verdict(model).check(open_twice(disk, where, copy.directory), model.bounds(), f"{where}; cut, {name}")
 
 
 def _judge(run: Run, where: str) -> None:

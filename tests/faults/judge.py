@@ -7,18 +7,25 @@ that was cancelled may be there or not, and the judge follows both ways until an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, product
 from typing import NamedTuple
 
+from mrecordlog_async import PersistPolicy
 from mrecordlog_async.errors import (
     LogFailedError,
     PositionInPastError,
     QueueExistsError,
     QueueNotFoundError,
 )
+from mrecordlog_async.format.record import TABLE_BYTES, entry_bytes
 from mrecordlog_async.memory.queues import Queues
+
+SLACK_SECONDS = 0.05
+"""What the writer may take to come round to a sync whose time has come: turns of a loop whose clock is made up."""
 
 BRANCHES_MAX = 10
 """Cancelled calls of one life that the judge follows both ways."""
@@ -67,20 +74,34 @@ class Call:
     value: object = None
     error: BaseException | None = None
     ended_at: int = 0  # when, among all calls
+    ended: float = 0.0  # when, in seconds of the loop
+    on_taken: Callable[[], None] | None = None  # numbers the call when the writer takes it
 
     def answer(self, value: object) -> None:
         """Note the log's answer, at the moment it is given."""
-        self.outcome, self.value, self.ended_at = "answered", value, next(_ENDS)
+        self.outcome, self.value = "answered", value
+        self._end()
 
     def fail(self, error: BaseException) -> None:
         """Note the log's refusal, at the moment it is given."""
-        self.error, self.ended_at = error, next(_ENDS)
+        self.error = error
+        self._end()
         if isinstance(error, QueueNotFoundError | QueueExistsError | PositionInPastError):
             self.outcome = "refused"
         elif isinstance(error, LogFailedError) and error.written == "unknown":
             self.outcome = "unknown"
         else:
             self.outcome = "absent"
+
+    def taken(self) -> None:
+        """Note that the writer took the call: that is when it gets its place among the others, if not before."""
+        if self.on_taken is not None:
+            self.on_taken()
+
+    def _end(self) -> None:
+        if self.number < 0:
+            self.taken()
+        self.ended_at, self.ended = next(_ENDS), asyncio.get_running_loop().time()
 
 
 REPEAT_OR_PAST = object()
@@ -194,7 +215,43 @@ class Fold:
 
 
 def state_of(queues: Queues) -> State:
-    """Return what a reader of the log sees."""
+    """Return what a reader of the log sees, once its sums were added up anew."""
+    state = _state_of(queues)
+    check_sums(queues, state)
+    return state
+
+
+def check_sums(queues: Queues, state: State) -> None:
+    """Raise Violation unless memory, records, bytes, pins and the table's size are what the queues hold."""
+    pins: Counter[int] = Counter()
+    table_bytes, memory_bytes = TABLE_BYTES, 0
+    for seen in state.queues:
+        queue = queues.get(seen.name)
+        assert queue is not None
+        pins.update(queue.segments())
+        table_bytes += entry_bytes(seen.name)
+        memory_bytes += queue.memory_bytes
+        live_bytes = sum(len(payload) for _, payload in seen.records)
+        found = (queue.records, queue.live_bytes())
+        if found != (len(seen.records), live_bytes):
+            raise Violation(
+                f"{seen.name}: {found} records and bytes counted, {len(seen.records), live_bytes} are there"
+            )
+        least = live_bytes + 4 * len(seen.records)
+        if not least <= queue.memory_bytes <= queue.held_bytes + MOST_BYTES * (len(seen.records) + 4):
+            raise Violation(f"{seen.name}: {queue.memory_bytes} bytes of memory counted for {least} of records")
+        if queue.first_segment() != min(queue.segments(), default=None):
+            raise Violation(f"{seen.name}: the first of its segments is not {queue.first_segment()}")
+    counted = (queues.memory_bytes, queues.table_bytes, queues.pins.oldest())
+    if counted != (memory_bytes, table_bytes, min(pins, default=None)):
+        raise Violation(f"memory, table and oldest pin are {counted}, due were {memory_bytes, table_bytes, pins}")
+
+
+MOST_BYTES = 400
+"""More than a record of its own run costs besides its payload."""
+
+
+def _state_of(queues: Queues) -> State:
     return State(
         queues.next_queue_id,
         tuple(
@@ -224,11 +281,20 @@ class Bounds:
 
 @dataclass(slots=True)
 class Model:
-    """All calls of one life of a log, from a known state on. durable_answers: policy `always`."""
+    """All calls of one life of a log, from a known state on.
+
+    durable_answers: policy `always`. interval_seconds: how long an answer may rest on nothing durable.
+    """
 
     base: State
     durable_answers: bool = True
+    interval_seconds: float | None = None
     calls: list[Call] = field(default_factory=list)
+
+    @classmethod
+    def under(cls, policy: PersistPolicy, base: State) -> Model:
+        """Return the model of a log that is opened now."""
+        return cls(base, policy.syncs_each_batch, policy.sync_interval_seconds)
 
     def add(self, call: Call) -> Call:
         """Number a call that is about to be made."""
@@ -236,25 +302,36 @@ class Model:
         self.calls.append(call)
         return call
 
-    def bounds(self) -> Bounds:
-        """Return what a crash at this moment may leave: everything that an answer rests on, nothing not asked for."""
-        empty = (call.number for call in self.calls if call.kind == "truncate" and call.outcome == "answered")
-        return Bounds(
-            self._rests_on(),
-            len(self.calls),
-            tuple(number for number in empty if self.durable_answers and self.calls[number].value == 0),
-        )
+    def place(self, call: Call) -> None:
+        """Number a call that the writer takes now, also when it takes it again; its old place stays empty."""
+        if call.number >= 0:
+            self.calls[call.number] = Call(call.number, "sync", "", outcome="absent")
+        self.add(call)
 
-    def _rests_on(self) -> int:
+    def bounds(self, now: float = 0.0) -> Bounds:
+        """Return what a power cut at this moment may leave: everything an answer rests on, nothing not asked for."""
+        durable = self.durable_answers
+        return Bounds(self._rests_on(durable, now), len(self.calls), self._empty_truncates() if durable else ())
+
+    def bounds_of_kill(self) -> Bounds:
+        """Return what the death of the process at this moment may leave: no policy lets it take an answer."""
+        return Bounds(self._rests_on(True, 0.0), len(self.calls), self._empty_truncates())
+
+    def _empty_truncates(self) -> tuple[int, ...]:
+        empty = (call for call in self.calls if call.kind == "truncate" and call.outcome == "answered")
+        return tuple(call.number for call in empty if call.value == 0)
+
+    def _rests_on(self, durable_answers: bool, now: float) -> int:
         writers: dict[str, int] = {}
         needed = 0
+        due = -1.0 if self.interval_seconds is None else now - self.interval_seconds - SLACK_SECONDS
         for call in self.calls:
             if call.outcome == "answered" and call.kind in ("create", "delete", "sync") and _changed(call):
                 needed = call.number + 1
                 writers[call.queue] = needed
             elif call.outcome == "answered" and _changed(call):
                 writers[call.queue] = call.number + 1
-            if call.outcome in ("answered", "refused") and self.durable_answers:
+            if call.outcome in ("answered", "refused") and (durable_answers or call.ended < due):
                 needed = max(needed, writers.get(call.queue, 0))
         return needed
 
@@ -313,11 +390,11 @@ class Verdict:
         changed = (number + 1 for number in bounds.or_changed if number in self._changed)
         bounds = Bounds(max(bounds.at_least, *changed, 0), bounds.at_most)
         if counts is None:
-            raise Violation(f"{where}: no sequence of calls leads to {_brief(state)}; {self._nearest(bounds)}")
+            raise Violation(f"{where}: no sequence of calls leads to {brief(state)}; {self._nearest(bounds)}")
         if not any(bounds.at_least <= count <= bounds.at_most for count in counts):
             raise Violation(
                 f"{where}: the log holds calls up to {max(counts)}, "
-                f"but {bounds.at_least} to {bounds.at_most} of them are due: {_brief(state)}; {self._nearest(bounds)}"
+                f"but {bounds.at_least} to {bounds.at_most} of them are due: {brief(state)}; {self._nearest(bounds)}"
             )
 
     def counts(self, state: State) -> set[int]:
@@ -326,7 +403,7 @@ class Verdict:
 
     def _nearest(self, bounds: Bounds) -> str:
         due = [state for state, counts in self._counts.items() if bounds.at_least in counts]
-        return f"at least due: {_brief(due[0]) if due else None}"
+        return f"at least due: {brief(due[0]) if due else None}"
 
 
 def _changed(call: Call) -> bool:
@@ -345,7 +422,8 @@ def _shown(call: Call) -> str:
     return f"call {call.number} ({call.kind} {call.queue} position={call.position} sizes={sizes})"
 
 
-def _brief(state: State) -> str:
+def brief(state: State) -> str:
+    """Return a state in short."""
     return str(
         [
             (queue.name, queue.id, queue.start, queue.next, _ranges([position for position, _ in queue.records]))

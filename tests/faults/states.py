@@ -53,6 +53,13 @@ def few_plans(snapshot: Snapshot, chance: random.Random) -> Iterator[tuple[str, 
             yield name, plan
 
 
+def some_plans(snapshot: Snapshot, chance: random.Random, count: int = 5) -> Iterator[tuple[str, Plan]]:
+    """Yield nothing, everything, and so many of the other plans as chance takes them."""
+    every = list(plans(snapshot, chance, 2))
+    yield from every[:2]
+    yield from chance.sample(every[2:], min(count, len(every) - 2))
+
+
 def _of_data(data: list[Data], chance: random.Random) -> Iterator[tuple[str, list[Data]]]:
     sizes = [item for item in data if isinstance(item[1], SizeChange)]
     writes = [item for item in data if isinstance(item[1], DataWrite)]

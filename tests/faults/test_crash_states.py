@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mrecordlog_async import LogClosedError
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog
 
@@ -12,19 +13,58 @@ from .explore import Explorer, Tally
 from .histories import BLOCK_BYTES, CASES, Case, commit_at
 from .judge import State, Verdict, Violation, state_of
 
-SMALL = {"many queues": 7, "never, rolls": 3, "interval": 2, "never": 2, "full disk": 2, "disk limit": 2, "rolls": 2}
+SMALL = {
+    "many queues": 7,
+    "never, rolls": 3,
+    "interval": 2,
+    "never": 2,
+    "full disk": 2,
+    "disk limit": 2,
+    "rolls": 2,
+    "rolls, small": 9,
+    "large, small": 7,
+    "busy": 3,
+    "never, busy": 3,
+    "reserve": 7,
+    "reserve of tables": 7,
+    "copied": 5,
+    "copy drained": 5,
+    "torn": 2,
+    "concurrent, small": 2,
+    "interval, loaded": 2,
+}
 """Histories of which the suite looks at every n-th moment only; the campaign looks at all."""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally) -> None:
     """Acknowledged calls are there, others whole or absent, a second open finds the same, life goes on."""
-    run = CASES[name].run()
+    case = CASES[name]
+    run = case.run()
     assert run.stopped is None
-    explorer = Explorer(deep_every=100)
-    explorer.explore(run, every=SMALL.get(name, 1))
-    assert explorer.tally.crash_states > 200
+    explorer = Explorer(deep_every=100, kill_every=13)
+    with case.sizes():
+        explorer.explore(run, every=SMALL.get(name, 1))
+    assert explorer.tally.crash_states + explorer.tally.nested_states > 200
     tally.add(explorer.tally)
+
+
+@pytest.mark.parametrize("name", ["waits for memory", "waits for disk", "waits for disk, full"])
+def test_histories_that_wait_do_wait(name: str) -> None:
+    """Some calls of them are admitted late, and some wait until the log closes."""
+    calls = CASES[name].run(moments=False).model.calls
+    assert any(isinstance(call.error, LogClosedError) for call in calls)
+    truncates = [call.ended for call in calls if call.kind == "truncate"]
+    assert any(call.kind == "append" and call.value is not None and call.ended > truncates[0] for call in calls)
+
+
+@pytest.mark.parametrize("name", ["reserve", "full disk", "disk limit"])
+def test_full_disk_refuses_no_truncate_and_takes_appends_again(name: str) -> None:
+    """However close to full appends have come: truncate and delete get through, and then appends do."""
+    calls = CASES[name].run(moments=False).model.calls
+    assert any(call.outcome == "absent" for call in calls), "the disk was never full"
+    assert {call.outcome for call in calls if call.kind in ("truncate", "delete")} == {"answered"}
+    assert calls[-1].outcome == "answered"
 
 
 def test_commit_at_every_place_relative_to_the_end_of_a_block(tally: Tally) -> None:

@@ -14,7 +14,30 @@ from .explore import Explorer, Tally
 from .histories import CASES, Case
 from .inject import faults, inject
 
-STEPS = {"many queues": 9, "full disk": 5, "rolls": 3, "disk limit": 3, "never": 3, "never, rolls": 3, "interval": 3}
+STEPS = {
+    "many queues": 9,
+    "full disk": 5,
+    "rolls": 3,
+    "disk limit": 3,
+    "never": 3,
+    "never, rolls": 3,
+    "interval": 3,
+    "rolls, small": 31,
+    "large, small": 23,
+    "concurrent, small": 7,
+    "reserve": 31,
+    "reserve of tables": 31,
+    "torn": 23,
+    "copied": 23,
+    "copy drained": 23,
+    "interval, loaded": 5,
+    "busy": 5,
+    "never, busy": 5,
+    "groups, stepping": 3,
+    "killed, stepping": 5,
+    "waits for disk": 3,
+    "waits for disk, full": 3,
+}
 """Histories of which the suite tries every n-th fault only; the campaign tries all."""
 
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -166,6 +167,45 @@ def test_forked_child_writes_nothing_and_unlocks_nothing(directory: Path) -> Non
         directory,
     )
     assert out.split("\n")[:3] == ["7", "True", "[b'parent', b'after']"]
+
+
+def test_forked_child_that_lives_on_keeps_nothing(directory: Path) -> None:
+    """After the parent's close the directory is free, and removed segments give their space back."""
+    child_holds_nothing(directory)
+
+
+def child_holds_nothing(directory: Path | None = None, *, bug: bool = False) -> None:
+    """Fork with an open log, close it in the parent, and open it again while the child lives."""
+    with tempfile.TemporaryDirectory() as temporary:
+        out = run(
+            ("MultiRecordLog._disown = lambda self: setattr(self, '_foreign', True)\n" if bug else "")
+            + textwrap.dedent(
+                """
+                import warnings
+                warnings.simplefilter("ignore", DeprecationWarning)  # fork beside a thread: just what is tried here
+                async def main():
+                    done, wait = os.pipe()
+                    async with open_log() as log:
+                        await log.create_queue("q")
+                        child = os.fork()
+                        if not child:
+                            os.close(wait)
+                            os.read(done, 1)
+                            os._exit(0)
+                    os.close(done)
+                    try:
+                        async with open_log():
+                            print("free")
+                    except LogLockedError:
+                        print("locked")
+                    os.close(wait)
+                    os.waitpid(child, 0)
+                asyncio.run(main())
+                """
+            ),
+            directory or Path(temporary) / "wal",
+        )
+    assert out == "free\n", out
 
 
 def test_file_size_limit_refuses_appends_and_lets_truncate_through(directory: Path) -> None:

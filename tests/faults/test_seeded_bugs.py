@@ -6,13 +6,16 @@ import pytest
 
 from .explore import Tally
 from .seeded_bugs import BUGS
+from .survivors import SURVIVORS
+
+ALL = {**BUGS, **SURVIVORS}
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", ALL)
 def test_seeded_bug_is_caught(name: str, tally: Tally) -> None:
     """With the bug in, the hunt ends at a broken promise."""
-    with BUGS[name].bug(), pytest.raises((AssertionError, OSError)) as caught:
-        BUGS[name].hunt()
+    with ALL[name].bug(), pytest.raises((AssertionError, OSError)) as caught:
+        ALL[name].hunt()
     assert str(caught.value)
     tally.seeded_bugs += 1
 
@@ -21,3 +24,11 @@ def test_the_hunts_find_nothing_in_the_log_as_it_is() -> None:
     """What is caught above is the bug, not the hunt."""
     for hunt in {bug.hunt for name, bug in BUGS.items() if "damage" in name or "commit" in name or "space" in name}:
         hunt()
+    for name, bug in SURVIVORS.items():
+        if name not in EXPLORED:
+            bug.hunt()
+
+
+EXPLORED = {name for name, bug in SURVIVORS.items() if "crash" in bug.hunt.__qualname__}
+"""Those whose hunts are part of other tests, bug or none."""
+EXPLORED |= {"forked_child_keeps_everything", "last_batch_kept_in_the_process", "commits_vouch_for_one_batch_less"}

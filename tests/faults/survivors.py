@@ -1,0 +1,336 @@
+"""Bugs that the suite once let pass, put in from outside as those in `seeded_bugs` are; each is noticed now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from mrecordlog_async.engine import opening
+from mrecordlog_async.engine.admission import Admission
+from mrecordlog_async.engine.cleanup import repair_tail
+from mrecordlog_async.engine.commands import AppendGroup, Command
+from mrecordlog_async.engine.fold import Fold
+from mrecordlog_async.engine.following import Follower
+from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.recovery import _LogReader
+from mrecordlog_async.engine.timers import Timers
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format import frame
+from mrecordlog_async.format.frame import BLOCK_BYTES, encode_frames, read_frame
+from mrecordlog_async.format.header import HEADER_BYTES, decode_closed, encode_closed
+from mrecordlog_async.format.parse import SegmentParser
+from mrecordlog_async.format.record import Commit, Table, TableEntry, decode_parts, encode_commit, encode_table
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue
+from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.segment import SegmentFile
+
+from .damage import Files, Intact, on_disk
+from .driver import DIRECTORY, LOG_ID, Run, without_chance
+from .explore import Explorer
+from .histories import CASES, Case
+from .judge import state_of
+from .seeded_bugs import SeededBug, crash, damage
+from .test_damage import several_segments
+from .test_process import child_holds_nothing
+
+# What notices them.
+
+
+def die_and_write(name: str, every: int = 1) -> None:
+    """Let the process die at many moments of a history, the next one write, and the power fail."""
+    case = CASES[name]
+    with case.sizes():
+        Explorer(deep_every=0, subsets=0, kill_every=1).explore(case.run(), every=every)
+
+
+def goes_through(name: str, *more_bytes: int) -> None:
+    """Run a history on disks of several sizes: truncates, deletes and its last append must get through."""
+    case = CASES[name]
+    for more in more_bytes:
+        assert case.capacity_bytes is not None
+        calls = replace(case, capacity_bytes=case.capacity_bytes + more).run(moments=False).model.calls
+        assert {call.outcome for call in calls if call.kind in ("truncate", "delete")} == {"answered"}, more
+        assert calls[-1].outcome == "answered", f"the log did not take appends again: {calls[-1].error}"
+
+
+def answers(name: str) -> None:
+    """Run a history whose calls all end, with the answers that are due."""
+    CASES[name].run(moments=False).model.states()
+
+
+def segments_of_two_logs() -> None:
+    """A segment in the place of another log's with the same identity, as two copies that went on apart have it."""
+
+    def history(name: str) -> Case:
+        async def made(run: Run) -> None:
+            await run.open()
+            await run.create(name)
+            for size in (20_000, 20_000, 300):
+                await run.append(name, size)
+
+        return Case(made)
+
+    first, second = (Intact.of(history(name).run(moments=False), closed=True) for name in "ab")
+    with without_chance():
+        oldest = min(first.ends)
+        refuse({**first.files, oldest: second.files[oldest]})
+
+
+def closed_behind_another_batch() -> None:
+    """`CLOSED` names the right offset and another batch."""
+    intact = Intact.of(Case(several_segments).run(moments=False), closed=True)
+    closed = decode_closed(intact.files["CLOSED"])
+    with without_chance():
+        refuse({**intact.files, "CLOSED": encode_closed(replace(closed, last_batch=closed.last_batch + 1))})
+
+
+def refuse(files: Files) -> None:
+    """Open what must be refused."""
+    try:
+        ReadOnlyLog.open(DIRECTORY, filesystem=on_disk(files)).close()
+    except CorruptionError:
+        return
+    raise AssertionError("it opens")
+
+
+def batch_of_another_place() -> None:
+    """A whole COMMIT where it is due, of a batch that began elsewhere: part of its batch is missing."""
+    parser = SegmentParser(LOG_ID, 0, 1)
+    out: list[Any] = [bytes(HEADER_BYTES)]
+    at = encode_frames(encode_table(Table(5, (TableEntry(1, "a", 0, 0),))), HEADER_BYTES, parser._seed, out)
+    commit = Commit(LOG_ID, 1, 0, at - 9, 0, 0)
+    encode_frames([encode_commit(commit)], at, parser._seed, out)
+    assert not list(parser.feed(b"".join(out), 0)), "a batch that lacks its beginning was taken"
+
+
+def frames_that_moved() -> None:
+    """A frame is valid at its own offset and at no other, however even the distance."""
+    out: list[Any] = []
+    encode_frames([b"payload"], 512, 7, out)
+    data = b"".join(out)
+    assert read_frame(memoryview(data), 512, 0, 7) is not None
+    for offset in (0, 1_024, 512 + BLOCK_BYTES, 512 + 4 * BLOCK_BYTES, 512 + (1 << 32)):
+        assert read_frame(memoryview(data), offset, 0, 7) is None, f"valid at {offset} as well"
+
+
+def another_log_in_its_place() -> None:
+    """A follower that finds another log in the directory shows that one, whole."""
+
+    async def two_batches(run: Run) -> None:
+        await run.open()
+        await run.create("a")
+        await run.append("a", 40)
+
+    runs = [Case(two_batches).run(moments=False)]
+    with patch("tests.faults.driver.LOG_ID", b"another log's id"):
+        runs.append(Case(two_batches).run(moments=False))
+    one, other = ({n: data for n, data in run.disk.content(DIRECTORY).items() if n != "LOCK"} for run in runs)
+    disk = on_disk(dict(one))
+    reader = ReadOnlyLog.open(DIRECTORY, filesystem=disk)
+    for name, data in other.items():
+        disk.put(f"{DIRECTORY}/{name}", data)
+    reader.refresh()
+    assert reader.contents.log_id == b"another log's id", "the follower did not notice"
+    assert state_of(reader.contents.queues) == state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
+
+
+# The bugs.
+
+
+class _NoSync(OsFileSystem):
+    """Another's files, but for the sync."""
+
+    def __init__(self, files: Any) -> None:
+        self.write = files.write  # type: ignore[method-assign]  # stands in for all that repair_tail calls
+
+    def sync(self, handle: int) -> None:
+        """Promise without keeping."""
+
+
+def tail_zeroed_and_not_synced() -> AbstractContextManager[Any]:
+    return patch.object(
+        opening, "repair_tail", lambda files, handle, contents: repair_tail(_NoSync(files), handle, contents)
+    )
+
+
+def interval_begins_anew_with_every_batch() -> AbstractContextManager[Any]:
+    def arm_sync(self: Timers, seconds: float) -> None:
+        if self._sync is not None:
+            self._sync.cancel()
+        self._sync = self._loop.call_later(seconds, self._on_sync)
+
+    return patch.object(Timers, "arm_sync", arm_sync)
+
+
+def cancelled_record_leaves_its_queue_behind() -> AbstractContextManager[Any]:
+    original = AppendGroup.withdrawn
+
+    def withdrawn(self: AppendGroup) -> bool:
+        queues = self.queues
+        done = original(self)
+        self.queues = queues
+        return done
+
+    return patch.object(AppendGroup, "withdrawn", withdrawn)
+
+
+def memory_of_older_segments_not_counted() -> AbstractContextManager[Any]:
+    original = Queue.adopt
+
+    def adopt(self: Queue, older: Queue) -> None:
+        more = older.memory_bytes - QUEUE_OVERHEAD_BYTES
+        original(self, older)
+        self.memory_bytes -= more
+
+    return patch.object(Queue, "adopt", adopt)
+
+
+def appends_live_on_the_reserve() -> AbstractContextManager[Any]:
+    original = Journal._reserve
+
+    def reserve(self: Journal, end: int, needs_space: bool) -> None:
+        try:
+            original(self, end, needs_space)
+        except OSError:
+            self._file.reserve(end, end)
+
+    return patch.object(Journal, "_reserve", reserve)
+
+
+def held_appends_forgotten_at_close() -> AbstractContextManager[Any]:
+    original = Admission.drain
+
+    def drain(self: Admission) -> Iterator[Command]:
+        self._held = []
+        return original(self)
+
+    return patch.object(Admission, "drain", drain)
+
+
+def forked_child_keeps_everything() -> AbstractContextManager[Any]:
+    def disown(self: MultiRecordLog) -> None:
+        self._foreign = True
+
+    return patch.object(MultiRecordLog, "_disown", disown)
+
+
+def last_batch_kept_in_the_process() -> AbstractContextManager[Any]:
+    write, sync = SegmentFile.write, SegmentFile.sync
+    kept: dict[int, tuple[Sequence[Any], int]] = {}
+
+    def flush(self: SegmentFile) -> None:
+        if id(self) in kept:
+            write(self, *kept.pop(id(self)))
+
+    def lazy_write(self: SegmentFile, buffers: Sequence[Any], offset: int) -> None:
+        flush(self)
+        kept[id(self)] = [b"".join(buffers)], offset
+
+    def full_sync(self: SegmentFile) -> None:
+        flush(self)
+        sync(self)
+
+    @contextmanager
+    def bug() -> Iterator[None]:
+        with patch.object(SegmentFile, "write", lazy_write), patch.object(SegmentFile, "sync", full_sync):
+            yield
+
+    return bug()
+
+
+def commits_vouch_for_one_batch_less() -> AbstractContextManager[Any]:
+    original = Journal._encode
+
+    def encode(self: Journal, *arguments: Any) -> Any:
+        at = self.at
+        durable, at.durable_batch = at.durable_batch, max(at.durable_batch - 1, 0)
+        try:
+            return original(self, *arguments)
+        finally:
+            at.durable_batch = durable
+
+    return patch.object(Journal, "_encode", encode)
+
+
+def tables_not_compared() -> AbstractContextManager[Any]:
+    original = Fold.begin
+
+    def begin(self: Fold, name: str, table: Table) -> None:
+        if self.queues is None:
+            original(self, name, table)
+
+    return patch.object(Fold, "begin", begin)
+
+
+def batch_number_of_closed_ignored() -> AbstractContextManager[Any]:
+    original = _LogReader._judge
+
+    def judge(self: _LogReader, *arguments: Any) -> Any:
+        *before, parser, closed, size = arguments
+        if closed is not None:
+            closed = replace(closed, last_batch=parser.due_batch - 1)
+        return original(self, *before, parser, closed, size)  # type: ignore[call-arg]  # as they came
+
+    return patch.object(_LogReader, "_judge", judge)
+
+
+def place_of_a_batch_ignored() -> AbstractContextManager[Any]:
+    original = SegmentParser._add
+
+    def add(self: SegmentParser, parts: Any) -> Any:
+        end = self.end
+        record = decode_parts(parts)
+        if type(record) is Commit:
+            self.end = record.batch_offset
+        batch = original(self, parts)
+        if batch is None:
+            self.end = end
+        return batch
+
+    return patch.object(SegmentParser, "_add", add)
+
+
+def checksum_bound_to_the_sector_only() -> AbstractContextManager[Any]:
+    class Short:
+        def pack(self, offset: int, length: int, kind: int) -> bytes:
+            return frame_checked.pack(offset % 512, length, kind)
+
+    frame_checked = frame._CHECKED
+    return patch.object(frame, "_CHECKED", Short())
+
+
+def follower_trusts_any_header() -> AbstractContextManager[Any]:
+    return patch.object(Follower, "_check_header", lambda self, data: None)
+
+
+def spare_too_small_for_new_queues() -> AbstractContextManager[Any]:
+    original = Journal.prepare_spare
+    return patch.object(Journal, "prepare_spare", lambda self, more_table_bytes=0: original(self))
+
+
+SURVIVORS = {
+    bug.bug.__name__: bug
+    for bug in (
+        SeededBug(tail_zeroed_and_not_synced, crash("torn", deep_every=0)),
+        SeededBug(interval_begins_anew_with_every_batch, crash("interval, loaded", deep_every=0)),
+        SeededBug(cancelled_record_leaves_its_queue_behind, lambda: answers("groups")),
+        SeededBug(memory_of_older_segments_not_counted, crash("rolls", deep_every=0, every=9)),
+        SeededBug(appends_live_on_the_reserve, lambda: goes_through("reserve", 0)),
+        SeededBug(held_appends_forgotten_at_close, lambda: answers("waits for disk")),
+        SeededBug(forked_child_keeps_everything, lambda: child_holds_nothing(bug=True)),
+        SeededBug(last_batch_kept_in_the_process, lambda: die_and_write("never", every=5)),
+        SeededBug(commits_vouch_for_one_batch_less, damage(Case(several_segments))),
+        SeededBug(tables_not_compared, segments_of_two_logs),
+        SeededBug(batch_number_of_closed_ignored, closed_behind_another_batch),
+        SeededBug(place_of_a_batch_ignored, batch_of_another_place),
+        SeededBug(checksum_bound_to_the_sector_only, frames_that_moved),
+        SeededBug(follower_trusts_any_header, another_log_in_its_place),
+        SeededBug(spare_too_small_for_new_queues, lambda: goes_through("reserve of tables", *range(0, 40_000, 2_000))),
+    )
+}
+"""Every one by its name."""

@@ -1,0 +1,109 @@
+"""Readers that the writer overtakes between any two of their calls: each sees what was answered, and nothing halved."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from mrecordlog_async.cli.snapshot import snapshot
+from mrecordlog_async.readonly import ReadOnlyLog
+
+from .driver import COPY, DIRECTORY, Run, without_chance
+from .explore import Tally
+from .histories import CASES
+from .judge import State, Verdict, Violation, brief, state_of
+from .moving import MovingDisk
+
+HISTORIES = [
+    "concurrent",
+    "rolls",
+    "recreated",
+    "idle roll",
+    "never, rolls",
+    "busy",
+    "never, busy",
+    "large",
+    "reopened",
+]
+ROUNDS = 60
+PACES = [0.02, 0.2, 0.5, 0.9]
+
+
+class Watcher:
+    """A history that passes while somebody reads, and what may be seen of it."""
+
+    def __init__(self, run: Run, seed: int) -> None:
+        self.moments = [(number, moment) for number, life in enumerate(run.lives) if number for moment in life.moments]
+        self.chance = random.Random(seed)
+        self.disk = MovingDisk([moment.snapshot for _, moment in self.moments], self.chance, PACES[seed % len(PACES)])
+        self.disk.at = self.chance.randrange(len(self.moments))
+        self._verdicts = [Verdict(life.model) for life in run.lives]
+
+    def check(self, state: State, since: int, where: str) -> None:
+        """Raise Violation unless *state* is one that was there between moment *since* and now."""
+        (first, then), (last, now) = self.moments[since], self.moments[self.disk.at]
+        for number in range(first, last + 1):
+            least = then.killed.at_least if number == first else 0
+            most = now.bounds.at_most if number == last else 1 << 30
+            if any(least <= count <= most for count in self._verdicts[number].counts(state)):
+                return
+        raise Violation(f"{where}, moments {since} to {self.disk.at}: {then.killed} was due, not {brief(state)}")
+
+    def sees_all(self) -> bool:
+        return self.disk.at == len(self.moments) - 1
+
+
+def watchers(name: str) -> Iterator[Watcher]:
+    run = CASES[name].run()
+    for seed in range(ROUNDS):
+        yield Watcher(run, seed)
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_open_and_refresh_beside_a_writer(name: str, tally: Tally) -> None:
+    """Whatever was answered before the call is seen after it; False means that there is nothing new."""
+    with without_chance():
+        for watcher in watchers(name):
+            _follow(watcher)
+            tally.crash_states += 1
+
+
+def _follow(watcher: Watcher) -> None:
+    disk = watcher.disk
+    since = disk.at
+    reader = ReadOnlyLog.open(DIRECTORY, filesystem=disk)
+    state = state_of(reader._queues)
+    watcher.check(state, since, "opened")
+    for number in range(40):
+        since, before, last_look = disk.at, state, watcher.sees_all()
+        changed = reader.refresh()
+        state = state_of(reader._queues)
+        watcher.check(state, since, f"refreshed for the {number + 1}th time, {changed}")
+        if not changed and state != before:
+            raise Violation(f"refresh says that nothing is new, and shows {brief(state)} after {brief(before)}")
+        assert not disk.open_handles()
+        if last_look:
+            return
+        disk.at = min(disk.at + watcher.chance.choice([0, 0, 1, 3, 20]), len(watcher.moments) - 1)
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("link", [True, False], ids=["link", "copy"])
+def test_snapshot_beside_a_writer(name: str, link: bool, tally: Tally) -> None:
+    """A snapshot is one state that the log had while it was taken, whatever was rolled and removed meanwhile."""
+    with without_chance():
+        for watcher in watchers(name):
+            disk = watcher.disk
+            since = disk.at
+            snapshot(DIRECTORY, COPY, link=link, filesystem=disk)
+            watcher.check(_copy(watcher), since, "snapshot")
+            assert not disk.open_handles()
+            disk.at = len(watcher.moments) - 1
+            watcher.check(_copy(watcher), since, "snapshot, later")
+            tally.crash_states += 1
+
+
+def _copy(watcher: Watcher) -> State:
+    return state_of(ReadOnlyLog.open(COPY, filesystem=watcher.disk).contents.queues)
