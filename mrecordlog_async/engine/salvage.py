@@ -96,10 +96,14 @@ def salvage(
         if not numbers:
             break
         try:
-            return _salvage(files, directory, numbers, on_progress)
+            found = _salvage(files, directory, numbers, on_progress)
         except FileNotFoundError:  # a writer is at work, and removed it: it is no damage
             if attempt == ATTEMPTS_MAX:
                 raise
+            continue
+        if not found.damage or attempt == ATTEMPTS_MAX or list_segments(files.names(directory)) == numbers:
+            return found
+        # What looks like damage may be a log that went on behind the listing, and was closed there.
     raise FileNotFoundError(2, "there is no segment in this directory", directory)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import ReadOnlyLog
+from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.snapshot import snapshot
 from mrecordlog_async.engine.salvage import salvage
 from mrecordlog_async.engine.survey import survey
@@ -92,6 +92,30 @@ def test_what_a_writer_removes_is_nothing_to_salvage(stages: Stages, directory: 
     found = salvage(files, str(directory))
     assert not found.damage
     assert [queue.missing for queue in found.queues] == [[], []]
+
+
+async def test_a_log_that_goes_on_and_is_closed_meanwhile_misses_no_segment(directory: Path) -> None:
+    """The note of its end names a segment that came after the listing."""
+    async with MultiRecordLog.open(directory, segment_bytes=BLOCK) as log:
+        await log.create_queue("q")
+        for _ in range(8):
+            await log.append_record("q", None, bytes(40_000))
+
+    class Late(Interrupted):
+        """Lists what was there two segments ago, once."""
+
+        def names(self, path: str) -> list[str]:
+            found = sorted(name for name in super().names(path) if name.startswith("wal-"))
+            return found if self.listed > 1 else found[:-2]
+
+    found = await asyncio.to_thread(salvage, Late(), str(directory))
+    assert not found.damage
+    assert [queue.records for queue in found.queues] == [8]
+    counted = await asyncio.to_thread(survey, Late(), str(directory))
+    assert not any(segment.damaged_bytes for segment in counted.segments)
+    await asyncio.to_thread(snapshot, str(directory), f"{directory}.copy", filesystem=Late())
+    with await asyncio.to_thread(ReadOnlyLog.open, f"{directory}.copy") as log_of_the_copy:
+        assert log_of_the_copy.next_position("q") in (6, 8)
 
 
 class Shrinking(Interrupted):

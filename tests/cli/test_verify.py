@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from mrecordlog_async.cli.main import main
 from tests import damage
 from tests.cli.running import build, mrecordlog, three_queues
 
@@ -30,6 +33,40 @@ def test_all_damage_is_listed_not_only_the_first(tmp_path: Path) -> None:
     assert "open refuses this log and changes nothing" in ran.out
     facts = json.loads(mrecordlog("verify", directory, "--json").out)
     assert (facts["ok"], len(facts["damage"])) == (False, 2)
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect", "repair", "ls", "snapshot", "dump"])
+def test_files_that_only_look_like_segments_are_left_alone(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number that no header can hold, digits of another script."""
+    directory = build(tmp_path / "wal", three_queues)
+    (directory / ("wal-" + "9" * 20)).write_bytes(b"mine")
+    (directory / ("wal-" + "\u0663" * 20)).write_bytes(b"mine")
+    target = [str(tmp_path / "copy")] if command == "snapshot" else []
+    assert main([command, str(directory), *target]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", ["directory", "link"])
+@pytest.mark.parametrize("command", ["verify", "inspect", "repair", "ls", "snapshot", "dump"])
+def test_what_has_the_name_of_a_segment_and_is_no_file_is_named(
+    tmp_path: Path, command: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one sentence: which path, what it is, and what to do."""
+    directory = build(tmp_path / "wal", three_queues)
+    stray = directory / f"wal-{99:020}"
+    if kind == "directory":
+        stray.mkdir()
+    else:
+        stray.symlink_to(tmp_path / "nowhere")
+    target = [str(tmp_path / "copy")] if command == "snapshot" else []
+    assert main([command, str(directory), *target]) == 1
+    said = capsys.readouterr().err
+    assert str(stray) in said
+    assert "has the name of a segment" in said
+    assert "move" in said
+    assert not (tmp_path / "copy.partial").exists()
 
 
 def test_json_of_a_healthy_log(tmp_path: Path) -> None:
