@@ -156,14 +156,18 @@ class Journal:
         self._reserve(end, order.needs_space)
         return self._write(records, buffers, end, order, rolled, begun)
 
-    def commit_mark(self, oldest_segment: int | None) -> bool:
-        """Write an empty batch without sync, if reserved space has room: it says that the one before is durable."""
+    def commit_mark(self, oldest_segment: int | None) -> Receipt | None:
+        """Write an empty batch, if reserved space has room: it says that the one before is durable.
+
+        It is synced like any other: otherwise the next batch could not vouch for it, and damage to it would pass for
+        the torn tail that takes the batches behind it along.
+        """
+        begun = time.perf_counter()
         buffers, end = self._encode([], oldest_segment)
         if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes or self._file.is_shared():
-            return False
-        order = Order([], oldest_segment, sync=False, needs_space=False)
-        self._write([], buffers, end, order, rolled=False, begun=0.0)
-        return True
+            return None
+        order = Order([], oldest_segment, sync=True, needs_space=False)
+        return self._write([], buffers, end, order, rolled=False, begun=begun)
 
     def sync(self) -> float:
         """Bring every batch to the medium; return the seconds it took."""

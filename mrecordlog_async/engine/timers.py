@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 MARK_SECONDS = 1.0
-"""An idle log says after this time that its last batch is durable, so that rot in it is seen at the next open."""
+"""An idle log says after this time that its last batch is durable, so that rot in it is seen at the next open.
+
+That costs one more sync for each time the log falls idle.
+"""
 
 RETRY_SECONDS = 1.0
 """Appends that wait for disk space are tried again this often, and whenever segments were removed."""

@@ -300,7 +300,10 @@ class Writer:
             self._timers.mark_due = False
             if self._wants_mark():
                 self._marked = True
-                await self._hop(journal.commit_mark, self._queues.pins.oldest())
+                receipt = await self._hop(journal.commit_mark, self._queues.pins.oldest())
+                if receipt is not None:
+                    self._counters.syncs += 1
+                    self._counters.sync_seconds.observe(receipt.sync_seconds)
 
     async def _make_way(self) -> None:
         """Leave a dead segment behind, and remove the segments that nothing needs once that is durable."""

@@ -1,0 +1,66 @@
+"""The idle mark: an empty batch that says that the one before it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy
+from mrecordlog_async.engine import timers
+from tests import damage
+
+
+@pytest.fixture(autouse=True)
+def idle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a log be idle after 20 ms."""
+    monkeypatch.setattr(timers, "MARK_SECONDS", 0.02)
+
+
+async def marked(log: MultiRecordLog) -> tuple[int, int]:
+    """Wait for the mark behind what is stored now; return where it begins and ends."""
+    at = log._opened.journal.at
+    begin, batch = at.end, at.last_batch
+    while at.last_batch == batch or at.durable_batch != at.last_batch:
+        await asyncio.sleep(0.001)
+    return begin, at.end
+
+
+@pytest.mark.parametrize("policy", [PersistPolicy.always(), PersistPolicy.never()], ids=["always", "never"])
+async def test_a_damaged_mark_takes_no_later_batch_along(
+    directory: Path, tmp_path: Path, policy: PersistPolicy
+) -> None:
+    """Whatever bit of it is damaged: the batch behind it is found, or the log says that it is damaged."""
+    async with MultiRecordLog.open(directory, persist_policy=policy) as log:
+        await log.create_queue("q")
+        await log.append_record("q", None, b"before")
+        await log.sync()
+        begin, end = await marked(log)
+        await log.append_record("q", None, b"behind")
+        await log.sync()
+        shutil.copytree(directory, tmp_path / "killed")
+    last = damage.last_segment(tmp_path / "killed")
+    whole = last.read_bytes()
+    for offset in range(begin, end):
+        last.write_bytes(whole)
+        damage.flip_byte(last, offset, 1 << offset % 8)
+        with pytest.raises(CorruptionError):
+            await MultiRecordLog.open(tmp_path / "killed")
+    last.write_bytes(whole)
+    async with MultiRecordLog.open(tmp_path / "killed") as log:
+        assert [payload for _, payload in log.range("q")] == [b"before", b"behind"]
+
+
+async def test_the_mark_costs_one_sync_for_each_idle_spell(directory: Path) -> None:
+    """It is written and synced once when the log falls idle, and not again until something else was written."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await marked(log)
+        batch, syncs = log._opened.journal.at.last_batch, log.stats().syncs
+        await asyncio.sleep(0.1)
+        assert (log._opened.journal.at.last_batch, log.stats().syncs) == (batch, syncs)
+        await log.append_record("q", None, b"x")
+        await marked(log)
+        assert (log._opened.journal.at.last_batch, log.stats().syncs) == (batch + 2, syncs + 2)
