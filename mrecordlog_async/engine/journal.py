@@ -233,16 +233,17 @@ class Journal:
         One that cannot be removed stays on the list and is tried again next time.
         """
         removed = 0
-        while self.reclaimable():
-            number, size = self.older[0]
+        for number, size in self.older:
+            if number >= self.durable_oldest:
+                break
             try:
                 self._remove(f"{self.directory}/{segment_name(number)}", size)
             except OSError:
                 self.unlink_errors += 1
                 break
-            self.older.pop(0)
             self._older_bytes -= size
             removed += 1
+        del self.older[:removed]  # at once: one by one, each would move the thousands behind it
         return removed
 
     def shrink(self, everything: bool) -> None:

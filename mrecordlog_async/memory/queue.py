@@ -81,12 +81,13 @@ class SegmentPins:
     def __init__(self) -> None:
         self._queues: dict[int, int] = {}
         self._oldest: list[int] = []  # a heap of every segment above, and of some that were dropped
+        self._in_heap: set[int] = set()  # once each: a segment may be dropped and needed again any number of times
 
     def add(self, segment: int) -> None:
         """Note that one more queue holds records in *segment*."""
-        queues = self._queues.get(segment, 0)
-        self._queues[segment] = queues + 1
-        if not queues:
+        self._queues[segment] = self._queues.get(segment, 0) + 1
+        if segment not in self._in_heap:
+            self._in_heap.add(segment)
             heappush(self._oldest, segment)
 
     def drop(self, segment: int) -> None:
@@ -104,7 +105,7 @@ class SegmentPins:
         """
         oldest = self._oldest
         while oldest and oldest[0] not in self._queues:
-            heappop(oldest)
+            self._in_heap.discard(heappop(oldest))
         return oldest[0] if oldest else None
 
 
