@@ -140,6 +140,7 @@ async def send(
         if request.method == "HEAD":
             await out.end(response)
             return response
+        await turns.rest()
         async for piece in _each(pieces):
             if not await out.write(response, piece):
                 return response

@@ -350,7 +350,7 @@ class Fetcher:
 
     async def fetch(self, ranges: Sequence[FetchRange]) -> list[HeldRuns]:
         """Return what all ranges hold; raise the problem of the first range that cannot be had whole."""
-        self._check(ranges)
+        await self._check(ranges)
         parts = []
         for one in ranges:
             queue_id, found = check_range(self._log, one).id, list[HeldRun]()
@@ -371,7 +371,7 @@ class Fetcher:
 
     async def positions(self, ranges: Sequence[FetchRange]) -> list[wire.QueueStretches]:
         """Return which positions the ranges hold; nothing of their payloads is kept."""
-        self._check(ranges)
+        await self._check(ranges)
         parts = []
         for one in ranges:
             queue_id, found = check_range(self._log, one).id, list[tuple[int, int]]()
@@ -382,10 +382,12 @@ class Fetcher:
             parts.append(wire.QueueStretches(one.queue, queue_id, found))
         return parts
 
-    def _check(self, ranges: Sequence[FetchRange]) -> None:
+    async def _check(self, ranges: Sequence[FetchRange]) -> None:
         check_entries(len(ranges), self._options)
-        for one in ranges:
+        for number, one in enumerate(ranges):
             check_range(self._log, one)
+            if number % RUNS_AT_ONCE == 0:
+                await self._turns.rest()
         _check_overlaps(ranges)
 
     async def _each(self, asked: FetchRange) -> AsyncIterator[list[HeldRun]]:

@@ -1,9 +1,15 @@
-"""Long work on the event loop, cut into turns: after a few milliseconds the others are let in."""
+"""Long work on the event loop, cut into turns: after a few milliseconds the others are let in.
+
+All long work takes its turns one after the other, one in each pass of the loop. However much of it is under way, a
+short request waits for one turn and not for one of each.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from time import perf_counter
+from weakref import WeakKeyDictionary
 
 TURN_SECONDS = 0.005
 
@@ -11,13 +17,50 @@ TURN_SECONDS = 0.005
 class Turns:
     """One piece of long work. Call `rest` between its steps, each of which should take less than a millisecond."""
 
-    __slots__ = ("_since",)
+    __slots__ = ("_line", "_since")
 
     def __init__(self) -> None:
+        self._line = _Line.of_loop()
         self._since = perf_counter()
 
     async def rest(self) -> None:
-        """Let other tasks run if this one has held the loop for `TURN_SECONDS`."""
-        if perf_counter() - self._since >= TURN_SECONDS:
-            await asyncio.sleep(0)
+        """Let others run if this work has held the loop for `TURN_SECONDS`, or if other long work waits."""
+        if self._line.waiting or perf_counter() - self._since >= TURN_SECONDS:
+            await self._line.wait()
             self._since = perf_counter()
+
+
+class _Line:
+    """Long work of one event loop that waits for its next turn."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[asyncio.Future[None]] = deque()
+
+    @classmethod
+    def of_loop(cls) -> _Line:
+        loop = asyncio.get_running_loop()
+        line = _lines.get(loop)
+        if line is None:
+            line = _lines[loop] = cls()
+        return line
+
+    async def wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        if not self.waiting:
+            loop.call_soon(self._next)
+        turn = loop.create_future()
+        self.waiting.append(turn)
+        await turn
+
+    def _next(self) -> None:
+        """Give the first in line its turn, and come back in the next pass for the one behind it."""
+        turn = self.waiting.popleft()
+        while turn.done() and self.waiting:  # its request was cancelled
+            turn = self.waiting.popleft()
+        if not turn.done():
+            turn.set_result(None)
+        if self.waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+
+
+_lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()

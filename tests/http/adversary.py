@@ -1,0 +1,331 @@
+"""Attacks on a service in a process of its own: the kernel bounds its memory, and its loop's CPU time is measured.
+
+`Target` runs `mrecordlog serve` (as it is, with one thread more) under a limit of its data segment: whatever allocates
+beyond that fails. The thread asks the event loop for a sign every few milliseconds, and notes how much CPU time the
+loop's thread used up without giving one: a stall that does not depend on how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+MIB = 1024 * 1024
+
+WATCHED_SERVICE = """
+import asyncio, ctypes, json, os, sys, threading, time
+
+stalls_file = sys.argv.pop(1)
+worst = 0.0
+
+
+def watch(loop, clock):
+    global worst
+    while True:
+        seen = threading.Event()
+        begun = time.clock_gettime(clock)
+        try:
+            loop.call_soon_threadsafe(seen.set)
+        except RuntimeError:
+            return
+        seen.wait()
+        used = time.clock_gettime(clock) - begun
+        if not os.path.exists(stalls_file):  # the test begins to count anew
+            worst = 0.0
+        if used > worst:
+            worst = used
+            with open(stalls_file, "w") as file:
+                json.dump(worst, file)
+        time.sleep(0.002)
+
+
+from mrecordlog_async.cli import serve as command
+made = command.new_event_loop()
+
+def factory():
+    loop = (made or asyncio.new_event_loop)()
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+    # The first seconds import modules; what counts is what requests cause.
+    threading.Timer(0.0, lambda: threading.Thread(target=watch, args=(loop, clock), daemon=True).start()).start()
+    return loop
+
+command.new_event_loop = lambda: factory
+from mrecordlog_async.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class Target:
+    """A service under attack. stall_seconds: the most CPU time its loop used without letting anybody else in."""
+
+    def __init__(self, directory: Path, *arguments: str, data_bytes: int | None = None) -> None:
+        self._stalls = directory.parent / "stalls.json"
+        self._command = [sys.executable, "-c", WATCHED_SERVICE, str(self._stalls), "serve", str(directory)]
+        self._command += ["--port", "0", *arguments]
+        self._data_bytes = data_bytes
+        self.port = 0
+
+    def __enter__(self) -> Target:
+        self.process = subprocess.Popen(
+            self._command, stderr=subprocess.PIPE, text=True, preexec_fn=self._limit if self._data_bytes else None
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if found := re.search(r"listening on http://\S+?:(\d+)", line):
+                self.port = int(found[1])
+                return self
+        raise AssertionError("the service did not start")
+
+    def _limit(self) -> None:
+        assert self._data_bytes is not None
+        resource.setrlimit(resource.RLIMIT_DATA, (self._data_bytes, self._data_bytes))
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> tuple[int, str]:
+        """Ask it to end; return the exit code and what it logged."""
+        self.process.send_signal(signal.SIGTERM)
+        _, told = self.process.communicate(timeout=60)
+        return self.process.returncode, told
+
+    @property
+    def stall_seconds(self) -> float:
+        return float(json.loads(self._stalls.read_text())) if self._stalls.exists() else 0.0
+
+    def forget_stalls(self) -> None:
+        """Count anew."""
+        self._stalls.unlink(missing_ok=True)
+
+    def resident_bytes(self, peak: bool = False) -> int:
+        """Return the memory in use, or the most that ever was."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+)" if peak else r"VmRSS:\s+(\d+)", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    async def call(self, method: str, path: str, body: bytes = b"", headers: str = "") -> tuple[int, bytes]:
+        """Send one request on a connection of its own; return status and body, status 0 if the connection was cut."""
+        async with self.connection() as (reader, writer):
+            try:
+                writer.write(request(method, path, body, headers + "Connection: close\r\n"))
+                await writer.drain()
+            except ConnectionError:
+                pass  # refused before all of it was sent; there may be an answer
+            try:
+                answer = await reader.read()
+            except ConnectionError:
+                return 0, b""
+        head, _, rest = answer.partition(b"\r\n\r\n")
+        return (int(head.split()[1]), rest) if head else (0, b"")
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    async def hang(self, sent: bytes, seconds: float) -> None:
+        """Send something and read nothing."""
+        async with self.connection() as (_, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(sent)
+            await asyncio.sleep(seconds)
+
+
+def request(method: str, path: str, body: bytes = b"", headers: str = "") -> bytes:
+    """Return a request as it is sent."""
+    return (
+        f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    )
+
+
+class Honest:
+    """A producer that keeps to every rule: each of its appends and truncates must be answered."""
+
+    def __init__(self, target: Target, queue: str) -> None:
+        self.target, self.queue = target, queue
+        self.acknowledged = 0
+        self.truncated = 0
+        self.busy = 0
+        self.slowest = 0.0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Append a record at a time and truncate every tenth, on one connection, until told to stop."""
+        assert (await self.target.call("PUT", f"/v1/queues/{self.queue}?exist_ok=1"))[0] in (200, 201)
+        while not stop.is_set():
+            begun = asyncio.get_running_loop().time()
+            await self._append()
+            self.slowest = max(self.slowest, asyncio.get_running_loop().time() - begun)
+            if self.acknowledged % 10 == 0:
+                await self._truncate(self.acknowledged - 1)
+            await asyncio.sleep(0.02)
+
+    async def _append(self) -> None:
+        path = f"/v1/queues/{self.queue}/records?position={self.acknowledged}"
+        status, answer = await self.target.call("POST", path, b"%d" % self.acknowledged)
+        while status == 429:
+            self.busy += 1
+            await asyncio.sleep(0.2)
+            status, answer = await self.target.call("POST", path, b"%d" % self.acknowledged)
+        assert status == 200, (status, answer)
+        self.acknowledged += 1
+
+    async def _truncate(self, position: int) -> None:
+        body = b'{"position":%d}' % position
+        status, answer = await self.target.call("POST", f"/v1/queues/{self.queue}/truncate", body)
+        assert status == 200, (status, answer)
+        self.truncated = position + 1
+
+    async def check(self) -> None:
+        """Compare what is stored with what was acknowledged."""
+        status, answer = await self.target.call("GET", f"/v1/queues/{self.queue}/records?as=text&limit=100000")
+        stored = [json.loads(line) for line in body_of(answer).splitlines()]
+        assert status == 200
+        assert [one["position"] for one in stored] == list(range(self.truncated, self.acknowledged))
+        assert all(one["payload"] == str(one["position"]) for one in stored)
+
+
+def body_of(answer: bytes) -> bytes:
+    """Undo chunks."""
+    if not re.match(rb"[0-9a-f]+\r\n", answer):
+        return answer
+    found, rest = b"", answer
+    while (size := int(rest.partition(b"\r\n")[0], 16)) > 0:
+        begin = rest.index(b"\r\n") + 2
+        found, rest = found + rest[begin : begin + size], rest[begin + size + 2 :]
+    return found
+
+
+# Attacks. Each is one client's work; run many of them at once. None cares what it is answered.
+
+RECORDS = "/v1/queues/victim/records"
+LARGE_HEAD = f"POST {RECORDS} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 67108864\r\n\r\n".encode()
+
+
+async def never_read(
+    target: Target, seconds: float = 5.0, path: str = f"{RECORDS}?max_bytes=67108864", accept: str = "*/*"
+) -> None:
+    """Ask for much and read nothing."""
+    await target.hang(request("GET", path, headers=f"Accept: {accept}\r\n"), seconds)
+
+
+async def fetch_and_hang(target: Target, seconds: float = 5.0) -> None:
+    """Ask for everything, read nothing, while somebody truncates it."""
+    body = b'{"ranges":[{"queue":"victim","start":0,"stop":%d}]}' % VICTIM_RECORDS
+    await target.hang(request("POST", "/v1/fetch", body), seconds)
+
+
+async def announce(target: Target, seconds: float = 5.0) -> None:
+    """Announce a large body and send nothing of it."""
+    await target.hang(LARGE_HEAD, seconds)
+
+
+async def stall(target: Target, seconds: float = 5.0, sent: int = 8 * MIB) -> None:
+    """Send a part of a body and stop."""
+    await target.hang(LARGE_HEAD + bytes(sent), seconds)
+
+
+async def in_the_past(target: Target, size: int = 20 * MIB) -> None:
+    """Append a large body at a position that is taken: 409."""
+    await target.call("POST", f"{RECORDS}?position=0", bytes(size))
+
+
+async def million_lines(target: Target) -> None:
+    """Send more records than one body may hold: 413."""
+    await target.call("POST", RECORDS, b"\n" * 20_000_000, "Content-Type: application/x-ndjson\r\n")
+
+
+async def million_strings(target: Target, count: int = 11_000_000) -> None:
+    """Send JSON with millions of records."""
+    body = b'{"records":[' + b'"YQ==",' * (count - 1) + b'"YQ=="]}'
+    await target.call("POST", RECORDS, body[: 79 * MIB], "Content-Type: application/json\r\n")
+
+
+async def many_lines_that_fit(target: Target) -> None:
+    """Send as many records as one body may hold, in three formats: taken, and split in turns."""
+    await target.call("POST", RECORDS, b"\n" * 200_000, "Content-Type: application/x-ndjson\r\n")
+    body = b'{"records":[' + b'"YQ==",' * 199_999 + b'"YQ=="]}'
+    await target.call("POST", RECORDS, body, "Content-Type: application/json\r\n")
+
+
+async def plan_small_pieces(target: Target) -> None:
+    """Ask for a piece for each record."""
+    await target.call("POST", "/v1/plan", b'{"piece_records":1}')
+
+
+async def plan_twice(target: Target, times: int = 100_000) -> None:
+    """Ask for the same queue again and again."""
+    one = b'{"queue":"victim","start":1}'
+    await target.call("POST", "/v1/plan", b'{"queues":[' + b",".join([one] * times) + b"]}")
+
+
+async def fetch_twice(target: Target, times: int = 100_000) -> None:
+    """Ask for the same range again and again."""
+    one = b'{"queue":"victim","start":1,"stop":%d}' % VICTIM_RECORDS
+    await target.call("POST", "/v1/fetch", b'{"payload":false,"ranges":[' + b",".join([one] * times) + b"]}")
+
+
+async def truncate_many(target: Target, times: int = 90_000) -> None:
+    """Truncate what is not there, very often."""
+    one = b'{"queue":"victim","position":0}'
+    await target.call("POST", "/v1/truncate", b'{"queues":[' + b",".join([one] * times) + b"]}")
+
+
+async def arrow_bomb(target: Target, kind: str) -> None:
+    """Send a few bytes of Arrow that stand for gigabytes."""
+    await target.call("POST", RECORDS, arrow_body(kind), "Content-Type: application/vnd.apache.arrow.stream\r\n")
+
+
+def arrow_body(kind: str) -> bytes:
+    """Return a bomb: "zstd" or "other" (compressed buffers), "dictionary", or "rows" without bytes."""
+    import pyarrow
+    from pyarrow import ipc
+
+    zeros = pyarrow.array([bytes(MIB)] * 16)
+    columns: dict[str, Any] = {
+        "zstd": {"payload": zeros},
+        "other": {"payload": pyarrow.array([b""] * 16), "bomb": zeros},
+        "dictionary": {"payload": pyarrow.DictionaryArray.from_arrays([0] * 100_000, [bytes(MIB)])},
+        "rows": {"payload": pyarrow.array([b""] * 2_000_000)},
+    }
+    table = pyarrow.table(columns[kind])
+    options = ipc.IpcWriteOptions(compression="zstd" if kind in ("zstd", "other") else None)
+    sink = pyarrow.BufferOutputStream()
+    with ipc.new_stream(sink, table.schema, options=options) as writer:
+        for _ in range(60 if kind in ("zstd", "other") else 1):
+            writer.write_table(table)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+VICTIM_RECORDS = 300
+
+
+async def prepare(target: Target, size: int = 200_000, small: int = 200_000, queues: int = 2_000) -> None:
+    """Store what attacks ask for: large records, many small ones, many queues."""
+    async with asyncio.timeout(120):
+        while (await target.call("GET", "/readyz"))[0] != 200:
+            await asyncio.sleep(0.05)
+    for queue in ("victim", "small"):
+        assert (await target.call("PUT", f"/v1/queues/{queue}"))[0] == 201
+    for _ in range(VICTIM_RECORDS):
+        assert (await target.call("POST", RECORDS, bytes(size)))[0] == 200
+    kind = "Content-Type: application/x-ndjson\r\n"
+    for _ in range(small // 100_000):
+        assert (await target.call("POST", "/v1/queues/small/records", b"\n" * 100_000, kind))[0] == 200
+    for at in range(0, queues, 100):
+        created = [target.call("PUT", f"/v1/queues/{number:06}-{'x' * 200}") for number in range(at, at + 100)]
+        assert {status for status, _ in await asyncio.gather(*created)} == {201}
