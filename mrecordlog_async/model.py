@@ -2,7 +2,8 @@
 
 A **run** is a stretch of consecutive positions of one queue, laid out as Arrow's BinaryArray is: int32 offsets and the
 payloads back to back. It is the body of an append on disk, the unit kept in memory and the block sent to a reader, so
-between the writer and a reader nothing in Python touches a single record.
+between the writer and a reader nothing in Python touches a single record. Only records with gaps between their
+positions are kept in another form (`memory/gapped.py`) and become runs when they are read.
 """
 
 from __future__ import annotations
