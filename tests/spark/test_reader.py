@@ -25,9 +25,9 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.log import OpeningLog
 from mrecordlog_async.spark.directory import DirectoryReader
-from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.options import OptionError, Options
 from mrecordlog_async.spark.plan import DataLossError
-from mrecordlog_async.spark.reader import LogReader, PushingLogReader
+from mrecordlog_async.spark.reader import LogReader, PlannedPartition, PushingLogReader
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
 
@@ -193,3 +193,28 @@ def test_damage_after_the_plan_fails_the_task(tmp_path: Path) -> None:
     segment.unlink()
     with pytest.raises(DataLossError, match="removed meanwhile"):
         list(reader.read(partitions[0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "q,misspelt"}, "no server has a queue 'misspelt'"),
+        ({"startingOffsets": '{"default": {"misspelt": 5}}'}, "no queue 'misspelt'"),
+        ({"endingOffsets": '{"default": {"misspelt": 5}}'}, "no queue 'misspelt'"),
+    ],
+)
+def test_a_queue_that_is_not_there_is_named(service: ThreadedService, options: dict[str, str], message: str) -> None:
+    """It would be read as nothing."""
+    service.append("q", numbered("q", 0, 5))
+    with pytest.raises(OptionError, match=message):
+        reader_of(service, **options).partitions()
+
+
+def test_many_sparse_records_are_not_joined_into_one_request(service: ThreadedService) -> None:
+    """Ranges with gaps cannot be cut by position, so the service's small pieces stay apart."""
+    for at in range(40):
+        service.append("q", [b"x"] * 500, at * 10_000)
+    (whole,) = reader_of(service, minPartitions="1").partitions()
+    assert isinstance(whole, PlannedPartition)
+    assert [each.records for each in whole.value.ranges] == [8_000, 8_000, 4_000]
+    assert len(positions(read(reader_of(service)))) == 20_000

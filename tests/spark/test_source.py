@@ -51,6 +51,33 @@ def test_a_schema_that_is_not_read_is_refused() -> None:
         source.reader(StructType().add("payload", "string"))
 
 
+def test_without_the_modules_of_streaming_reads_the_rest_works() -> None:
+    """pyspark 4.1 lacks them: batch reads and writes go on, and a stream fails with a sentence."""
+    program = (
+        "import sys\n"
+        "from pyspark.sql.types import StructType\n"
+        "from mrecordlog_async.spark.source import RecordLogDataSource\n"
+        "sys.modules['pyspark.sql.streaming.datasource'] = None  # as in 4.1; newer ones import it themselves\n"
+        "import mrecordlog_async.spark.reader, mrecordlog_async.spark.directory, mrecordlog_async.spark.writer\n"
+        "source = RecordLogDataSource({'servers': 'http://h:1'})\n"
+        "schema = StructType().add('server', 'string').add('queue', 'string')\n"
+        "schema = schema.add('position', 'long').add('payload', 'binary')\n"
+        "source.reader(schema)\n"
+        "try: source.streamReader(schema)\n"
+        "except ValueError as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "streaming reads need pyspark 4.2 or later" in said.stdout
+
+
+def test_options_that_spark_forgot_are_named() -> None:
+    """It reads a table of its catalog without them."""
+    source = RecordLogDataSource({})
+    assert source.schema() == SCHEMA
+    with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
+        source.reader(StructType())
+
+
 def test_pushdown_is_a_reader_of_its_own() -> None:
     """Spark refuses a reader that can push while its configuration says no."""
     schema = StructType().add("server", "string").add("queue", "string")

@@ -112,3 +112,15 @@ def test_columns_that_do_not_fit_are_refused(columns: dict[str, str], queue: str
     """Before a task starts."""
     with pytest.raises(OptionError, match=message):
         check_columns(columns, queue)
+
+
+def test_rows_of_a_server_are_not_written_to_another_in_silence() -> None:
+    """The column would be dropped: whoever writes says which rows are meant."""
+    with pytest.raises(OptionError, match="'server' is not stored"):
+        check_columns({"server": "string", "queue": "string", "payload": "binary"}, None)
+
+
+def test_a_position_below_zero_is_refused(service: ThreadedService) -> None:
+    """With the queue and the position."""
+    with pytest.raises(MalformedRowsError, match="queue 'q': position -5 is below 0"):
+        write(service, rows("q", -5, -3))
