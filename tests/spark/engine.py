@@ -37,16 +37,16 @@ class Engine:
     def started(self, *, truncate: bool = True, adopt: bool = False) -> Iterator[Run]:
         """Do what a start of the drain does; everything but the locks is given back at the end."""
         checkpoint, output = LocalLake(str(self.checkpoint_path)), LocalLake(str(self.output_path))
-        fleet = Fleet(self.options)
+        fleet, reader = Fleet(self.options), LogStreamReader(self.options)
         try:
             claim(checkpoint, output, adopt=adopt)
             release = Release(Batches(checkpoint, output), fleet, truncate=truncate)
-            run = Run(self, release, release.recover(adopt=adopt))
+            run = Run(self, reader, release, release.recover(adopt=adopt))
             release.refuse_older_logs()
             release.advance()
             yield run
-            run.reader.stop()
         finally:
+            reader.stop()
             fleet.close()
             checkpoint.close()
             output.close()
@@ -81,9 +81,8 @@ class Engine:
 class Run:
     """One start of an engine."""
 
-    def __init__(self, engine: Engine, release: Release, found: str | None) -> None:
-        self.release, self.found = release, found
-        self.reader = LogStreamReader(engine.options)
+    def __init__(self, engine: Engine, reader: LogStreamReader, release: Release, found: str | None) -> None:
+        self.reader, self.release, self.found = reader, release, found
         self._output, self._checkpoint = engine.output_path, engine.checkpoint_path
         lake = LocalLake(str(self._checkpoint))
         self._planned, self._committed = newest(lake, OFFSETS), newest(lake, COMMITS)

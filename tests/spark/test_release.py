@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mrecordlog_async.spark import lake
@@ -76,6 +77,7 @@ CUTS = {
     "offset, nothing else": ("checkpoint/offsets/2", "-out/_spark_metadata/2", "-checkpoint/commits/2"),
     "everything": ("checkpoint/offsets/2", "out/_spark_metadata/2", "checkpoint/commits/2", "PARQUET"),
     "manifest missing": ("-out/_spark_metadata/2",),
+    "lines of the manifest": ("=out/_spark_metadata/2",),
 }
 
 
@@ -87,7 +89,9 @@ def test_what_a_power_cut_took_from_the_last_batch_runs_again(
     with engine.started() as run:
         assert run.batch()  # committed, and neither proven nor truncated when the power went
     for name in CUTS[cut]:
-        if name.startswith("-"):
+        if name.startswith("="):
+            (engine.output_path / "_spark_metadata/2").write_text("v1")
+        elif name.startswith("-"):
             top, _, rest = name[1:].partition("/")
             ((engine.output_path if top == "out" else engine.checkpoint_path) / rest).unlink()
         else:
@@ -105,8 +109,10 @@ def test_zeros_in_a_file_of_the_right_size_are_found(engine: Engine, service: Th
     with engine.started() as run:
         assert run.batch()
     path = engine.output_path.parent / engine.parquet()[-1]
+    payload = pq.read_metadata(path).row_group(0).column(3)
     content = bytearray(path.read_bytes())
-    content[4:500] = bytes(496)
+    start = payload.dictionary_page_offset or payload.data_page_offset
+    content[start : start + payload.total_compressed_size] = bytes(payload.total_compressed_size)
     path.write_bytes(content)
     with engine.started() as run:
         assert run.found is not None and "cannot be read" in run.found
@@ -149,6 +155,27 @@ def test_fewer_rows_than_the_log_holds_are_not_truncated(
         with pytest.raises(ProofError, match=r"holds 50 records .* 49 rows"):
             run.release.advance()
     assert service.positions("q") == (100, 150)
+
+
+def test_more_rows_than_the_log_holds_are_not_truncated(
+    service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody truncated any: the log lost some, or the output has some twice."""
+    service.append("q", numbered("q", 0, 5), 10)
+    service.append("q", numbered("q", 0, 5), 1_000)
+    whole = Run._rows
+
+    def twice(self: Run, number: int) -> pa.Table:
+        rows = whole(self, number)
+        return pa.concat_tables([rows, rows.slice(0, 1)])
+
+    monkeypatch.setattr(Run, "_rows", twice)
+    with Engine(f"a={service.url}", tmp_path).started() as run:
+        while run.batch():
+            pass
+        with pytest.raises(ProofError, match=r"holds 10 records .* 11 rows"):
+            run.release.advance()
+    assert len(service.records()["q"]) == 10
 
 
 def test_records_below_what_was_read_are_not_truncated(service: ThreadedService, tmp_path: Path) -> None:
