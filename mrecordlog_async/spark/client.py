@@ -44,8 +44,9 @@ RETRY_AFTER_SECONDS_MAX = 60.0
 LISTING_TIMEOUT_SECONDS = 10.0
 """A listing is small and asked before every batch: a server that hangs should be noticed soon."""
 
+PAGE_QUEUES = 10_000
 QUEUES_AT_ONCE = 1_000
-"""How many queues or ranges one request names; services limit it."""
+"""How many queues a page of a listing holds, and a request names; services limit both."""
 
 FETCH_BYTES = 8 << 20
 FETCH_RECORDS = 65_536
@@ -168,15 +169,29 @@ class ServiceClient:
     def listing(self) -> ServiceListing:
         """List all queues, and which log and opening they are of. An unchanged listing is not sent again."""
         etag, known = self._listing
-        headers = {"If-None-Match": etag} if etag else {}
+        first = self._page(None, etag)
+        while first is not None:
+            pages = [first]
+            while pages[-1].after is not None and pages[-1].listing.opening == first.listing.opening:
+                pages.append(self._page(pages[-1].after) or pages[-1])
+            if pages[-1].listing.opening == first.listing.opening:
+                known = _joined(pages)
+                self._listing = (first.etag, known)
+                break
+            first = self._page(None)  # opened again between two pages
+        return known
 
-        def understand(response: http.client.HTTPResponse) -> tuple[str, ServiceListing]:
+    def _page(self, after: str | None, etag: str = "") -> _Page | None:
+        """Return the queues behind *after*; None where they are as they were under *etag*."""
+        path = f"/v1/queues?limit={PAGE_QUEUES}" + ("" if after is None else f"&after={quote(after, safe='')}")
+
+        def understand(response: http.client.HTTPResponse) -> _Page | None:
             body = response.read()
-            return (etag, known) if response.status == 304 else (response.headers.get("ETag", ""), _listing(body))
+            return None if response.status == 304 and etag else _page(body, response.headers.get("ETag", ""))
 
+        headers = {"If-None-Match": etag} if etag else {}
         timeout = min(self._timeout_seconds, LISTING_TIMEOUT_SECONDS)
-        self._listing = self._ask("GET", "/v1/queues", understand, headers=headers, timeout_seconds=timeout)
-        return self._listing[1]
+        return self._ask("GET", path, understand, headers=headers, timeout_seconds=timeout)
 
     def queue(self, queue: str) -> QueueSummary:
         """Return where one queue stands."""
@@ -528,11 +543,28 @@ def _rest(part: list[Range], block: Block) -> list[Range]:
     return part
 
 
-def _listing(body: bytes) -> ServiceListing:
+class _Page(NamedTuple):
+    """A part of a listing. after: the name that the next one comes after, None for the last."""
+
+    listing: ServiceListing
+    after: str | None
+    etag: str
+
+
+def _page(body: bytes, etag: str) -> _Page:
     answer = json.loads(body)
     opened = {queue["id"]: queue.get("opened_next", 0) for queue in answer["queues"]}
     queues = [_summary(queue) for queue in answer["queues"]]
-    return ServiceListing(queues, answer.get("log", ""), answer.get("opening", ""), opened)
+    listing = ServiceListing(queues, answer.get("log", ""), answer.get("opening", ""), opened)
+    return _Page(listing, answer.get("next"), etag)
+
+
+def _joined(pages: Sequence[_Page]) -> ServiceListing:
+    first = pages[0].listing
+    if len(pages) == 1:
+        return first
+    opened = {queue_id: at for page in pages for queue_id, at in (page.listing.opened or {}).items()}
+    return ServiceListing([each for page in pages for each in page.listing.queues], first.log, first.opening, opened)
 
 
 _clock: Callable[[], float] = time.monotonic

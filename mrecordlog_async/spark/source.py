@@ -7,6 +7,7 @@ module must be light: what needs pyarrow is imported when it is asked for.
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -43,16 +44,27 @@ class RecordLogDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self.parsed = Options.parse(options)
+        if options:  # Spark asks a table of its catalog for its schema before it hands its options over
+            self.parsed  # noqa: B018  # refuses what cannot be, here and not in a task
 
     @classmethod
     def name(cls) -> str:
         """Return the name for `format(...)`."""
         return "mrecordlog"
 
+    @cached_property
+    def parsed(self) -> Options:
+        """The options, checked. Raises OptionError."""
+        if not self.options:
+            raise OptionError(
+                "Spark handed no options over: it forgets those of CREATE TABLE when it reads from a Python source. "
+                "Use CREATE TEMPORARY VIEW … USING mrecordlog OPTIONS (…), or SELECT … FROM table WITH ('servers' = …)"
+            )
+        return Options.parse(self.options)
+
     def schema(self) -> str:
         """Return the columns of a read."""
-        return SCHEMA if self.parsed.payload else POSITIONS_SCHEMA
+        return SCHEMA if not self.options or self.parsed.payload else POSITIONS_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table."""

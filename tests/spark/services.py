@@ -16,6 +16,7 @@ from aiohttp import web
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.http.app import build_app
 from mrecordlog_async.http.service import Service
+from mrecordlog_async.model import QueueSummary
 
 T = TypeVar("T")
 
@@ -97,6 +98,14 @@ class ThreadedService:
             return self.log.first_position(queue), self.log.next_position(queue)
 
         return self.call(positions())
+
+    def summary(self) -> dict[str, QueueSummary]:
+        """Return where every queue stands."""
+
+        async def summary() -> dict[str, QueueSummary]:
+            return self.log.summary()
+
+        return self.call(summary())
 
     def records(self) -> dict[str, list[tuple[int, bytes]]]:
         """Return everything that is retained."""

@@ -83,6 +83,33 @@ def test_listing_and_plan(service: ThreadedService) -> None:
         assert [piece.records for piece in plan.pieces] == [20, 20, 10]
 
 
+def test_a_long_listing_comes_in_pages(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they are the listing, of one opening; an unchanged one costs one request."""
+    monkeypatch.setattr("mrecordlog_async.spark.client.PAGE_QUEUES", 3)
+    names = [f"a/b ü {index}" for index in range(10)]
+    for name in names:
+        service.append(name, [b"x"])
+    with client_of(service.url) as client:
+        listing = client.listing()
+        assert [each.queue for each in listing.queues] == sorted(names)
+        assert len(listing.opened or {}) == 10
+        assert client.listing() is listing
+        page, reopened = client._page, list[str]()
+
+        def reopen(after: str | None, etag: str = "") -> object:
+            if after is not None and not reopened:
+                reopened.append(after)
+                service.stop()
+                service.start()
+            return page(after, etag)
+
+        service.append("one more", [b"x"])
+        monkeypatch.setattr(client, "_page", reopen)
+        again = client.listing()
+        assert len(again.queues) == 11 and again.opening != listing.opening
+        assert set((again.opened or {}).values()) == {1}
+
+
 def test_fetch_and_truncate(service: ThreadedService) -> None:
     """Records come as runs; a truncate is answered queue by queue."""
     service.append("a/b ü", numbered("q", 0, 10))

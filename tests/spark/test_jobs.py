@@ -222,6 +222,25 @@ def test_a_stream_is_written_without_positions(spark: SparkSession, new_service:
     assert second.records() == {"a": [(at, payload) for at, payload in enumerate(numbered("a", 0, 20))]}
 
 
+def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, service: ThreadedService) -> None:
+    """Creating it works; Spark forgets its options when it reads, so they are named again or a view has them."""
+    service.append("a", numbered("a", 0, 10))
+    expected = [("a", at, f"a:{at}".encode()) for at in range(10)]
+    columns = "SELECT queue, position, payload FROM"
+    try:
+        spark.sql(f"CREATE TABLE served USING mrecordlog OPTIONS (servers '{service.url}', retries 0)")
+        assert rows(spark.sql(f"{columns} served WITH ('servers' = '{service.url}')")) == expected
+        with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
+            spark.sql(f"{columns} served").collect()
+        spark.sql(f"CREATE TEMPORARY VIEW stored USING mrecordlog OPTIONS (path 'file://{service.directory}')")
+        assert rows(spark.sql(f"{columns} stored")) == expected
+    finally:
+        spark.sql("DROP TABLE IF EXISTS served")
+        spark.sql("DROP VIEW IF EXISTS stored")
+    with pytest.raises(Exception, match="read each by itself"):
+        spark.read.format("mrecordlog").load(["/a", "/b"]).collect()
+
+
 def test_a_directory_is_a_table(spark: SparkSession, service: ThreadedService) -> None:
     """Read beside the living writer, and the same after it closed."""
     service.append("a", numbered("a", 0, 1_000))

@@ -114,6 +114,41 @@ def test_a_log_that_went_back_stays_refused(
     assert service.positions("q") == (0, 130), "nothing was truncated"
 
 
+def test_equal_records_do_not_hide_that_a_log_went_back(service: ThreadedService, tmp_path: Path) -> None:
+    """Where every payload is the same, the position that the log was opened at shows it."""
+    service.append("q", [b"same"] * 50)
+    service.keep_copy(tmp_path / "copy")
+    service.append("q", [b"same"] * 50)
+    query = Query(service.url)
+    query.drain()
+    service.go_back(tmp_path / "copy")
+    service.append("q", [b"same"] * 100)
+    with pytest.raises(DataLossError, match="opened at 50"):
+        query.drain()
+
+
+def test_a_queue_that_rests_while_others_move_is_still_proved(service: ThreadedService, tmp_path: Path) -> None:
+    """Its digest stays in the checkpoint when its entry is written again."""
+    service.append("rests", numbered("rests", 0, 50))
+    service.keep_copy(tmp_path / "copy")
+    service.append("rests", numbered("rests", 50, 100))
+    query = Query(service.url)
+    query.drain()
+    service.append("moves", numbered("moves", 0, 5))
+    query.drain()
+    service.stop()
+    service.start()
+    service.append("moves", numbered("moves", 5, 6))
+    query.drain()
+    service.go_back(tmp_path / "copy")
+    service.append("rests", numbered("new", 50, 130))
+    service.append("moves", numbered("moves", 0, 6))
+    service.stop()
+    service.start()
+    with pytest.raises(DataLossError, match="queue 'rests': the record before position 100 is another one"):
+        query.drain()
+
+
 def test_a_log_that_went_back_is_read_again_when_that_is_allowed(
     service: ThreadedService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +160,8 @@ def test_a_log_that_went_back_is_read_again_when_that_is_allowed(
     query.drain()
     service.go_back(tmp_path / "copy")
     service.append("q", numbered("new", 50, 130))
+    with pytest.raises(DataLossError, match=r"nothing is skipped, and records .* come twice"):
+        query.drain()
     query.options["failOnDataLoss"] = "false"
     with caplog.at_level(logging.WARNING):
         query.drain()
