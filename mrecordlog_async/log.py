@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
@@ -27,7 +28,7 @@ from mrecordlog_async.engine.commands import (
     TruncateQueue,
 )
 from mrecordlog_async.engine.opening import OpenedLog
-from mrecordlog_async.engine.starting import start
+from mrecordlog_async.engine.starting import release_behind, start
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import (
@@ -99,6 +100,8 @@ class MultiRecordLog(ReadsQueues):
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
         _open_logs.add(self)
+        self._unclosed = weakref.finalize(self, _give_back_unclosed, opened, thread)
+        self._unclosed.atexit = False
 
     @classmethod
     def open(
@@ -317,9 +320,12 @@ class MultiRecordLog(ReadsQueues):
         """
         if self._foreign:
             return
-        if self._closing is None:
-            self._closing = self._loop.create_task(self._close(), name="mrecordlog close")
-        await asyncio.shield(self._closing)
+        if not self._closed:
+            if asyncio.get_running_loop() is not self._loop:
+                raise LogClosedError(_ELSEWHERE)
+            if self._closing is None:
+                self._closing = self._loop.create_task(self._close(), name="mrecordlog close")
+            await asyncio.shield(self._closing)
         failure = self._writer.failure
         if failure is not None and (in_doubt := self._writer.in_doubt()):
             raise LogFailedError(str(failure), "acknowledged", in_doubt) from failure
@@ -357,8 +363,7 @@ class MultiRecordLog(ReadsQueues):
         try:
             await ending  # one piece of work on the thread: cancelling the wait does not leave the lock behind
         finally:
-            self._closed = True
-            _open_logs.discard(self)
+            self._forget()
 
     def _give_back(self, healthy: bool) -> None:
         """On the log's thread: note where a healthy log ends, and let go of its files and its lock."""
@@ -371,13 +376,17 @@ class MultiRecordLog(ReadsQueues):
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         """Wake whoever waits; if the loop ended, give the directory back behind the thread's last work."""
         if task.cancelled():
-            self._thread.submit(self._opened.release)
-            self._thread.shutdown(wait=False)
-            self._closed = True
-            _open_logs.discard(self)
+            release_behind(self._opened, self._thread)
+            self._forget()
         else:
             task.exception()  # looked at: `failure` tells it
         self._changes.wake_all()
+
+    def _forget(self) -> None:
+        """Note that the directory is given back, or will be."""
+        self._closed = True
+        self._unclosed.detach()
+        _open_logs.discard(self)
 
     # Appending.
 
@@ -395,7 +404,11 @@ class MultiRecordLog(ReadsQueues):
         group.queues.append(queue)
         group.payloads.append(payload)
         group.futures.append(future)
-        position: int | None = await future
+        try:
+            position: int | None = await future
+        finally:
+            # An exception holds this frame: with the future in it that would be a cycle, and keep the payload.
+            del future, group
         return position
 
     async def _append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
@@ -414,7 +427,10 @@ class MultiRecordLog(ReadsQueues):
 
     async def _control(self, command: Command) -> object:
         self._admission.add_control(command)
-        return await command.future
+        try:
+            return await command.future
+        finally:
+            del command  # see `_append_next`
 
     def _new_future(self) -> asyncio.Future[object]:
         if asyncio.get_running_loop() is not self._loop:
@@ -478,6 +494,12 @@ _ELSEWHERE = (
 )
 
 _open_logs: weakref.WeakSet[MultiRecordLog] = weakref.WeakSet()
+
+
+def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:
+    """Let go of the directory of a log that nobody refers to any more and nobody closed."""
+    release_behind(opened, thread)
+    warnings.warn(f"the log in {opened.directory!r} was never closed", ResourceWarning, stacklevel=2)
 
 
 def _disown_after_fork() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 
 from aiofiles.os import wrap
@@ -14,6 +16,26 @@ from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.storage.filesystem import FileSystem
+
+RELEASE_SECONDS = 60.0
+"""How long opening waits for a log of this process whose loop ended to let go of the same directory."""
+
+_ending: dict[str, Future[None]] = {}  # by directory: logs that nobody closed and that are being released
+
+
+def release_behind(opened: OpenedLog, thread: LogThread) -> None:
+    """Have *thread* give the directory back behind its last work, and end. Opening it again waits for that."""
+    _ending[opened.directory] = thread.submit(opened.release)
+    thread.shutdown(wait=False)
+
+
+def _wait_for_release(directory: str) -> None:
+    """Wait for the log of this process that still holds *directory*, though its event loop has ended."""
+    released = _ending.get(os.path.abspath(directory))
+    if released is not None:
+        with suppress(TimeoutError):
+            released.exception(RELEASE_SECONDS)
+        _ending.pop(os.path.abspath(directory), None)
 
 
 async def start(
@@ -42,6 +64,7 @@ async def start(
                 loop.call_soon_threadsafe(on_progress, progress)
 
     def work() -> None:
+        _wait_for_release(directory)
         result.append(
             open_log(
                 files,

@@ -99,8 +99,11 @@ class Writer:
                 await self._look_after_segments()
             if not self._journal.all_synced:
                 await self._sync()
+        except GeneratorExit:  # nobody refers to the log any more, so nobody waits for it
+            raise
         except asyncio.CancelledError:
-            self._fail(RuntimeError("the event loop ended before the log was closed"))
+            # No failure of the disk: what was answered is where the policy says, as after a kill.
+            self._fail(RuntimeError("the event loop ended before the log was closed"), logging.INFO)
             raise
         except BaseException as error:
             self._fail(error)
@@ -409,7 +412,7 @@ class Writer:
 
     # Failing.
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, level: int = logging.CRITICAL) -> None:
         """Stop for good: whether this batch was stored is not known, what waits behind it was not."""
         self.failure = error
         cause = str(error) if isinstance(error, FatalError) else f"{type(error).__name__}: {error}"
@@ -424,12 +427,13 @@ class Writer:
         for command in self._admission.drain():
             command.refuse(never)
         self._admission.update()
-        self._report(error, cause, in_doubt)
+        self._report(level, error, cause, in_doubt)
 
-    def _report(self, error: BaseException, cause: str, in_doubt: dict[str, int]) -> None:
+    def _report(self, level: int, error: BaseException, cause: str, in_doubt: dict[str, int]) -> None:
         """Log the failure, once: those who call learn of it one by one, whoever runs the log must learn of it now."""
         lost = LogFailedError(cause, "acknowledged", in_doubt) if in_doubt else f"the log failed ({cause})"
-        logger.critical(
+        logger.log(
+            level,
             "%s: %s; it stores nothing more, reads go on: look after the disk, close the log and open it again",
             self._journal.directory,
             lost,

@@ -14,6 +14,7 @@ import os
 import signal
 import stat
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -97,6 +98,22 @@ class FileSystem(Protocol):
         """
 
 
+_locks: set[int] = set()
+_fork_guard = threading.Lock()
+"""No fork falls between taking a lock and noting it: every lock that a child inherits is known to `_drop_locks`."""
+
+
+def _drop_locks() -> None:
+    """In a forked child: close its copies of this process's locks, or they would be held when the parent lets go."""
+    for handle in _locks:
+        os.close(handle)
+    _locks.clear()
+    _fork_guard.release()
+
+
+os.register_at_fork(before=_fork_guard.acquire, after_in_parent=_fork_guard.release, after_in_child=_drop_locks)
+
+
 class OsFileSystem:
     """The real disk, through the `os` module."""
 
@@ -126,6 +143,7 @@ class OsFileSystem:
 
     def close(self, handle: int) -> None:
         """See `FileSystem`."""
+        _locks.discard(handle)
         with contextlib.suppress(OSError):
             os.close(handle)
 
@@ -208,6 +226,12 @@ class OsFileSystem:
 
     def lock(self, path: str) -> int:
         """See `FileSystem`. flock belongs to the open file: it dies with the process and no other close releases it."""
+        with _fork_guard:
+            handle = self._lock(path)
+            _locks.add(handle)
+            return handle
+
+    def _lock(self, path: str) -> int:
         while True:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:

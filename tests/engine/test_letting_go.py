@@ -1,0 +1,207 @@
+"""Letting go of the directory: a dead loop, a forgotten log, a forked child, and errors that are thrown away."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError
+from mrecordlog_async.engine.commands import AppendGroup
+from mrecordlog_async.engine.timers import Timers
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
+
+class Slow(OsFileSystem):
+    """Lets go of its lock late, as a busy machine does."""
+
+    def close(self, handle: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith("/LOCK"):
+            for _ in range(50):
+                os.sched_yield()
+                os.stat("/")
+        super().close(handle)
+
+
+def test_directory_is_free_for_the_next_loop(directory: Path) -> None:
+    """A log whose loop ended without close can be opened at once in another one; close is then a no-op."""
+    logs = []
+
+    async def leave_open(number: int) -> None:
+        log = await MultiRecordLog.open(directory, filesystem=Slow())
+        await log.create_queue(f"q{number}")
+        logs.append(log)
+
+    for number in range(20):
+        asyncio.run(leave_open(number))
+
+    async def close_all() -> None:
+        for log in logs:
+            await log.close()
+            assert log.state is LogState.CLOSED
+        async with MultiRecordLog.open(directory) as log:
+            assert len(log.list_queues()) == 20
+
+    asyncio.run(close_all())
+
+
+def test_forgotten_log_gives_the_directory_back(directory: Path) -> None:
+    """A log that nobody refers to any more lets go when it is collected, and a ResourceWarning says so."""
+
+    async def forget() -> None:
+        log = await MultiRecordLog.open(directory)
+        await log.create_queue("q")
+        gone = weakref.ref(log)
+        del log
+        for _ in range(1000):  # until the writer sleeps; its clock for the idle mark holds the log for a second
+            gc.collect()
+            if gone() is None:
+                break
+            await asyncio.sleep(0.01)
+        assert gone() is None
+        async with MultiRecordLog.open(directory) as again:
+            assert again.list_queues() == ["q"]
+
+    with pytest.warns(ResourceWarning, match="never closed"):
+        asyncio.run(forget())
+
+
+FORKING = """
+import asyncio, os, sys
+from mrecordlog_async import LogClosedError, MultiRecordLog
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
+class Forking(OsFileSystem):
+    "Forks while the log is opened: the child lives on until the pipe is closed."
+    child = 0
+    def names(self, path):
+        if not self.child:
+            self.child = fork()
+        return super().names(path)
+
+reading, writing = os.pipe()
+
+def fork():
+    child = os.fork()
+    if child == 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    return child
+
+async def main():
+    files = Forking() if sys.argv[2] == "opening" else OsFileSystem()
+    log = await MultiRecordLog.open(sys.argv[1], filesystem=files)
+    child = files.child if sys.argv[2] == "opening" else fork()
+    await log.create_queue("q")
+    await log.close()
+    async with MultiRecordLog.open(sys.argv[1]) as log:
+        print(log.list_queues())
+    if sys.argv[2] == "open":
+        held = [os.readlink(f"/proc/{child}/fd/{fd}") for fd in os.listdir(f"/proc/{child}/fd")]
+        print([name for name in held if name.startswith(sys.argv[1])])
+    os.close(writing)
+    os.waitpid(child, 0)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("moment", ["opening", "open"])
+def test_forked_child_keeps_nothing(directory: Path, moment: str) -> None:
+    """Whenever the child was forked: the parent's close frees the directory while the child lives."""
+    run = subprocess.run(
+        [sys.executable, "-c", FORKING, str(directory), moment],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert run.stdout.splitlines() == (["['q']"] if moment == "opening" else ["['q']", "[]"]), run.stderr
+
+
+class Payload(bytes):
+    """A payload that a weak reference can watch."""
+
+
+@pytest.mark.parametrize("way", ["position", "records", "queue"])
+async def test_refused_calls_leave_no_garbage(log: MultiRecordLog, way: str) -> None:
+    """An error that was caught and dropped is gone at once, without a garbage collection, and so is the payload."""
+    await log.append_records("q", 0, [b"a", b"b"])
+    calls: dict[str, Any] = {
+        "position": lambda: log.append_record("q", 0, b"x" * 1_000_000),
+        "records": lambda: log.append_records("q", 0, [b"x" * 1_000_000, b"y"]),
+        "queue": lambda: log.append_record("nowhere", None, b"x" * 1_000_000),
+    }
+    for _ in range(3):  # whatever is made once is made by now
+        with pytest.raises((PositionInPastError, LookupError, Exception)):
+            await calls[way]()
+    await asyncio.sleep(0)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for _ in range(5):
+            try:
+                await calls[way]()
+            except Exception as error:
+                del error
+        await asyncio.sleep(0)
+        gc.collect()
+        assert not [found for found in gc.garbage if isinstance(found, bytes | BaseException | asyncio.Future)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+async def test_withdrawn_records_take_all_their_columns_along() -> None:
+    """A group whose callers gave up keeps queue, payload and future of the others, in their places."""
+    group = AppendGroup()
+    loop = asyncio.get_running_loop()
+    for number in range(6):
+        group.queues.append(f"q{number}")
+        group.payloads.append(b"%d" % number)
+        group.futures.append(loop.create_future())
+    for number in (0, 3, 5):
+        group.futures[number].cancel()
+    waiting = [group.futures[number] for number in (1, 2, 4)]
+    assert not group.withdrawn()
+    assert (group.queues, group.payloads, group.futures) == (["q1", "q2", "q4"], [b"1", b"2", b"4"], waiting)
+
+
+class Clock:
+    """An event loop's clock that notes what is set and cancelled."""
+
+    def __init__(self) -> None:
+        self.set: list[float] = []
+        self.cancelled = 0
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_later(self, seconds: float, callback: object) -> Clock:
+        self.set.append(seconds)
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+def test_interval_counts_from_the_oldest_unsynced_batch() -> None:
+    """Batches that keep coming do not put the sync off: the timer that runs goes on."""
+    clock: Any = Clock()
+    timers = Timers(clock, lambda: None)
+    for _ in range(10):
+        timers.arm_sync(0.3)
+    assert (clock.set, clock.cancelled) == ([0.3], 0)
+    timers._on_sync()
+    timers.arm_sync(0.3)
+    assert clock.set == [0.3, 0.3]
