@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,44 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-class Target:
+class Client:
+    """Talks to a service: each request on a connection of its own."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.port = port
+
+    async def call(self, method: str, path: str, body: bytes = b"", headers: str = "") -> tuple[int, bytes]:
+        """Send one request on a connection of its own; return status and body, status 0 if the connection was cut."""
+        async with self.connection() as (reader, writer):
+            try:
+                writer.write(request(method, path, body, headers + "Connection: close\r\n"))
+                await writer.drain()
+            except ConnectionError:
+                pass  # refused before all of it was sent; there may be an answer
+            try:
+                answer = await reader.read()
+            except ConnectionError:
+                return 0, b""
+        head, _, rest = answer.partition(b"\r\n\r\n")
+        return (int(head.split()[1]), rest) if head else (0, b"")
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    async def hang(self, sent: bytes, seconds: float) -> None:
+        """Send something and read nothing."""
+        async with self.connection() as (_, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(sent)
+            await asyncio.sleep(seconds)
+
+
+class Target(Client):
     """A service under attack. stall_seconds: the most CPU time its loop used without letting anybody else in."""
 
     def __init__(self, directory: Path, *arguments: str, data_bytes: int | None = None) -> None:
@@ -72,7 +110,7 @@ class Target:
         self._command = [sys.executable, "-c", WATCHED_SERVICE, str(self._stalls), "serve", str(directory)]
         self._command += ["--port", "0", *arguments]
         self._data_bytes = data_bytes
-        self.port = 0
+        super().__init__()
 
     def __enter__(self) -> Target:
         self.process = subprocess.Popen(
@@ -114,36 +152,6 @@ class Target:
         assert found is not None
         return int(found[1]) * 1024
 
-    async def call(self, method: str, path: str, body: bytes = b"", headers: str = "") -> tuple[int, bytes]:
-        """Send one request on a connection of its own; return status and body, status 0 if the connection was cut."""
-        async with self.connection() as (reader, writer):
-            try:
-                writer.write(request(method, path, body, headers + "Connection: close\r\n"))
-                await writer.drain()
-            except ConnectionError:
-                pass  # refused before all of it was sent; there may be an answer
-            try:
-                answer = await reader.read()
-            except ConnectionError:
-                return 0, b""
-        head, _, rest = answer.partition(b"\r\n\r\n")
-        return (int(head.split()[1]), rest) if head else (0, b"")
-
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            yield reader, writer
-        finally:
-            writer.transport.abort()
-
-    async def hang(self, sent: bytes, seconds: float) -> None:
-        """Send something and read nothing."""
-        async with self.connection() as (_, writer):
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(sent)
-            await asyncio.sleep(seconds)
-
 
 def request(method: str, path: str, body: bytes = b"", headers: str = "") -> bytes:
     """Return a request as it is sent."""
@@ -155,7 +163,7 @@ def request(method: str, path: str, body: bytes = b"", headers: str = "") -> byt
 class Honest:
     """A producer that keeps to every rule: each of its appends and truncates must be answered."""
 
-    def __init__(self, target: Target, queue: str) -> None:
+    def __init__(self, target: Client, queue: str) -> None:
         self.target, self.queue = target, queue
         self.acknowledged = 0
         self.truncated = 0
@@ -216,79 +224,80 @@ LARGE_HEAD = f"POST {RECORDS} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 671
 
 
 async def never_read(
-    target: Target, seconds: float = 5.0, path: str = f"{RECORDS}?max_bytes=67108864", accept: str = "*/*"
+    target: Client, seconds: float = 5.0, path: str = f"{RECORDS}?max_bytes=67108864", accept: str = "*/*"
 ) -> None:
     """Ask for much and read nothing."""
     await target.hang(request("GET", path, headers=f"Accept: {accept}\r\n"), seconds)
 
 
-async def fetch_and_hang(target: Target, seconds: float = 5.0) -> None:
+async def fetch_and_hang(target: Client, seconds: float = 5.0) -> None:
     """Ask for everything, read nothing, while somebody truncates it."""
     body = b'{"ranges":[{"queue":"victim","start":0,"stop":%d}]}' % VICTIM_RECORDS
     await target.hang(request("POST", "/v1/fetch", body), seconds)
 
 
-async def announce(target: Target, seconds: float = 5.0) -> None:
+async def announce(target: Client, seconds: float = 5.0) -> None:
     """Announce a large body and send nothing of it."""
     await target.hang(LARGE_HEAD, seconds)
 
 
-async def stall(target: Target, seconds: float = 5.0, sent: int = 8 * MIB) -> None:
+async def stall(target: Client, seconds: float = 5.0, sent: int = 8 * MIB) -> None:
     """Send a part of a body and stop."""
     await target.hang(LARGE_HEAD + bytes(sent), seconds)
 
 
-async def in_the_past(target: Target, size: int = 20 * MIB) -> None:
+async def in_the_past(target: Client, size: int = 20 * MIB) -> None:
     """Append a large body at a position that is taken: 409."""
     await target.call("POST", f"{RECORDS}?position=0", bytes(size))
 
 
-async def million_lines(target: Target) -> None:
+async def million_lines(target: Client) -> None:
     """Send more records than one body may hold: 413."""
     await target.call("POST", RECORDS, b"\n" * 20_000_000, "Content-Type: application/x-ndjson\r\n")
 
 
-async def million_strings(target: Target, count: int = 11_000_000) -> None:
+async def million_strings(target: Client, count: int = 11_000_000) -> None:
     """Send JSON with millions of records."""
     body = b'{"records":[' + b'"YQ==",' * (count - 1) + b'"YQ=="]}'
     await target.call("POST", RECORDS, body[: 79 * MIB], "Content-Type: application/json\r\n")
 
 
-async def many_lines_that_fit(target: Target) -> None:
+async def many_lines_that_fit(target: Client) -> None:
     """Send as many records as one body may hold, in three formats: taken, and split in turns."""
     await target.call("POST", RECORDS, b"\n" * 200_000, "Content-Type: application/x-ndjson\r\n")
     body = b'{"records":[' + b'"YQ==",' * 199_999 + b'"YQ=="]}'
     await target.call("POST", RECORDS, body, "Content-Type: application/json\r\n")
 
 
-async def plan_small_pieces(target: Target) -> None:
+async def plan_small_pieces(target: Client) -> None:
     """Ask for a piece for each record."""
     await target.call("POST", "/v1/plan", b'{"piece_records":1}')
 
 
-async def plan_twice(target: Target, times: int = 100_000) -> None:
+async def plan_twice(target: Client, times: int = 100_000) -> None:
     """Ask for the same queue again and again."""
     one = b'{"queue":"victim","start":1}'
     await target.call("POST", "/v1/plan", b'{"queues":[' + b",".join([one] * times) + b"]}")
 
 
-async def fetch_twice(target: Target, times: int = 100_000) -> None:
+async def fetch_twice(target: Client, times: int = 100_000) -> None:
     """Ask for the same range again and again."""
     one = b'{"queue":"victim","start":1,"stop":%d}' % VICTIM_RECORDS
     await target.call("POST", "/v1/fetch", b'{"payload":false,"ranges":[' + b",".join([one] * times) + b"]}")
 
 
-async def truncate_many(target: Target, times: int = 90_000) -> None:
+async def truncate_many(target: Client, times: int = 90_000) -> None:
     """Truncate what is not there, very often."""
     one = b'{"queue":"victim","position":0}'
     await target.call("POST", "/v1/truncate", b'{"queues":[' + b",".join([one] * times) + b"]}")
 
 
-async def arrow_bomb(target: Target, kind: str) -> None:
+async def arrow_bomb(target: Client, kind: str) -> None:
     """Send a few bytes of Arrow that stand for gigabytes."""
     await target.call("POST", RECORDS, arrow_body(kind), "Content-Type: application/vnd.apache.arrow.stream\r\n")
 
 
+@cache
 def arrow_body(kind: str) -> bytes:
     """Return a bomb: "zstd" or "other" (compressed buffers), "dictionary", or "rows" without bytes."""
     import pyarrow
@@ -314,7 +323,7 @@ def arrow_body(kind: str) -> bytes:
 VICTIM_RECORDS = 300
 
 
-async def prepare(target: Target, size: int = 200_000, small: int = 200_000, queues: int = 2_000) -> None:
+async def prepare(target: Client, size: int = 200_000, small: int = 200_000, queues: int = 2_000) -> None:
     """Store what attacks ask for: large records, many small ones, many queues."""
     async with asyncio.timeout(120):
         while (await target.call("GET", "/readyz"))[0] != 200:

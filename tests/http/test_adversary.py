@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.http import adversary
-from tests.http.adversary import MIB, Honest, Target
+from tests.http.adversary import MIB, Client, Honest, Target
 
 STALL_SECONDS = 0.25
 """CPU time that the loop may use at once. Requests take 50 ms at most; the rest is for slow machines."""
@@ -30,7 +30,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         yield target
 
 
-Attack = Callable[[Target], Coroutine[Any, Any, None]]
+Attack = Callable[[Client], Coroutine[Any, Any, None]]
 
 
 def never_read(path: str, accept: str = "*/*") -> Attack:
