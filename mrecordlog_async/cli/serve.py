@@ -86,6 +86,7 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
         return ServiceOptions(
             body_bytes=values["body_bytes"],
             bodies_bytes=values["bodies_bytes"],
+            sending_bytes=values["sending_bytes"],
             connections=values["connections"],
             tails=values["tails"],
             drain_seconds=values["drain_seconds"],
