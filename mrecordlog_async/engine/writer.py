@@ -312,11 +312,13 @@ class Writer:
         """Leave a dead segment behind, and remove the segments that nothing needs once that is durable."""
         journal = self._journal
         oldest = self._queues.pins.oldest()
+        left = False
         if oldest is None and self._is_worth_a_roll():
-            await self._try(journal.roll, None)
+            left = await self._try(journal.roll, None)
             self._early_roll = False  # tried once for each refusal, when nothing is live any more
-        elif self._must_name_oldest(oldest):
-            await self._try(journal.commit, Order([], oldest, sync=True, needs_space=False))
+        # Where the next segment finds no space, naming the dead ones is what gives some back: so without a roll.
+        if not left and self._must_name_oldest(oldest):
+            await self._try(journal.commit, Order([], oldest, sync=True, needs_space=False, may_roll=False))
         if journal.reclaimable() and not self._unlink_failed:
             removed = await self._hop(journal.reclaim)
             self._counters.segments_removed += removed
@@ -348,17 +350,18 @@ class Writer:
             self._spare_failed = True
             self._counters.io_errors += 1
 
-    async def _try(self, work: Callable[..., Any], *arguments: object) -> None:
-        """Do what can be done later as well: a refusal for space is no failure."""
+    async def _try(self, work: Callable[..., Any], *arguments: object) -> bool:
+        """Do what can be done later as well, and tell whether it was done: a refusal for space is no failure."""
         try:
             receipt = await self._hop(work, *arguments)
         except (OSError, LogFullError):
             self._counters.io_errors += 1
+            return False
+        if isinstance(receipt, Receipt):
+            self._count(receipt)
         else:
-            if isinstance(receipt, Receipt):
-                self._count(receipt)
-            else:
-                self._counters.rolls += 1
+            self._counters.rolls += 1
+        return True
 
     async def _sync(self) -> None:
         seconds = await self._hop(self._journal.sync)
