@@ -55,6 +55,7 @@ async def with_idle_marks(run: Run) -> None:
 LOGS = {
     "closed": (Case(several_segments), True),
     "not closed": (Case(several_segments), False),
+    "idle marks": (Case(with_idle_marks), False),
     "never synced by itself": (Case(several_segments, NEVER), False),
 }
 

@@ -1,0 +1,275 @@
+"""A mutation run: small changes to the source, one at a time, and which of them no test notices.
+
+    python -m tests.faults.mutants --count 90 --seed 1 --jobs 2     a sample of all mutants
+    python -m tests.faults.mutants engine/journal.py:147            those of one line
+    python -m tests.faults.mutants --list                           all of them, without running anything
+
+Each mutant is a copy of the package and the tests in a temporary directory. The tests nearest to its file run first,
+then a short hunt of this folder, then the rest of the core's; the first that fails, or takes longer than it may, kills
+it. What survives is printed with its line: kill it with a test, or know why nothing can. Not part of the test run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "mrecordlog_async"
+FLOORS = ("engine", "format", "memory", "storage")
+WITHOUT = ("memory/collector.py", "memory/release.py")
+"""How memory is collected and given back: nothing but time depends on it."""
+STAGE_SECONDS = 400
+QUICK = ["-q", "-x", "-p", "no:cacheprovider", "-k", "not uvloop", "--timeout=120"]
+
+NEAREST = {
+    "format": ["tests/format", "tests/engine/test_recovery.py tests/engine/test_walk.py"],
+    "storage": ["tests/storage tests/engine/test_hard_links.py tests/engine/test_spare.py"],
+    "memory": ["tests/memory tests/engine/test_fold.py", "tests/engine/test_batch.py"],
+    "engine/recovery.py": ["tests/engine/test_recovery.py tests/engine/test_fold.py"],
+    "engine/fold.py": ["tests/engine/test_recovery.py tests/engine/test_fold.py"],
+    "engine/opening.py": ["tests/engine/test_recovery.py tests/engine/test_hard_links.py"],
+    "engine/cleanup.py": ["tests/engine/test_recovery.py"],
+    "engine/following.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
+    "engine/beside.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
+    "engine/admission.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
+    "engine/batch.py": ["tests/engine/test_batch.py tests/engine/test_limits.py"],
+    "engine/journal.py": ["tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"],
+    "engine/writer.py": ["tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py"],
+    "engine/salvage.py": ["tests/engine/test_salvage.py", "tests/cli/test_repair.py"],
+    "engine/survey.py": ["tests/cli/test_inspect.py"],
+    "engine/walk.py": ["tests/engine/test_walk.py", "tests/cli/test_verify.py tests/cli/test_repair.py"],
+    "engine/gap.py": ["tests/engine/test_walk.py", "tests/cli/test_verify.py tests/cli/test_repair.py"],
+    "engine/layout.py": ["tests/engine/test_walk.py", "tests/cli/test_verify.py tests/cli/test_repair.py"],
+}
+"""What is likely to notice, by file or floor, as stages."""
+LAST = [
+    "tests/test_log.py tests/test_readonly.py tests/test_history.py",
+    "HUNT",
+    "tests/engine tests/memory tests/storage tests/format tests/test_memory.py tests/cli/test_snapshot.py",
+    "tests/faults/test_damage.py tests/faults/test_seeded_bugs.py tests/faults/test_beside_a_writer.py",
+]
+
+
+class Mutant(NamedTuple):
+    """One change: the file below the package, the line, which of that line's changes, and both versions."""
+
+    file: str
+    line: int
+    number: int
+    before: str
+    after: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        """Return what the command line takes."""
+        return f"{self.file}:{self.line}:{self.number}"
+
+
+# Making them.
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Add,
+    ast.BitAnd: ast.BitOr,
+}
+
+
+def mutants() -> list[Mutant]:
+    """Return every mutant of the core, in the order of the files."""
+    made: list[Mutant] = []
+    for floor in FLOORS:
+        for path in sorted((PACKAGE / floor).glob("*.py")):
+            name = f"{floor}/{path.name}"
+            if name not in WITHOUT:
+                made += _of_file(name, path.read_text())
+    return made
+
+
+def _of_file(name: str, text: str) -> Iterator[Mutant]:
+    tree, lines = ast.parse(text), text.splitlines(keepends=True)
+    numbers: dict[int, int] = {}
+    for node in _of_functions(tree):
+        for changed in _changes(node):
+            line, stop = node.lineno, node.end_lineno or node.lineno
+            before = ast.get_source_segment(text, node) or ""
+            head = lines[line - 1].encode()[: node.col_offset].decode()
+            tail = lines[stop - 1].encode()[node.end_col_offset :].decode()
+            after = ast.unparse(changed)
+            after = f"({after})" if isinstance(node, ast.expr) else after
+            source = "".join(lines[: line - 1]) + head + after + tail + "".join(lines[stop:])
+            numbers[line] = numbers.get(line, 0) + 1
+            yield Mutant(name, line, numbers[line], " ".join(before.split()), " ".join(after.split()), source)
+
+
+def _of_functions(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    """Yield what can change inside function bodies: no annotations, no defaults, no messages, no assertions."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and not function.name.startswith("__repr"):
+            yield from _below(function.body)
+
+
+def _below(nodes: list[ast.stmt] | list[ast.AST]) -> Iterator[ast.expr | ast.stmt]:
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Raise | ast.Assert | ast.JoinedStr):
+            continue
+        if isinstance(node, ast.expr | ast.stmt):
+            yield node
+        yield from _below([child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.arguments)])
+
+
+def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
+    changed = copy.deepcopy(node)
+    if isinstance(changed, ast.Compare) and len(changed.ops) == 1:
+        changed.ops = [COMPARISONS[type(changed.ops[0])]()]
+        yield changed
+    elif (isinstance(changed, ast.BinOp) and type(changed.op) in OPERATORS) or (
+        isinstance(changed, ast.AugAssign) and type(changed.op) in OPERATORS
+    ):
+        changed.op = OPERATORS[type(changed.op)]()
+        yield changed
+    elif isinstance(changed, ast.BoolOp):
+        changed.op = ast.Or() if isinstance(changed.op, ast.And) else ast.And()
+        yield changed
+    elif isinstance(changed, ast.UnaryOp) and isinstance(changed.op, ast.Not):
+        yield changed.operand
+    elif isinstance(changed, ast.Constant) and isinstance(changed.value, int):
+        value = changed.value
+        changed.value = not value if isinstance(value, bool) else value + 1
+        yield changed
+    elif isinstance(changed, ast.Expr) and isinstance(changed.value, ast.Call | ast.Await | ast.Delete):
+        if "logger" not in ast.unparse(changed):
+            yield ast.Pass()
+    elif isinstance(changed, ast.IfExp):
+        changed.body, changed.orelse = changed.orelse, changed.body
+        yield changed
+
+
+# Running them.
+
+
+def run(mutant: Mutant) -> str | None:
+    """Return the stage that kills *mutant*, None if it survives."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
+        for name in ("mrecordlog_async", "tests", "pyproject.toml", "README.md", "examples", "pyspark_mrecordlog.py"):
+            source, target = ROOT / name, Path(directory) / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, target)
+        (Path(directory) / "mrecordlog_async" / mutant.file).write_text(mutant.source)
+        near = NEAREST.get(mutant.file) or NEAREST.get(mutant.file.partition("/")[0]) or []
+        for stage in [*near, *LAST]:
+            if not _passes(directory, stage):
+                return stage
+    return None
+
+
+def _passes(directory: str, stage: str) -> bool:
+    work = ["-m", "tests.faults.mutants", "--hunt"] if stage == "HUNT" else ["-m", "pytest", *QUICK, *stage.split()]
+    process = subprocess.Popen(
+        [sys.executable, *work],
+        cwd=directory,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    try:
+        return process.wait(STAGE_SECONDS) == 0
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return False
+
+
+def hunt() -> None:
+    """Look at a part of the crash states and faults of every history; raises at the first broken promise."""
+    from .explore import Explorer
+    from .histories import CASES
+    from .inject import faults, inject
+
+    logging.disable(logging.CRITICAL)
+    for case in CASES.values():
+        run = case.run()
+        assert run.stopped is None
+        explorer = Explorer(subsets=1, deep_every=150, kill_every=40)
+        with case.sizes():
+            explorer.explore(run, every=47)
+        for fault in list(faults(run.disk.call_names))[::150]:
+            inject(case, fault, explorer)
+
+
+def main() -> int:
+    """Read the arguments, run, and sum up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="FILE, FILE:LINE or FILE:LINE:NUMBER")
+    parser.add_argument("--count", type=int, default=90, help="how many to take from all (default: 90)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--hunt", action="store_true", help="only the short hunt, on the source as it is")
+    arguments = parser.parse_args()
+    if arguments.hunt:
+        hunt()
+        return 0
+    every = mutants()
+    if arguments.names:
+        wanted = tuple(arguments.names)
+        chosen = [mutant for mutant in every if any(f"{mutant.name}:".startswith(f"{name}:") for name in wanted)]
+    else:
+        chosen = random.Random(arguments.seed).sample(every, min(arguments.count, len(every)))
+    if arguments.list:
+        for mutant in every if not arguments.names else chosen:
+            print(f"{mutant.name}: {mutant.before}  →  {mutant.after}")
+        return 0
+    return _report(chosen, arguments.jobs)
+
+
+def _report(chosen: list[Mutant], jobs: int) -> int:
+    survivors = 0
+    begun = time.monotonic()
+    with ThreadPoolExecutor(jobs) as pool:
+        for mutant, stage in zip(chosen, pool.map(run, chosen), strict=True):
+            survivors += stage is None
+            verdict = "SURVIVED" if stage is None else f"killed by {stage}"
+            print(f"{mutant.name}: {mutant.before}  →  {mutant.after}: {verdict}", flush=True)
+    print(
+        f"{len(chosen)} mutants, {len(chosen) - survivors} killed, {survivors} survived, "
+        f"{time.monotonic() - begun:.0f} s"
+    )
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
