@@ -12,14 +12,19 @@ from .explore import Tally
 
 _tally = Tally()
 
+HANGS_AFTER_SECONDS = 1_800
+"""A test here tries thousands of states: on a machine that is busy with other things it may take many minutes."""
+
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder, and give them the time that they need before they pass for hanging."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.faults)
+            if config.pluginmanager.hasplugin("timeout"):
+                item.add_marker(pytest.mark.timeout(HANGS_AFTER_SECONDS))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
