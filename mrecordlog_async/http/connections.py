@@ -18,18 +18,22 @@ own (`bodies`, `sending`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from aiohttp import StreamReader, web
+from aiohttp import web
+from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
 
 from mrecordlog_async.http.answers import seal
 from mrecordlog_async.http.options import ServiceOptions
 from mrecordlog_async.http.problems import CONTENT_TYPE, ProblemError, bad_request, too_many
 from mrecordlog_async.http.service import ConnectionCounts
+
+logger = logging.getLogger("mrecordlog_async.http")
 
 SWEEP_SECONDS = 1.0
 CROWDED = 0.75
@@ -61,7 +65,8 @@ class Connection(RequestHandler):
 
     def waiting_bytes(self) -> int:
         """Return what is held of requests that wait."""
-        return sum(payload._size for _, payload in self._messages if isinstance(payload, StreamReader))
+        # Requests without a body share EMPTY_PAYLOAD, a StreamReader that has no size.
+        return sum(payload._size for _, payload in self._messages if payload is not EMPTY_PAYLOAD)
 
     def untaken_bytes(self) -> int:
         """Return what is held of answers that nobody has taken."""
@@ -99,12 +104,19 @@ class Connections:
         return Connection(self._server, loop=self._server._loop, **self._server._kwargs)
 
     async def watch(self, each_second: Callable[[], object]) -> None:
-        """Cut what sits too long, until cancelled; call *each_second* on the way."""
+        """Cut what sits too long, until cancelled; call *each_second* on the way.
+
+        An error is logged, and the next second looked at again: nobody waits for this task, and without it no
+        connection has a deadline.
+        """
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            self.sweep(clock())
-            each_second()
+            try:
+                self.sweep(clock())
+                each_second()
+            except Exception:
+                logger.exception("connections could not be watched this second")
 
     def sweep(self, now: float) -> None:
         """Look at every connection once."""

@@ -120,9 +120,11 @@ class Sending:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self.sweep()
-        if self._active:
-            self._arm()
+        try:
+            self.sweep()
+        finally:  # whatever happens: without the timer no reader has a deadline
+            if self._active:
+                self._arm()
 
 
 class Outgoing:

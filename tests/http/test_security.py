@@ -97,6 +97,47 @@ async def test_dripping_headers_do_not_win_time(served: Served) -> None:
         assert await connection.is_cut()
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"this is no HTTP\r\n\r\n", HEAD + b"Content-Length: 3\r\n\r\nabc"],
+    ids=["no body", "no HTTP", "a body"],
+)
+async def test_connections_are_watched_while_requests_wait_behind_another(served: Served, behind: bytes) -> None:
+    """What a client sends behind a long poll waits, and does not keep the deadlines from anybody."""
+    now = asyncio.get_running_loop().time()
+    async with raw(served) as polling, raw(served):
+        await polling.send(b"GET /v1/queues/q/records?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not served.service.tails or served.connections.count < 2:
+            await asyncio.sleep(0.001)
+        await polling.send(behind)
+        while not any(connection._messages for connection in served.connections._server.connections):
+            await asyncio.sleep(0.001)
+        served.connections.sweep(now)
+        assert served.connections.counts.unread_bytes in (0, 3)
+        served.connections.sweep(now + 10)
+        assert served.connections.counts.cut == 1
+
+
+async def test_an_error_does_not_end_the_watch(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What goes wrong in one second is logged, and the next second is looked at again."""
+    monkeypatch.setattr("mrecordlog_async.http.connections.SWEEP_SECONDS", 0.0)
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        raise RuntimeError("a mistake")
+
+    watching = asyncio.create_task(served.connections.watch(look))
+    while looks < 3 and not watching.done():
+        await asyncio.sleep(0.001)
+    assert not watching.done()
+    watching.cancel()
+    assert "could not be watched" in caplog.text
+
+
 async def test_an_idle_connection_is_cut_later(served: Served) -> None:
     """Between requests a connection may rest for 75 seconds."""
     now = asyncio.get_running_loop().time()
