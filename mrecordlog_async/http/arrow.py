@@ -17,7 +17,7 @@ from io import BytesIO
 from operator import sub
 from typing import Any
 
-from mrecordlog_async.http.problems import ProblemError, bad_request, too_large
+from mrecordlog_async.http.problems import DETAIL_CHARACTERS, ProblemError, bad_request, too_large
 from mrecordlog_async.model import Run
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
@@ -46,7 +46,7 @@ def decode(body: bytes, records_max: int) -> list[bytes]:
         return _values(arrow, body)
     except (arrow.ArrowException, OSError, MemoryError, ValueError, KeyError, IndexError, struct.error) as error:
         detail = f"not an Arrow stream with a binary column 'payload': {error}"
-    raise bad_request(detail[:500], "bad_body")
+    raise bad_request(detail[:DETAIL_CHARACTERS], "bad_body")
 
 
 def _values(arrow: Any, body: bytes) -> list[bytes]:

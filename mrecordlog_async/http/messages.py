@@ -26,6 +26,8 @@ Position = Annotated[int, Meta(ge=0, le=2**63 - 2)]
 NextPosition = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """A bound of a range: it may be the position behind the last one there can be."""
 QueueId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+QueueName = Annotated[str, Meta(max_length=65_535)]
+"""A queue in a request for many; answers repeat it. Longer than the service's own names, as the log may hold others."""
 Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
@@ -147,7 +149,7 @@ class PlanStart(Request, frozen=True):
     id: the incarnation that *start* belongs to. stop: read no further than this (excluded).
     """
 
-    queue: str
+    queue: QueueName
     start: NextPosition | None = None
     id: QueueId | None = None
     stop: NextPosition | None = None
@@ -218,7 +220,7 @@ class PlanAnswer(Answer, frozen=True):
 class FetchRange(Request, frozen=True):
     """Records of *queue* at *start* … *stop* - 1, of the incarnation *id* where it is given."""
 
-    queue: str
+    queue: QueueName
     start: NextPosition
     stop: NextPosition
     id: QueueId | None = None
@@ -242,7 +244,7 @@ class FetchRequest(Request, frozen=True):
 class TruncateOne(Request, frozen=True):
     """Drop the records of *queue* up to and including *position*, of the incarnation *id* where it is given."""
 
-    queue: str
+    queue: QueueName
     position: Position
     id: QueueId | None = None
 

@@ -34,6 +34,7 @@ CONTENT_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
 QUIET_SECONDS = 60.0
 LASTING_SECONDS = 600.0
+DETAIL_CHARACTERS = 500
 
 logger = logging.getLogger("mrecordlog_async.http")
 
@@ -107,7 +108,7 @@ def problem_of(error: Exception) -> ProblemError:
         return _of_log(error)
     # msgspec lets a key that is no UTF-8 through as UnicodeDecodeError.
     if isinstance(error, WireError | msgspec.DecodeError | UnicodeDecodeError | JSONDecodeError):
-        return bad_request(str(error), "bad_body")
+        return bad_request(str(error)[:DETAIL_CHARACTERS], "bad_body")  # it may quote a member's name of 60 MB
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         return _of_disk(error)
     logger.error("unexpected error in a request", exc_info=error)

@@ -154,7 +154,7 @@ def retry_after(reply: Reply) -> float:
     text = reply.headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):  # OverflowError: a year or a zone beyond all bounds
         when = parsedate_to_datetime(text)
         # "-0000" makes a date without a zone.
         return max((when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)

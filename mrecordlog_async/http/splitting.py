@@ -14,9 +14,10 @@ Counts are checked before records are made, and each record is charged what it c
 from __future__ import annotations
 
 import asyncio
+import binascii
 import re
 from collections.abc import Callable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 
 import msgspec
 
@@ -35,7 +36,11 @@ SMALL_BYTES = 64 * 1024
 
 PIECE_BYTES = 256 * 1024
 PIECE_BLOCKS = 256
+PIECE_RECORDS = 2_000
 COUNT_BYTES = 1024 * 1024
+
+WHITESPACE_MAX = 1_000
+"""In one place around the records of a large JSON body: skipping millions of bytes takes a tenth of a second."""
 
 Steps = Iterator[list[bytes]]
 
@@ -104,22 +109,69 @@ def _json(body: bytes, records_max: int, charge: Charge) -> Steps:
     yield from _count(body, b":", _check_one_member)
     yield from _count(body, b'"', lambda found: _check_count(found // 2 - 1, records_max))
     charge.add(RECORD_BYTES * max(body.count(b'"') // 2 - 1, 0))
-    begin = _JSON_BEGIN.match(body) if len(body) > SMALL_BYTES else None
-    end = _JSON_END.search(body, len(body) - 100) if begin is not None else None
-    if begin is None or end is None:
+    if len(body) <= SMALL_BYTES:
         yield _append_decoder.decode(body).records
         return
+    begin, end = _JSON_BEGIN.match(body), _JSON_END.search(body, len(body) - 2 * WHITESPACE_MAX - 2)
+    if begin is None or end is None:
+        raise bad_request(_JSON_SHAPE, "bad_body")
     at, last = begin.end(), end.start()
     while at < last:
-        stop = body.find(b",", min(at + PIECE_BYTES, last), last)
-        stop = last if stop < 0 else stop
-        records = _list_decoder.decode(b"[%s]" % body[at:stop])
-        if not records and (at > begin.end() or stop < last):
-            raise bad_request("a comma without a record", "bad_body")
-        yield records
+        stop = _end_of_piece(body, at, last)
+        if stop - at > 2 * PIECE_BYTES:
+            yield from _large_record(body, at, stop)
+        else:
+            records = _list_decoder.decode(b"[%s]" % body[at:stop])
+            if not records and (at > begin.end() or stop < last):
+                raise bad_request("a comma without a record", "bad_body")
+            yield records
         at = stop + 1
     if at == last > begin.end():
         raise bad_request("a comma without a record", "bad_body")
+
+
+def _end_of_piece(body: bytes, at: int, last: int) -> int:
+    """Return the index of the comma behind some small records, or behind one large record; *last* where none is."""
+    stop = body.find(b",", min(at + PIECE_BYTES, last), last)
+    stop = last if stop < 0 else stop
+    if stop - at > 2 * PIECE_BYTES:  # what stands before a large record is decoded without it
+        before = body.rfind(b",", at, at + PIECE_BYTES)
+        stop = before if before >= 0 else stop
+    return stop
+
+
+def _large_record(body: bytes, at: int, stop: int) -> Steps:
+    """Decode the base64 string of one record a part at a time: 60 MB at once take a fifth of a second."""
+    begin, end = body.find(b'"', at, stop) + 1, body.rfind(b'"', at, stop)
+    around = body[at : begin - 1] + body[end + 1 : stop] if begin - at + stop - end <= 4 * WHITESPACE_MAX else b"?"
+    if not 0 < begin <= end or around.strip():
+        raise bad_request(_JSON_SHAPE, "bad_body")
+    parts, rest = list[bytes](), b""
+    while begin < end:
+        cut = min(begin + PIECE_BYTES, end)
+        if cut < end and (escape := body.rfind(b"\\", cut - 5, cut)) >= 0:
+            cut = escape  # no part ends within an escape
+        text = rest + _unescaped(body[begin:cut])
+        whole = len(text) if cut == end else len(text) // 4 * 4
+        parts.append(_from_base64(text[:whole], is_last=cut == end))
+        begin, rest = cut, text[whole:]
+        yield []
+    yield [b"".join(parts)]
+
+
+def _unescaped(text: bytes) -> bytes:
+    """Undo JSON's escapes: some encoders write / and + of base64 as such."""
+    return msgspec.json.decode(b'"%s"' % text, type=str).encode() if b"\\" in text else text
+
+
+def _from_base64(text: bytes, *, is_last: bool) -> bytes:
+    try:
+        decoded = binascii.a2b_base64(text, strict_mode=True)
+    except binascii.Error as error:
+        raise bad_request(f"a record is not base64: {error}", "bad_body") from None
+    if not is_last and len(decoded) * 4 != len(text) * 3:
+        raise bad_request("a record is not base64: padding inside", "bad_body")
+    return decoded
 
 
 def _count(body: bytes, what: bytes, check: Callable[[int], None]) -> Steps:
@@ -133,7 +185,7 @@ def _count(body: bytes, what: bytes, check: Callable[[int], None]) -> Steps:
 
 def _check_one_member(colons: int) -> None:
     if colons > 1:
-        raise bad_request('the body is {"records": [...]}, with base64 for each record', "bad_body")
+        raise bad_request(_JSON_SHAPE, "bad_body")
 
 
 def _runs(body: bytes, records_max: int, charge: Charge) -> Steps:
@@ -147,9 +199,13 @@ def _runs(body: bytes, records_max: int, charge: Charge) -> Steps:
         if block is not None:
             records += block.records
             _check_count(records, records_max)
-            wire.check_offsets(block.offsets)
-            found += block.run().payloads()
-        if entries % PIECE_BLOCKS == 0 or len(found) > PIECE_BLOCKS:
+            for some in _payloads(block):
+                found += some
+                if len(found) > PIECE_BLOCKS:
+                    charge.add(RECORD_BYTES * len(found))
+                    yield found
+                    found = []
+        if entries % PIECE_BLOCKS == 0:
             charge.add(RECORD_BYTES * len(found))
             yield found
             found = []
@@ -159,18 +215,25 @@ def _runs(body: bytes, records_max: int, charge: Charge) -> Steps:
     yield found
 
 
-def _check_count(records: int, records_max: int, charge: Charge | None = None) -> None:
+def _payloads(block: wire.Block) -> Steps:
+    """Copy the records out of a block, some at a time."""
+    ends = wire.check_offsets(block.offsets)
+    for at in range(0, block.records, PIECE_RECORDS):
+        yield [bytes(block.payload[start:stop]) for start, stop in pairwise(ends[at : at + PIECE_RECORDS + 1])]
+
+
+def _check_count(records: int, records_max: int) -> None:
     if records > records_max:
         raise too_large(records, records_max, "records in one body")
-    if charge is not None:
-        charge.add(RECORD_BYTES * max(records, 0))
 
 
 _append_decoder = msgspec.json.Decoder(AppendRequest)
 _list_decoder = msgspec.json.Decoder(list[bytes])
 
-_JSON_BEGIN = re.compile(rb'\s*\{\s*"records"\s*:\s*\[')
-_JSON_END = re.compile(rb"\]\s*\}\s*\Z")
+_JSON_SHAPE = 'the body is {"records": [...]}, with base64 for each record'
+_SPACE = rb"[ \t\r\n]{0,%d}" % WHITESPACE_MAX
+_JSON_BEGIN = re.compile(_SPACE.join([b"", rb"\{", b'"records"', b":", rb"\["]))
+_JSON_END = re.compile(_SPACE.join([rb"\]", rb"\}", rb"\Z"]))
 
 _BY_TYPE: dict[str, Callable[[bytes, int, Charge], Steps]] = {
     NDJSON: _lines,

@@ -185,6 +185,28 @@ async def test_each_limit_is_named(
         assert said in answer.json()["detail"]
 
 
+LONG = b"x" * 70_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (RECORDS, b'{"%s":[]}' % LONG[:60_000]),
+        ("/v1/queues/q/truncate", b'{"%s":1}' % LONG),
+        ("/v1/plan", b'{"%s":1}' % LONG),
+        ("/v1/plan", b'{"queues":[{"queue":"%s"}]}' % LONG),
+        ("/v1/fetch", b'{"ranges":[{"queue":"%s","start":0,"stop":1}]}' % LONG),
+        ("/v1/truncate", b'{"queues":[{"queue":"%s","position":1}]}' % LONG),
+    ],
+    ids=["append", "truncate", "plan", "plan of a name", "fetch of a name", "truncate of a name"],
+)
+async def test_a_refusal_does_not_repeat_what_was_sent(served: Served, path: str, body: bytes) -> None:
+    """A member's or a queue's name as large as the body does not come back in the answer."""
+    answer = await served.call("POST", path, BytesIO(body), headers={"Content-Type": "application/json"})
+    assert answer.status == 400
+    assert len(answer.body) < 1_000
+
+
 async def test_a_read_is_limited_by_records(directory: Path) -> None:
     """Records without a payload count too; the header says where to go on."""
     async with serving(directory, ServiceOptions(read_records=1_000)) as served:

@@ -147,7 +147,8 @@ async def test_a_pause_beyond_the_deadline_is_not_begun(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("4", 4.0), (" 120 ", 120.0), ("", 0.0), ("-1", 0.0), ("nan", 0.0), ("inf", 0.0), ("1e3", 0.0), ("soon", 0.0)],
+    [("4", 4.0), (" 120 ", 120.0), ("", 0.0), ("-1", 0.0), ("nan", 0.0), ("inf", 0.0), ("1e3", 0.0), ("soon", 0.0)]
+    + [(f"Fri, 01 Jan {year} 00:00:00 {zone}", 0.0) for year, zone in (("9" * 20, "GMT"), ("2020", "+" + "9" * 20))],
 )
 def test_seconds_of_retry_after(text: str, seconds: float) -> None:
     """What is no number of seconds is not guessed."""
