@@ -24,6 +24,9 @@ POSITION_MAX = 2**63 - 2
 
 OFFSET_BYTES = 4
 
+RUN_BYTES = 32_768
+"""A call's records are cut into runs of about this much, offsets included, so that damage to a frame stays small."""
+
 
 class Record(NamedTuple):
     """One record of a queue."""
@@ -64,6 +67,16 @@ class Run(NamedTuple):
     def before(self, position: int) -> int:
         """Return how many of the records lie before *position*."""
         return min(max(position - self.first_position, 0), self.records)
+
+    def leads_to(self, later: Run) -> bool:
+        """Tell whether one call may have been cut into this run and *later*: this one had no room for its next record.
+
+        Two calls that follow one another may look the same.
+        """
+        if later.first_position != self.next_position:
+            return False
+        first_bytes = int.from_bytes(later.offsets[OFFSET_BYTES : 2 * OFFSET_BYTES], "little")
+        return len(self.payload) + len(self.offsets) + first_bytes > RUN_BYTES
 
     def ends(self) -> list[int]:
         """Return the n+1 offsets as integers."""

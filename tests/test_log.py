@@ -230,15 +230,48 @@ async def test_a_repeat_needs_every_position(log: MultiRecordLog) -> None:
     assert await log.append_record("q", 10, b"10") is None
 
 
-async def test_a_long_call_is_known_by_its_end(log: MultiRecordLog) -> None:
-    """A call that was stored as several runs is the last append if the last of its runs is."""
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_a_long_call_is_known_by_all_of_it(directory: Path, reopened: bool) -> None:
+    """A call that was stored as several runs is one append: no truncated record of it passes without a comparison."""
     payloads = [b"%05d" % number * 200 for number in range(100)]
+    log = await MultiRecordLog.open(directory)
+    await log.create_queue("q")
     await log.append_records("q", 0, payloads)
-    for position in (10, 98, 99):
+    for position in (10, 40, 98, 99):
         await log.truncate("q", position)
+        if reopened:
+            await log.close()
+            log = await MultiRecordLog.open(directory)
         assert await log.append_records("q", 0, payloads) is None
+        assert not await append_in_past(log, 0, [b"other", *payloads[1:]])
+        assert not await append_in_past(log, 0, [payloads[0] + b"0", payloads[1][1:], *payloads[2:]])
         assert not await append_in_past(log, 0, [*payloads[:-1], b"other"])
     assert await append_in_past(log, 0, payloads[:-1])
+    await log.close()
+
+
+@pytest.mark.parametrize("first_position", [0, 1])
+async def test_a_repeat_is_the_whole_last_append(log: MultiRecordLog, first_position: int) -> None:
+    """A long call that only ends with the last append's run is none: its first record is stored nowhere."""
+    large, other = b"a" * 40_000, b"b" * 40_000
+    if first_position == 0:
+        await log.append_record("q", 0, b"something else")
+    await log.append_record("q", 1, large)
+    await log.truncate("q", 1)
+    assert await append_in_past(log, 0, [other, large])
+    assert await log.append_record("q", 1, large) is None
+
+
+async def test_the_last_append_of_a_batch_with_several(log: MultiRecordLog) -> None:
+    """Calls of one batch are told apart where the run of the first had room for the record of the second."""
+    long = [b"%04d" % number * 1_000 for number in range(40)]
+    calls = [(0, [b"a"]), (1, [b"b"]), (2, long)]
+    await asyncio.gather(*(log.append_records("q", first, payloads) for first, payloads in calls))
+    assert log.stats().commits <= 3, "the create and two batches at most"
+    await log.truncate("q", 41)
+    assert await log.append_records("q", 2, long) is None
+    assert not await append_in_past(log, 2, [b"x", *long[1:]])
+    assert await append_in_past(log, 1, [b"b", *long])
 
 
 async def test_repeat_of_what_the_same_batch_truncates(log: MultiRecordLog) -> None:

@@ -35,11 +35,8 @@ from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.reads import check_name
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run, offsets_of_one
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, RUN_BYTES, Run, offsets_of_one
 from mrecordlog_async.options import Limits
-
-RUN_BYTES = 32_768
-"""Runs are made of about this much, offsets included, so that damage to a frame stays small."""
 
 
 class PlannedRun(NamedTuple):
@@ -134,7 +131,7 @@ def _last_append(view: _View) -> LastAppend | None:
     """Return the digest of the queue's last append, as planned so far."""
     if view.planned:
         planned = view.planned[-1]
-        return LastAppend.of(split_into_runs(planned.first_position, planned.payloads)[-1:])
+        return LastAppend.of(split_into_runs(planned.first_position, planned.payloads))
     return view.queue.last_append() if view.queue is not None else None
 
 
@@ -305,7 +302,7 @@ class _Planner:
         """Tell whether exactly these records are stored, or planned, already; None where that is not known any more.
 
         Every position that is still retained must hold the same payload. Where positions are truncated, the call must
-        end with the queue's last append, whose digest outlives the records. Nothing passes without a comparison.
+        be the queue's last append, whose digest outlives the records. No record passes without a comparison.
         """
         stop = first + len(payloads)
         if stop > view.next:
@@ -317,12 +314,9 @@ class _Planner:
         if first >= view.start:
             return True
         last = _last_append(view)
-        if stop < view.next or last is None:
+        if last is None or (first, len(payloads)) != last[:2]:  # stored together with other records, or by other calls
             return None
-        mine = LastAppend.of(split_into_runs(first, payloads)[-1:])
-        if mine[:2] != last[:2]:  # stored together with other records, or by other calls
-            return None
-        return mine == last
+        return LastAppend.of(split_into_runs(first, payloads)) == last
 
     def _stored_or_planned(self, view: _View, start: int, stop: int) -> list[Run]:
         """Return what stands at positions *start* … *stop* - 1, in order, as planned so far."""

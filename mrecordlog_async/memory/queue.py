@@ -13,7 +13,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from itertools import accumulate, chain
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from crc32c import crc32c
 
 from mrecordlog_async.memory.gapped import GappedRun, HeldRun, RunsOfGapped
 from mrecordlog_async.memory.runs import NO_RUNS, NO_SEALED_RUNS, Runs, SealedRuns
-from mrecordlog_async.model import OFFSET_BYTES, Record, Run, pack_offsets
+from mrecordlog_async.model import OFFSET_BYTES, Record, Run
 
 SEAL_BYTES = 65_536
 SEAL_RECORDS = 1_000
@@ -53,9 +52,10 @@ class FoldError(ValueError):
 
 
 class LastAppend(NamedTuple):
-    """The last run that was appended to a queue: where it stands, and a checksum (CRC-32C) of offsets and payloads.
+    """What was appended to a queue last: where it stands, and a checksum (CRC-32C) of all its lengths and payloads.
 
-    It outlives the records: so a repeat of the last call is known for one after they were truncated.
+    It outlives the records: so a repeat of the last call is known for one after they were truncated. The runs that a
+    long call was cut into are one append, as far as they can be told from another call's in the same batch.
     """
 
     first_position: int
@@ -64,15 +64,14 @@ class LastAppend(NamedTuple):
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> LastAppend:
-        """Digest *runs*, which follow one another without a gap, as the one run that they were or will be."""
-        first = runs[0]
-        if len(runs) == 1:
-            return cls(first.first_position, first.records, crc32c(first.payload, crc32c(first.offsets)))
-        payloads = list(chain.from_iterable(run.payloads() for run in runs))
-        checksum = crc32c(pack_offsets(accumulate(map(len, payloads), initial=0)))
-        for payload in payloads:
-            checksum = crc32c(payload, checksum)
-        return cls(first.first_position, len(payloads), checksum)
+        """Digest *runs*, which follow one another without a gap, as if they were one run."""
+        checksum = 0
+        for run in runs:
+            checksum = crc32c(_packed_lengths(run.offsets), checksum)
+        for run in runs:
+            checksum = crc32c(run.payload, checksum)
+        first = runs[0].first_position
+        return cls(first, runs[-1].next_position - first, checksum)
 
 
 class SegmentPins:
@@ -148,17 +147,17 @@ class Queue:
         self._tail = NO_RUNS
         self._tail_bytes = 0
         self._tail_records = 0
-        self._last_first = -1  # where the last appended run begins that ends at `next`; -1 where that is not known
-        self._last_checksum_of = -1  # the first position of the run that `_last_checksum` is of
+        self._last_first = -1  # where the last append begins that ends at `next`; -1 where that is not known
+        self._last_checksum_of = -1  # the first position of the append that `_last_checksum` is of
         self._last_checksum = 0
         self._dead_records = 0  # of the oldest run: those before `start`
         self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position behind its last record)
         self._newest_segment: int | None = None  # with records up to `next`
 
-    def append(self, segment: int, run: Run) -> int:
+    def append(self, segment: int, run: Run, goes_on: bool = False) -> int:
         """Add *run*, which was stored in *segment*; return by how much the memory in use grew.
 
-        FoldError if its positions are taken.
+        goes_on: it is part of the same append as the run before it. FoldError if its positions are taken.
         """
         first, offsets, payload = run
         held = self.memory_bytes
@@ -169,7 +168,8 @@ class Queue:
             self._enter(segment)
         if first != self.next and self.start == 0 == self.next:
             self.start = self.began = first
-        self._last_first = first
+        if not goes_on:
+            self._last_first = first
         self.next = first + records
         self.records += records
         self.held_bytes += size
@@ -248,9 +248,9 @@ class Queue:
         return Record(run.next_position - 1, run.payload[start:stop])
 
     def last_append(self) -> LastAppend | None:
-        """Return the digest of the last run that was appended, None where it is not known.
+        """Return the digest of what was appended last, None where it is not known.
 
-        Worked out when a truncate first reaches into that run, so that appends pay nothing for it.
+        Worked out when a truncate first reaches into it, so that appends pay nothing for it.
         """
         first = self._last_first
         if first < 0:
@@ -408,6 +408,13 @@ def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[b
         for run in runs
         for position, payload in zip(range(run.first_position, run.next_position), run.payloads(), strict=True)
     )
+
+
+def _packed_lengths(offsets: bytes) -> bytes:
+    """Return the lengths between *offsets* as int32: they are the same however records are cut into runs."""
+    # All of them in one subtraction of long integers: offsets ascend, so no difference borrows from its neighbour.
+    lengths = int.from_bytes(offsets[OFFSET_BYTES:], "little") - int.from_bytes(offsets[:-OFFSET_BYTES], "little")
+    return lengths.to_bytes(len(offsets) - OFFSET_BYTES, "little")
 
 
 def _cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:

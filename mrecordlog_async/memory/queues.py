@@ -17,7 +17,9 @@ from mrecordlog_async.format.record import (
     entry_bytes,
 )
 from mrecordlog_async.memory.queue import FoldError, Queue, SegmentPins
-from mrecordlog_async.model import OFFSET_BYTES
+from mrecordlog_async.model import OFFSET_BYTES, Run
+
+NO_RUN = Run(-1, b"", b"")
 
 DELETED_REMEMBERED = 10_000
 """How many deleted queues are remembered with the position that they ended at."""
@@ -102,15 +104,19 @@ class Queues:
         """Do what `apply` does for one record after the other."""
         self.version += 1
         by_id, dropped = self._by_id, []
-        appended = size = 0
+        appended = size = last_id = 0
+        last = NO_RUN
         for record in records:
             if type(record) is Append:  # most are: no call between here and the queue
                 queue_id, run = record
-                self.memory_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run)
+                goes_on = queue_id == last_id and last.leads_to(run)
+                self.memory_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, goes_on)
                 _, offsets, payload = run
                 appended += len(offsets) // OFFSET_BYTES - 1
                 size += len(payload)
+                last_id, last = queue_id, run
             else:
+                last = NO_RUN  # leads to nothing
                 count = self.apply(segment, record)
                 if type(record) is not Create:
                     dropped.append(count)

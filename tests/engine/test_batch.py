@@ -8,12 +8,12 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from mrecordlog_async.engine.batch import RUN_BYTES, Answer, PlannedRun, build, plan, split_into_runs
+from mrecordlog_async.engine.batch import Answer, PlannedRun, build, plan, split_into_runs
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.errors import PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import RUN_BYTES, Run
 from mrecordlog_async.options import Limits
 
 

@@ -85,6 +85,7 @@ SMALL_SIZES = {
     "engine.admission.BATCH_BYTES": 3_000,
     "engine.writer.ANSWERS_AT_ONCE": 2,
     "engine.batch.RUN_BYTES": 1_000,
+    "model.RUN_BYTES": 1_000,
     "memory.queue.SEAL_BYTES": 2_000,
     "memory.queue.SEAL_RECORDS": 6,
     "memory.queue.SEAL_SPREAD": 2,
