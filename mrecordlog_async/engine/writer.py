@@ -89,6 +89,7 @@ class Writer:
         self._short_of_space = False
         self._freed_bytes = 0
         self._unsynced: dict[int, int] = {}  # first position of each queue that an answered, unsynced change concerns
+        self._unsynced_batch = 0  # the newest batch of these: they are synced when it is, whoever synced
 
     async def run(self) -> None:
         """Work until closing and drained. A failure is kept in `failure`, and told to everyone who waits or comes."""
@@ -238,8 +239,6 @@ class Writer:
         counters.truncated_records += sum(dropped)
         counters.commit_records.observe(records or len(receipt.records))
         self._freed_bytes += max(held - self._queues.memory_bytes, 0)
-        if receipt.rolled or self._journal.all_synced:  # rolling syncs what came before
-            self._unsynced.clear()
         if not self._journal.all_synced:
             self._note_unsynced(receipt.records)
         self._on_applied(record.id for record in receipt.records)
@@ -247,6 +246,10 @@ class Writer:
 
     def _note_unsynced(self, records: Iterable[LogRecord]) -> None:
         """Remember from which position on each queue's answered changes wait for a sync."""
+        at = self._journal.at
+        if at.durable_batch >= self._unsynced_batch:
+            self._unsynced.clear()
+        self._unsynced_batch = at.last_batch
         for record in records:
             if type(record) is log_record.Append:
                 self._unsynced.setdefault(record.id, record.run.first_position)
@@ -255,7 +258,7 @@ class Writer:
 
     def in_doubt(self) -> dict[str, int]:
         """Return, once the log has failed, the queues whose answered changes were not synced; see `LogFailedError`."""
-        if self._journal.all_synced:
+        if self._journal.at.durable_batch >= self._unsynced_batch:
             return {}
         found = ((self._queues.by_id(queue_id), position) for queue_id, position in self._unsynced.items())
         return {queue.name: position for queue, position in found if queue is not None}
@@ -365,7 +368,6 @@ class Writer:
 
     async def _sync(self) -> None:
         seconds = await self._hop(self._journal.sync)
-        self._unsynced.clear()
         self._counters.syncs += 1
         self._counters.sync_seconds.observe(seconds)
 

@@ -30,6 +30,16 @@ class Failing(OsFileSystem):
         super().sync(handle)
 
 
+class FailingInTheNextSegment(Failing):
+    """A disk that fails once it is armed and another segment has got its name."""
+
+    armed = False
+
+    def sync_directory(self, handle: int) -> None:
+        super().sync_directory(handle)
+        self.failing = self.armed
+
+
 async def failed(log: MultiRecordLog) -> None:
     """Wait until the log has failed."""
     while log.state is not LogState.FAILED:
@@ -144,3 +154,35 @@ async def test_what_a_roll_or_a_sync_brought_to_the_medium_is_not_in_doubt(direc
     with pytest.raises(LogFailedError) as told:
         await log.close()
     assert told.value.in_doubt == {"q": last}
+
+
+async def test_what_reclaiming_brought_to_the_medium_is_not_in_doubt(directory: Path) -> None:
+    """A segment is removed once a synced batch says that it is dead; that batch vouches for all before it."""
+    disk = Failing()
+    log = await MultiRecordLog.open(directory, persist_policy=NEVER, segment_bytes=32_768, filesystem=disk)
+    for queue in ("q", "large"):
+        await log.create_queue(queue)
+    while len(log.segments) == 1:
+        await log.append_record("large", None, bytes(10_000))
+    await log.append_record("q", None, b"0")
+    await log.truncate("large", log.next_position("large") - 1)
+    while len(log.segments) > 1:
+        await asyncio.sleep(0.001)
+    await log.append_record("q", None, b"1")
+    disk.failing = True
+    with pytest.raises(LogFailedError) as told:
+        await log.close()
+    assert told.value.in_doubt == {"q": 1}
+
+
+async def test_what_a_roll_synced_is_not_in_doubt_where_the_next_sync_fails(directory: Path) -> None:
+    """The batch for which the log rolled fails; those before it are on the medium since the roll."""
+    disk = FailingInTheNextSegment()
+    log = await MultiRecordLog.open(directory, persist_policy=NEVER, segment_bytes=32_768, filesystem=disk)
+    await log.create_queue("q")
+    await log.append_record("q", None, bytes(20_000))
+    disk.armed = True
+    with pytest.raises(LogFailedError):
+        await asyncio.gather(log.append_record("q", None, bytes(20_000)), log.create_queue("synced"))
+    assert log.segments[-1] == 1
+    await log.close()
