@@ -46,12 +46,19 @@ class Parts:
         self._too_large = 0
 
     def refused(self, *, for_ever: bool = False) -> bool:
-        """Halve the last part; give it up, and return True, where it is one command. for_ever: it can never fit."""
+        """Halve the last part; give it up, and return True, where it is one command. for_ever: it can never fit.
+
+        When there were enough tries, a part of several is given up, but for its truncates and deletes.
+        """
         part = self._part
         if len(part) > 1 and self._tries > 0:
             middle = len(part) // 2
             self._todo += [part[middle:], part[:middle]]
             return False
+        freeing = [command for command in part if command.frees_space]
+        if 0 < len(freeing) < len(part):
+            self._todo.append(freeing)
+            part = [command for command in part if not command.frees_space]
         for command in part:
             self._give_up(command)
             if not command.frees_space:

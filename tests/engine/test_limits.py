@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,49 @@ async def test_a_full_disk_costs_a_bounded_number_of_tries(directory: Path, monk
         answers = await ends([log.append_records("q", None, [bytes(size)]) for size in sizes])
         assert kinds(answers) == {"int", "LogFullError"}
         assert tries < 300
+
+
+@pytest.mark.parametrize(("segment_bytes", "size"), [(32 * KIB, 100_000), (2 * MIB, 1_900_000)])
+async def test_dead_segments_go_where_the_disk_has_no_room_for_a_next_one(
+    directory: Path, segment_bytes: int, size: int
+) -> None:
+    """The current segment is larger than it should be, and there is no spare: the older ones are given back first."""
+    disk = Room()
+    async with MultiRecordLog.open(directory, segment_bytes=segment_bytes, filesystem=disk) as log:
+        await log.create_queue("q")
+        for _ in range(3):
+            await log.append_record("q", None, bytes(size))
+        await log.truncate("q", 0)
+        async with asyncio.timeout(60):
+            while not any(name.endswith(".tmp") for name in os.listdir(directory)):
+                await asyncio.sleep(0.001)
+        disk.left = size + 30_000
+        await log.append_record("q", None, bytes(size))
+        await log.truncate("q", log.next_position("q") - 1)
+        assert not any(name.endswith(".tmp") for name in os.listdir(directory)), "there is no room for a spare"
+        async with asyncio.timeout(60):
+            while len(log.segments) > 1:
+                await asyncio.sleep(0.001)
+
+
+async def test_truncates_get_through_among_more_appends_than_are_tried(directory: Path) -> None:
+    """However many appends of their batch find no room, in whatever parts they are tried."""
+    disk = Room()
+    async with MultiRecordLog.open(directory, segment_bytes=32 * KIB, filesystem=disk) as log:
+        for queue in ("q", "r"):
+            await log.create_queue(queue)
+            await log.append_records(queue, None, [b"x"] * 400)
+        disk.left = 0
+        # Smaller and smaller appends, so that each is tried; all of them are too large.
+        calls: list[Any] = []
+        for number in range(300):
+            calls.append(log.append_records("q", None, [bytes(10_000 - number)]))
+            calls.append(log.truncate("r", number))
+        calls.append(log.delete_queue("r"))
+        answers = await ends(calls)
+        assert "LogFullError" in kinds(answers[:-1:2])
+        assert answers[1::2] == [1] * 300
+        assert answers[-1] is None
 
 
 @pytest.mark.parametrize("on_full", ["raise", "wait"])
