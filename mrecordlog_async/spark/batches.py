@@ -49,15 +49,20 @@ class Batches:
 
     def end(self, batch: int) -> Offset | None:
         """Return the offset at which *batch* ends; {} before the first; None where the file is missing or damaged."""
+        found = self.checkpoint_at(batch)
+        return None if found is None else found.positions
+
+    def checkpoint_at(self, batch: int) -> Checkpoint | None:
+        """Return the same with the marks that prove it."""
         if batch < 0:
-            return {}
+            return Checkpoint()
         lines = _lines(self.checkpoint.read(f"{OFFSETS}/{batch}"))
         if lines is None or len(lines) < 2:
             return None
         if lines[1] == "-":  # Spark's sign for a source that has given no offset yet
-            return {}
+            return Checkpoint()
         found = _json(lines[1])
-        return Checkpoint.decode(found).positions if isinstance(found, dict) else None
+        return Checkpoint.decode(found) if isinstance(found, dict) else None
 
     def is_committed(self, batch: int) -> bool:
         """Tell whether Spark has noted that *batch* is done, in a file that can be read."""
@@ -87,6 +92,14 @@ class Batches:
                 return None
             found.update(alone)
         return found
+
+    def newest_files(self) -> list[File]:
+        """Return the files of the newest manifest entry that names any, of a compacted one those of all batches."""
+        for batch in reversed(numbers(self.output, MANIFEST)):
+            found = self._entries(str(batch)) or self._entries(f"{batch}{COMPACT}")
+            if found:
+                return found
+        return []
 
     def forget_cached(self, batch: int) -> None:
         """Let the files of *batch* and later ones be read from the medium, not from the page cache."""

@@ -154,7 +154,7 @@ def _run_proven(
     claim(checkpoint, output, job.partition_by, adopt=job.adopt_output)
     options = Options.parse(job.source_options())
     # Released from between two batches: a server that hangs must not hold up the others, nor the end.
-    fleet = Fleet(replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 2)))
+    fleet = Fleet(replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 1)))
     batches = Batches(checkpoint, output)
     release = Release(batches, fleet, truncate=job.truncate)
     begun, progress = time.monotonic(), Progress()

@@ -11,7 +11,7 @@
 | a loss that was found once | refused until it is accepted (`refusal`) |
 | a format whose commits cannot be read here | refused with truncate |
 
-Checkpoint and output belong together: keep, move and delete both or none.
+Checkpoint and output belong together: keep and delete both or none. An output cannot be moved (`identity`).
 """
 
 from __future__ import annotations

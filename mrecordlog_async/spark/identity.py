@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, newest
+from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest
 from mrecordlog_async.spark.lake import OWN, Lake
 
 METADATA = "metadata"
@@ -47,6 +47,10 @@ def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *,
     if owner is None:
         _refuse_unknown(checkpoint, output, query, known, adopt=adopt)
         owner = _take(checkpoint, output, query, partition_by)
+    if query is None and known is not None:
+        raise RefusedError(
+            f'{checkpoint.path}/{METADATA} is missing: restore it with the query\'s id, {{"id":"{known.query}"}}'
+        )
     if owner.query != _query(checkpoint) or (known is not None and known.output != owner.output):
         raise RefusedError(
             f"{output.path} was written with another checkpoint than {checkpoint.path}: batches would be skipped as "
@@ -60,6 +64,7 @@ def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *,
     if known is None:
         checkpoint.write(OUTPUT, _json(owner))
     _refuse_older(checkpoint, output)
+    _refuse_moved(checkpoint, output)
     return owner
 
 
@@ -94,7 +99,9 @@ def _refuse_unknown(checkpoint: Lake, output: Lake, query: str | None, known: Bo
     """Raise RefusedError unless an output without an owner is a new one, or may be adopted."""
     if known is not None:
         raise RefusedError(
-            f"{checkpoint.path} belongs to an output that is not at {output.path}: keep, move and delete both together"
+            f"{checkpoint.path} belongs to an output that is not at {output.path}: {OWNER} is missing there. Name the "
+            f"output that this checkpoint wrote; if this is it, copy {OUTPUT} of the checkpoint to it; if it is lost, "
+            "use a new output and a new checkpoint"
         )
     foreign = _foreign(checkpoint, output)
     begun = newest(checkpoint, OFFSETS) >= 0 or newest(checkpoint, COMMITS) >= 0
@@ -105,7 +112,8 @@ def _refuse_unknown(checkpoint: Lake, output: Lake, query: str | None, known: Bo
         )
     if begun and newest(output, MANIFEST) < 0 and not adopt:
         raise RefusedError(
-            f"{checkpoint.path} belongs to an output that is not at {output.path}: keep, move and delete both together"
+            f"{checkpoint.path} belongs to an output that is not at {output.path}: name that one, or use a new output "
+            "and a new checkpoint"
         )
     if foreign and not adopt:
         raise RefusedError(
@@ -116,7 +124,8 @@ def _refuse_unknown(checkpoint: Lake, output: Lake, query: str | None, known: Bo
 
 def _foreign(checkpoint: Lake, output: Lake) -> str | None:
     """Return the name of something in *output* that is neither ours nor the checkpoint's, None for an empty one."""
-    inside = checkpoint.path.removeprefix(output.path).strip("/").partition("/")[0]
+    below = checkpoint.path.startswith(f"{output.path}/")
+    inside = checkpoint.path.removeprefix(f"{output.path}/").partition("/")[0] if below else ""
     ours = {METADATA, OFFSETS, COMMITS, "sources", "state"} if checkpoint.path == output.path else {inside}
     return next(
         (name for name in sorted(output.names()) if name not in ours and name != OWN and not name.startswith(".")), None
@@ -141,6 +150,16 @@ def _refuse_older(checkpoint: Lake, output: Lake) -> None:
             f"{checkpoint.path} is older than {output.path}: it ends with batch {planned}, the output with batch "
             f"{stored}, and what is read now would be skipped as already written. Use the newest checkpoint; where it "
             "is lost, a new output and a new checkpoint take everything that the log still holds"
+        )
+
+
+def _refuse_moved(checkpoint: Lake, output: Lake) -> None:
+    """Raise RefusedError for an output at another place: Spark's manifest would name files that are not there."""
+    away = next((each.uri for each in Batches(checkpoint, output).newest_files() if not output.holds(each.uri)), None)
+    if away is not None:
+        raise RefusedError(
+            f"{output.path} was moved or copied: its manifest names {away}, and Spark finds its files by that name "
+            "only. Move it back, or leave it and use a new output and a new checkpoint"
         )
 
 

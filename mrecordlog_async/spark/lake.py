@@ -30,6 +30,10 @@ class SyncFailedError(RecordLogError):
     """A file system could not bring what was written to the medium. It is not asked again: pages may be lost."""
 
 
+class WriteFailedError(RecordLogError):
+    """A file of ours could not be written; what was there is unchanged."""
+
+
 class LockedError(RecordLogError):
     """Another process has the lock."""
 
@@ -73,6 +77,9 @@ class Lake(Protocol):
 
     def remove(self, directory: str, names: Iterable[str]) -> None:
         """Remove files of *directory*, in this order, durably."""
+
+    def holds(self, uri: str) -> bool:
+        """Tell whether the file that a manifest names lies in this directory."""
 
     def lock(self) -> None:
         """Take the lock of this directory until `close`. Raises LockedError."""
@@ -145,6 +152,13 @@ class LocalLake:
         if place.exists():
             _sync_directory(place)
 
+    def holds(self, uri: str) -> bool:
+        """Tell whether the file that a manifest names lies in this directory, by this name or through a link."""
+        path = Path(unquote(urlsplit(uri).path))
+        return path.is_relative_to(self.path) or Path(os.path.realpath(path)).is_relative_to(
+            os.path.realpath(self.path)
+        )
+
     def lock(self) -> None:
         """Take the lock of this directory until `close`. Raises LockedError."""
         place = Path(self.path, OWN)
@@ -195,10 +209,17 @@ class LocalLake:
             target.parent.mkdir()
             _sync_directory(target.parent.parent)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise WriteFailedError(
+                f"{target} could not be written ({error.strerror}); the log keeps what it holds. Make space, or repair "
+                "the disk, and start again"
+            ) from error
         return temporary
 
 
@@ -253,6 +274,10 @@ class HadoopLake:
         """Remove files of *directory*, in this order."""
         for name in names:
             self._files.delete(self._at(f"{directory}/{name}"), False)
+
+    def holds(self, uri: str) -> bool:
+        """Tell whether the file that a manifest names lies in this directory."""
+        return unquote(uri).startswith(self.path.rstrip("/") + "/")
 
     def lock(self) -> None:
         """Do nothing: there are no locks here."""

@@ -48,7 +48,7 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
     content = checkpoint.read(REFUSED)
     if content is None:
         return {}
-    found = json.loads(content)
+    found = _told(checkpoint, content)
     told = json.loads(checkpoint.read(ACCEPTED) or b"{}")
     if told and not any(_at(position, server, queue) == at for server, queue, at in _entries(told)):
         _forget(checkpoint)
@@ -66,6 +66,17 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
     else:
         _forget(checkpoint)
     return again
+
+
+def _told(checkpoint: Lake, content: bytes) -> dict[str, str]:
+    try:
+        found = json.loads(content)
+        return {"why": str(found["why"]), "when": str(found["when"])}
+    except (ValueError, KeyError, TypeError):
+        raise RefusedError(
+            f"{checkpoint.path}/{REFUSED} is damaged: it names records that the log lost, or a log that went back. A "
+            "new output and a new checkpoint take everything that the log holds, and leave this output as it is"
+        ) from None
 
 
 def _forget(checkpoint: Lake) -> None:

@@ -4,7 +4,7 @@ This is the only place of a drain that truncates. A batch is proven when
 
 1. its manifest entry parses, its files have the manifest's sizes and their rows can be read,
 2. the rows of each queue lie in the positions by which the batch moved that queue's offset, and no other queue has any,
-3. there are as many as the log still holds at these positions,
+3. there are as many as the log still holds at these positions, and the log is the one that was read (see `proof`),
 
 and then the file systems of output and checkpoint are synced, the ledger says so durably, and only then the log is
 truncated. What fails 1 or 2 at a start runs again, because nothing of it was truncated; in a running query, and what
@@ -23,12 +23,13 @@ from typing import Any
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest, numbers
-from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
 from mrecordlog_async.spark.client import PlanStart, ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import OWN, Contents, UnreadableError
 from mrecordlog_async.spark.plan import moving
+from mrecordlog_async.spark.proof import Listed, went_back
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
@@ -70,6 +71,7 @@ class Release:
         self._fleet = fleet
         self._truncate = truncate
         self._down_until: dict[str, float] = {}
+        self._again: Offset = {}
         self.ledger = Ledger()
         self.rows = 0
         """How many rows were proven since the start."""
@@ -102,12 +104,12 @@ class Release:
                     "or use a new output and a new checkpoint, which take everything that the log still holds"
                 )
             self._save()
-        if stored < proven or planned < proven:
+        if min(stored, planned, committed) < proven:
             which = output.path if stored < proven else checkpoint.path
             raise RefusedError(
-                f"{which} ends with batch {min(stored, planned)}, but batch {proven} was stored and the log truncated "
-                "behind it: this is an older copy. Use the newest; where it is lost, a new output and a new checkpoint "
-                "take everything that the log still holds"
+                f"{which} ends with batch {min(stored, planned, committed)}, but batch {proven} was stored and the log "
+                "truncated after it: this is an older or incomplete copy. Use the newest; where it is lost, a new "
+                "output and a new checkpoint take everything that the log still holds"
             )
         self._sync()
         self._batches.forget_cached(proven + 1)
@@ -118,15 +120,16 @@ class Release:
             reason = self._wrong_with(batch, last=batch == planned)
             if reason is not None:
                 return self._run_again(batch, reason, adopt=adopt)
-        if committed == planned and committed > proven and not self._batches.is_committed(committed):
+        if committed > proven and not self._batches.is_committed(committed):
             checkpoint.remove(COMMITS, [str(committed)])
             return f"batch {committed} is confirmed again: a power cut left its commit file empty"
         return None
 
-    def advance(self) -> int:
+    def advance(self, *, last: bool = False) -> int:
         """Prove the batches that Spark has committed since, and truncate the log behind them. Returns their rows.
 
-        A server that cannot be reached is left for the next call. Raises ProofError, LogWentBackError, SyncFailedError.
+        A server that cannot be reached ends the call, unless it is the last one; it is asked again in a later call.
+        Raises ProofError, LogWentBackError, SyncFailedError.
         """
         committed, before = newest(self._batches.checkpoint, COMMITS), self.rows
         if committed > self.ledger.batch and not self._batches.is_committed(committed):
@@ -138,13 +141,13 @@ class Release:
             self._sync()
             self._save()
         if self._truncate and self.ledger.due:
-            self._release()
+            self._release(last=last)
         return self.rows - before
 
     def finish(self) -> None:
         """Do the same a last time; servers that were down are asked once more."""
         self._down_until.clear()
-        self.advance()
+        self.advance(last=True)
 
     # Proving.
 
@@ -213,41 +216,71 @@ class Release:
 
     # Releasing.
 
-    def _release(self) -> None:
+    def _release(self, *, last: bool) -> None:
         for server in list(self.ledger.due):
             if server not in self._fleet.names or self._down_until.get(server, 0.0) > time.monotonic():
                 continue
             try:
-                self._release_server(server)
+                if self._release_server(server):
+                    self._save()
             except (OSError, ServerDownError, ServiceError) as error:
                 self._down_until[server] = time.monotonic() + DOWN_SECONDS
                 logger.warning("truncating what is stored failed, it is tried again: %s", error)
-        self._save()
+                if not last:  # the query goes on: what it commits must be proven before Spark forgets its offsets
+                    return
 
-    def _release_server(self, server: str) -> None:
-        client, due = self._fleet.client(server), self.ledger.due[server]
+    def _release_server(self, server: str) -> bool:
+        """Truncate what is due; False where nothing changed in the ledger."""
+        client = self._fleet.client(server)
         listed = client.listing()
         listing = {summary.queue: summary for summary in listed.queues}
         self._refuse_older_log(server, listing)
+        due, before = self._still_due(server), self.ledger.due[server]
         there = {queue: at for queue, at in due.items() if queue in listing and listing[queue].id == at[0]}
-        held = {queue: at for queue, at in there.items() if listing[queue].first_position < at[2]}
-        self._count(server, held, listing, listed.opening)
-        asked = {queue: [at[0], at[2] - 1] for queue, at in held.items()}
+        done = {queue for queue, at in there.items() if listing[queue].first_position >= at[2]}
+        held = {
+            queue: at for queue, at in there.items() if queue not in done and not self._is_read_again(server, queue)
+        }
+        log = Listed(listing, listed.log, listed.opening, listed.opened or {})
+        asked = {queue: [held[queue][0], held[queue][2] - 1] for queue in self._counted(server, held, log)}
         for answer in client.truncate(asked, opening=listed.opening) if asked else ():
-            if answer.status != "ok":
+            if answer.status == "ok":
+                done.add(answer.queue)
+            else:
                 logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
-                del there[answer.queue]
-        released = self.ledger.released.setdefault(server, {})
-        released |= {queue: [queue_id, hi] for queue, (queue_id, _, hi, _) in there.items()}
-        # What is left out was not truncated; a queue that was deleted has nothing that could be.
-        kept = {queue: at for queue, at in held.items() if queue not in there}
+        self.ledger.released.setdefault(server, {}).update({queue: [due[queue][0], due[queue][2]] for queue in done})
+        # What is not listed stays due until the checkpoint leaves the queue out: the address may be another log's.
+        kept = {queue: at for queue, at in due.items() if queue not in done}
         if kept:
             self.ledger.due[server] = kept
         else:
             del self.ledger.due[server]
+        return kept != before
+
+    def _still_due(self, server: str) -> dict[str, list[int]]:
+        """Return what is due of queues that the checkpoint still has and does not read again from further below."""
+        planned = self._batches.end(newest(self._batches.checkpoint, OFFSETS))
+        if planned is None:
+            return self.ledger.due[server]
+        known = planned.get(server, {})
+        return {
+            queue: at
+            for queue, at in self.ledger.due[server].items()
+            if queue in known and known[queue][0] == at[0] and known[queue][1] >= at[2]
+        }
+
+    def _is_read_again(self, server: str, queue: str) -> bool:
+        """Tell whether *queue* went back and the checkpoint does not read it again yet."""
+        accepted = self._again.get(server, {}).get(queue)
+        planned = self._batches.end(newest(self._batches.checkpoint, OFFSETS)) if accepted is not None else None
+        return accepted is not None and (planned is None or planned.get(server, {}).get(queue) == accepted)
 
     def accept(self, again: Offset) -> None:
-        """Take the queues in *again* as they are: their log went back, and is read again from its first record."""
+        """Take the queues in *again* as they are: their log went back, and is read again from its first record.
+
+        What was read of them before is not released: other records may have its positions by now.
+        """
+        self._again = again
         for known in (self.ledger.released, self.ledger.due):
             for server, queues in again.items():
                 for queue in queues:
@@ -277,23 +310,49 @@ class Release:
         if found:
             raise LogWentBackError("; ".join(found))
 
-    def _count(
-        self, server: str, due: Mapping[str, list[int]], listing: Mapping[str, QueueSummary], opening: str
-    ) -> None:
-        """Raise ProofError unless the log has as many records as the output has rows, or somebody truncated some."""
+    def _counted(self, server: str, due: Mapping[str, list[int]], log: Listed) -> list[str]:
+        """Return the queues of *due* that may be truncated: the log is as it was read, and the output has all of it.
+
+        Those that were truncated or deleted meanwhile are left for the next call. Raises LogWentBackError, ProofError.
+        """
+        if not due:
+            return []
+        marks = self._marks(server)
+        tails = any(mark.opening != log.opening for queue, mark in marks.items() if queue in due)
         # From the very first record on: one below lo, which no batch of this query read, must not go either.
-        starts = [PlanStart(queue, at[0], listing[queue].first_position, at[2]) for queue, at in due.items()]
-        for plan in self._fleet.client(server).plan(starts, opening=opening) if starts else ():
-            _, lo, hi, rows = due[plan.queue]
-            cut = listing[plan.queue].first_position > lo  # somebody else has truncated
-            fits = rows == plan.records or (cut and rows > plan.records)
-            if plan.status == "ok" and plan.stop == hi and fits:
-                continue
-            raise ProofError(
-                f"server {server!r}, queue {plan.queue!r}: up to position {hi - 1} the log holds {plan.records} records"
-                f" ({plan.status}), but {self._batches.output.path} holds {rows} rows from position {lo} on; nothing "
-                "of it was truncated. A new output and a new checkpoint take everything that the log still holds"
+        starts = [PlanStart(queue, at[0], None, at[2]) for queue, at in due.items()]
+        plans = self._fleet.client(server).plan(starts, opening=log.opening, tails=tails)
+        found = {plan.queue: plan.tail for plan in plans if plan.status == "ok"}
+        back = {
+            queue: went_back(log.queues[queue], due[queue][2], marks.get(queue), log, found) for queue in sorted(found)
+        }
+        if any(back.values()):
+            raise LogWentBackError(
+                "; ".join(
+                    f"server {server!r}, queue {queue!r}: {how}: it went back" for queue, how in back.items() if how
+                )
             )
+        counted = []
+        for plan in plans:
+            _, lo, hi, rows = due[plan.queue]
+            if plan.status != "ok" or plan.start >= hi:
+                continue
+            cut = plan.start > lo  # somebody else has truncated
+            if plan.stop != hi or not (rows == plan.records or (cut and rows > plan.records)):
+                raise ProofError(
+                    f"server {server!r}, queue {plan.queue!r}: the log holds {plan.records} records before position "
+                    f"{hi}, but {self._batches.output.path} holds {rows} rows from position {lo} on; none of them was "
+                    "truncated. A new output and a new checkpoint take everything that the log still holds"
+                )
+            counted.append(plan.queue)
+        return counted
+
+    def _marks(self, server: str) -> dict[str, Mark]:
+        """Return what the last proven batch saw of the queues that are due up to where it ended."""
+        end = self._batches.checkpoint_at(self.ledger.batch) or Checkpoint()
+        positions, marks = end.positions.get(server, {}), end.marks.get(server, {})
+        due = self.ledger.due[server]
+        return {queue: marks[queue] for queue, at in due.items() if positions.get(queue) == [at[0], at[2]]}
 
     # The ledger.
 
@@ -307,8 +366,11 @@ class Release:
             return Ledger()
         try:
             found: dict[str, Any] = json.loads(content)
-            return Ledger(found["batch"], found["due"], found["released"])
-        except (ValueError, KeyError) as error:
+            ledger = Ledger(int(found["batch"]), found["due"], found["released"])
+            _check_numbers(ledger.due, 4)
+            _check_numbers(ledger.released, 2)
+            return ledger
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RefusedError(
                 f"{self._batches.checkpoint.path}/{LEDGER} is damaged ({error!r}): restore it, or use a new output and "
                 "a new checkpoint, which take everything that the log still holds"
@@ -327,3 +389,11 @@ class Release:
             known = end.get(server, {})
             for queue in [queue for queue, (queue_id, _) in queues.items() if known.get(queue, [0])[0] != queue_id]:
                 del queues[queue]
+
+
+def _check_numbers(known: PerQueue, count: int) -> None:
+    """Raise ValueError, TypeError or AttributeError unless every queue has *count* whole numbers."""
+    for queues in known.values():
+        for queue, at in queues.items():
+            if len(at) != count or not all(isinstance(each, int) for each in at):
+                raise ValueError(f"{queue!r} has {at!r}")

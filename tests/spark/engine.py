@@ -15,12 +15,14 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import claim
 from mrecordlog_async.spark.lake import LocalLake
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.release import Release
+from mrecordlog_async.spark.plan import DataLossError
+from mrecordlog_async.spark.release import LogWentBackError, Release
 from mrecordlog_async.spark.stream import LogStreamReader
 
 COMPACT_INTERVAL = 10
@@ -30,30 +32,41 @@ class Engine:
     """A drain into *place* from *servers*, without Java."""
 
     def __init__(self, servers: str, place: Path, *, output: Path | None = None, **options: str) -> None:
-        self.options = Options.parse({"servers": servers, "retries": "0", **options})
+        self.given = {"servers": servers, "retries": "0", "readAgain": "{}", **options}
+        self.options = Options.parse(self.given)
         self.checkpoint_path, self.output_path = place / "checkpoint", output or place / "out"
 
     @contextmanager
-    def started(self, *, truncate: bool = True, adopt: bool = False) -> Iterator[Run]:
-        """Do what a start of the drain does; everything but the locks is given back at the end."""
+    def started(self, *, truncate: bool = True, adopt: bool = False, accept: str = "") -> Iterator[Run]:
+        """Do what a start of the drain does; everything but the locks is given back at the end.
+
+        accept: the flag for a loss that was found.
+        """
         checkpoint, output = LocalLake(str(self.checkpoint_path)), LocalLake(str(self.output_path))
         fleet, reader = Fleet(self.options), LogStreamReader(self.options)
         try:
             claim(checkpoint, output, adopt=adopt)
-            release = Release(Batches(checkpoint, output), fleet, truncate=truncate)
-            run = Run(self, reader, release, release.recover(adopt=adopt))
+            batches = Batches(checkpoint, output)
+            release = Release(batches, fleet, truncate=truncate)
+            found = release.recover(adopt=adopt)
+            again = refusal.check(checkpoint, {accept}, batches.end(newest(checkpoint, OFFSETS)) or {})
+            release.accept(again)
+            reader = LogStreamReader(Options.parse({**self.given, "readAgain": json.dumps(again)}))
             release.refuse_older_logs()
             release.advance()
-            yield run
+            yield Run(self, reader, release, found)
+        except (DataLossError, LogWentBackError) as error:
+            refusal.remember(checkpoint, str(error))
+            raise
         finally:
             reader.stop()
             fleet.close()
             checkpoint.close()
             output.close()
 
-    def drain(self) -> int:
+    def drain(self, *, accept: str = "") -> int:
         """Start, run to the end, release; return the proven rows."""
-        with self.started() as run:
+        with self.started(accept=accept) as run:
             while run.batch():
                 run.release.advance()
             return run.release.rows

@@ -188,3 +188,22 @@ def test_a_damaged_bond_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(RefusedError, match="is damaged"):
         start(tmp_path)
+
+
+def test_a_lost_id_of_the_query_can_be_restored(tmp_path: Path) -> None:
+    """Spark would draw another one; the refusal names the one that it had."""
+    bond = start(tmp_path)
+    content = (tmp_path / "checkpoint/metadata").read_bytes()
+    (tmp_path / "checkpoint/metadata").unlink()
+    with pytest.raises(RefusedError, match=f"metadata is missing: restore it .*{bond.query}"):
+        start(tmp_path)
+    (tmp_path / "checkpoint/metadata").write_bytes(content)
+    assert start(tmp_path) == bond
+
+
+def test_a_name_of_the_checkpoints_path_excuses_no_foreign_file(tmp_path: Path) -> None:
+    """Only a checkpoint inside the output is left out of what is found there."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / tmp_path.parts[1]).touch()
+    with pytest.raises(RefusedError, match="written with another checkpoint"):
+        start(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import LocalLake
-from mrecordlog_async.spark.refusal import LOSS, WENT_BACK, check, is_loss, remember
+from mrecordlog_async.spark.refusal import LOSS, REFUSED, WENT_BACK, check, is_loss, remember
 
 POSITION = {"a": {"q": [1, 70], "it's, queue 'x': ": [2, 9], "other": [3, 3]}}
 
@@ -49,6 +49,17 @@ def test_what_went_back_is_named_and_stays_refused_until_it_was_read_again(tmp_p
     moved = {"a": {queue: [queue_id, 0] for queue, (queue_id, _) in POSITION["a"].items()}}
     assert check(lake, set(), moved) == {}
     assert check(lake, set(), POSITION) == {}
+    lake.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"why": "x"}'])
+def test_a_damaged_refusal_stays_a_refusal(tmp_path: Path, content: bytes) -> None:
+    """What it named is not known any more; that there was something is."""
+    lake = LocalLake(str(tmp_path))
+    remember(lake, "x")
+    (tmp_path / REFUSED).write_bytes(content)
+    with pytest.raises(RefusedError, match=r"refused is damaged.* A new output and a new checkpoint"):
+        check(lake, {LOSS, WENT_BACK}, POSITION)
     lake.close()
 
 

@@ -15,8 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from mrecordlog_async.spark import lake
+from mrecordlog_async.spark.client import ServerDownError
 from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.lake import SyncFailedError
+from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
+from mrecordlog_async.spark.plan import DataLossError
+from mrecordlog_async.spark.refusal import WENT_BACK
 from mrecordlog_async.spark.release import LEDGER, LogWentBackError, ProofError
 from tests.spark.conftest import NewService
 from tests.spark.engine import Engine, Run
@@ -39,6 +42,18 @@ def engine(service: ThreadedService, tmp_path: Path) -> Engine:
 
 def expected(stop: int) -> list[tuple[str, str, int, bytes]]:
     return [("a", "q", at, payload) for at, payload in enumerate(numbered("q", 0, stop))]
+
+
+def go_back_after_a_batch(engine: Engine, service: ThreadedService, copy: Path) -> list[bytes]:
+    """Commit a batch, which is not released, and put other records at its last positions; return these."""
+    service.keep_copy(copy)
+    service.append("q", numbered("q", 150, 180))
+    with engine.started() as run:
+        assert run.batch()
+    service.go_back(copy)
+    new = [f"new:{position}".encode() for position in range(150, 200)]
+    service.append("q", new)
+    return new
 
 
 def test_a_log_is_truncated_behind_what_the_output_holds(engine: Engine, service: ThreadedService) -> None:
@@ -289,7 +304,9 @@ def test_a_log_that_has_again_what_was_truncated_went_back(
     assert service.positions("q") == (100, 400)
 
 
-@pytest.mark.parametrize("left", [None, b"", b"{}"])
+@pytest.mark.parametrize(
+    "left", [None, b"", b"{}", b"[]", b"null", b"\xff", b'{"batch": 1, "due": 3, "released": {}}', b'{"batch": "x"}']
+)
 def test_a_lost_or_damaged_ledger_is_refused(engine: Engine, service: ThreadedService, left: bytes | None) -> None:
     """Without it nobody knows which batches the log still has: none may be taken back, none truncated."""
     ledger = engine.checkpoint_path / LEDGER
@@ -363,3 +380,223 @@ def test_what_was_copied_without_truncating_is_released_when_it_is_wanted(
     assert service.positions("q") == (0, 5)
     with engine.started():
         assert service.positions("q") == (5, 5)
+
+
+def test_a_log_that_went_back_and_grew_is_not_truncated(
+    engine: Engine, service: ThreadedService, tmp_path: Path
+) -> None:
+    """Between commit and release it lost its end and has as many records again: they are others, in no output."""
+    new = go_back_after_a_batch(engine, service, tmp_path / "copy")
+    with pytest.raises(LogWentBackError, match="next position read is 180, but the log was opened at 150"):
+        engine.drain()
+    assert [payload for _, payload in service.records()["q"]][-len(new) :] == new
+
+
+def test_the_last_record_tells_a_log_that_was_opened_once_more(
+    engine: Engine, service: ThreadedService, tmp_path: Path
+) -> None:
+    """Positions show nothing any more: the digest does."""
+    go_back_after_a_batch(engine, service, tmp_path / "copy")
+    service.stop()
+    service.start()
+    with pytest.raises(LogWentBackError, match="another one than the one that was read"):
+        engine.drain()
+    assert service.positions("q") == (100, 200)
+
+
+def test_a_service_that_only_started_again_is_truncated(engine: Engine, service: ThreadedService) -> None:
+    """Another opening of the same records."""
+    with engine.started() as run:
+        assert run.batch()
+    service.append("q", numbered("q", 150, 160))
+    service.stop()
+    service.start()
+    with engine.started():
+        assert service.positions("q") == (150, 160)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("kills", [[], [0, 1], [1, 0], [0, 2], [0, 3]])
+@pytest.mark.parametrize("releases", [False, True])
+def test_records_of_an_accepted_log_are_all_stored_before_they_go(
+    engine: Engine, service: ThreadedService, tmp_path: Path, planned: bool, kills: list[int], releases: bool
+) -> None:
+    """Batches from before the acceptance, committed or only planned, release none of the new records.
+
+    kills: how many batches each of the first starts lives for.
+    """
+    service.keep_copy(tmp_path / "copy")
+    service.append("q", numbered("q", 150, 180))
+    with engine.started() as run:
+        assert run.batch()
+        if planned:
+            service.append("q", numbered("q", 180, 190))
+            assert run.batch(until="offset")
+    service.go_back(tmp_path / "copy")
+    new = [f"new:{position}".encode() for position in range(150, 200)]
+    service.append("q", new)
+    with pytest.raises((LogWentBackError, DataLossError), match="went back"):
+        engine.drain()
+    for batches in kills:
+        with engine.started(accept=WENT_BACK) as run:
+            for _ in range(batches):
+                run.batch()
+                if releases:
+                    run.release.advance()
+    engine.drain(accept=WENT_BACK)
+    assert service.records() == {"q": []}
+    assert set(new) <= {row[3] for row in engine.rows()}
+
+
+def test_an_empty_commit_file_with_a_planned_batch_after_it_is_written_again(
+    engine: Engine, service: ThreadedService
+) -> None:
+    """Spark starts with no empty commit file; the batch has its rows and is not run again."""
+    with engine.started() as run:
+        assert run.batch()
+        service.append("q", numbered("q", 150, 160))
+        assert run.batch(until="offset")
+    engine.empty("checkpoint/commits/2")
+    with engine.started() as run:
+        assert run.found is not None and "batch 2 is confirmed again" in run.found
+        assert not (engine.checkpoint_path / "commits/2").exists()
+    engine.drain()
+    assert engine.rows() == expected(160) and service.records() == {"q": []}
+
+
+@pytest.mark.parametrize("change", ["truncate", "delete", "recreate"])
+def test_a_queue_that_changes_between_listing_and_plan_is_left_for_the_next_call(
+    engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Somebody else truncates or deletes what is stored: nothing is wrong with the output."""
+    with engine.started() as run:
+        assert run.batch()
+        client = run.release._fleet.client("a")
+        plan = client.plan
+
+        def racing(*arguments: Any, **named: Any) -> Any:
+            monkeypatch.undo()
+            if change == "truncate":
+                service.truncate("q", 149)
+            else:
+                service.delete("q")
+            if change == "recreate":
+                service.append("q", numbered("q", 0, 3))
+            return plan(*arguments, **named)
+
+        monkeypatch.setattr(client, "plan", racing)
+        assert run.release.advance() == 50
+        assert run.release.advance() == 0
+    assert engine.drain() == (3 if change == "recreate" else 0)
+    assert not any(service.records().values())
+
+
+def test_what_is_due_outlives_an_address_of_another_log(new_service: NewService, tmp_path: Path) -> None:
+    """Two addresses are swapped for one start, which fails: the next one releases what was stored before."""
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 50))
+    b.append("r", numbered("r", 0, 50))
+    engine = Engine(f"a={a.url},b={b.url}", tmp_path)
+    with engine.started() as run:
+        while run.batch():
+            pass
+    with Engine(f"a={b.url},b={a.url}", tmp_path).started():
+        assert len(a.records()["q"]) == len(b.records()["r"]) == 50
+    a.append("q", numbered("q", 50, 60))
+    assert engine.drain() == 10
+    assert a.records() == {"q": []} and b.records() == {"r": []}
+
+
+def test_a_server_that_is_down_costs_no_ledger_while_nothing_changes(
+    new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is synced for each new state, not for each look."""
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 10))
+    b.append("q", numbered("q", 0, 20))
+    with Engine(f"a={a.url},b={b.url}", tmp_path, failOnServerDown="false").started() as run:
+        while run.batch():
+            pass
+        b.stop()
+        run.release.advance()
+        ledger = os.stat(tmp_path / "checkpoint" / LEDGER).st_ino
+        run.release.advance()
+        b.start()
+    assert os.stat(tmp_path / "checkpoint" / LEDGER).st_ino == ledger
+
+
+def test_one_server_that_hangs_is_waited_for_in_one_call(new_service: NewService, tmp_path: Path) -> None:
+    """Batches are proven in between: Spark forgets the offsets of old ones. The end asks every server."""
+    servers = [new_service() for _ in range(3)]
+    for server in servers:
+        server.append("q", numbered("q", 0, 10))
+    names = ",".join(f"{name}={server.url}" for name, server in zip("abc", servers, strict=True))
+    with Engine(names, tmp_path, failOnServerDown="false").started() as run:
+        while run.batch():
+            pass
+        asked: list[str] = []
+
+        def hangs(server: str) -> bool:
+            asked.append(server)
+            raise ServerDownError(server, "", "it hangs")
+
+        run.release._release_server = hangs  # type: ignore[method-assign]  # a server that hangs for real costs time
+        for _ in range(3):
+            run.release.advance()
+        assert asked == ["a", "b", "c"]
+        run.release.finish()
+        assert asked == ["a", "b", "c"] * 2
+
+
+def test_a_full_disk_leaves_the_ledger_and_the_log(
+    engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old ledger stays, nothing half written is left, and the next start goes on."""
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with engine.started() as run:
+        assert run.batch()
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(WriteFailedError, match=r"ledger could not be written \(No space left on device\)"):
+            run.release.advance()
+        monkeypatch.undo()
+    assert service.positions("q") == (100, 150)
+    assert {path.name for path in (engine.checkpoint_path / LEDGER).parent.iterdir()} == {"ledger", "output"}
+    engine.drain()
+    assert engine.rows() == expected(150) and service.records() == {"q": []}
+
+
+def test_a_checkpoint_without_its_commits_is_refused(engine: Engine, service: ThreadedService) -> None:
+    """Spark would run the last batch again, whose records the log no longer has, and that would pass for a loss."""
+    engine.drain()
+    shutil.rmtree(engine.checkpoint_path / "commits")
+    with pytest.raises(RefusedError, match="incomplete"):
+        engine.drain()
+
+
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_an_output_at_another_place_is_refused(
+    engine: Engine, service: ThreadedService, tmp_path: Path, how: str
+) -> None:
+    """Spark's manifest names files with the whole path: the rows would be read from the old place, or not at all."""
+    place = tmp_path / "new"
+    shutil.copytree(engine.output_path, place)
+    if how == "moved":
+        shutil.rmtree(engine.output_path)
+    with pytest.raises(RefusedError, match=r"was moved or copied: its manifest names file:.*\.parquet"):
+        Engine(f"a={service.url}", engine.checkpoint_path.parent, output=place).drain()
+    assert service.positions("q") == (100, 150)
+
+
+def test_an_output_through_a_link_and_a_moved_checkpoint_are_taken(
+    engine: Engine, service: ThreadedService, tmp_path: Path
+) -> None:
+    """The files are where the manifest says."""
+    (tmp_path / "link").symlink_to(engine.output_path)
+    (tmp_path / "elsewhere").mkdir()
+    engine.checkpoint_path.rename(tmp_path / "elsewhere/checkpoint")
+    moved = Engine(f"a={service.url}", tmp_path / "elsewhere", output=tmp_path / "link")
+    assert moved.drain() == 50
+    assert service.records() == {"q": []} and moved.rows() == expected(150)
