@@ -29,7 +29,7 @@ from mrecordlog_async.http.messages import (
     TruncateRequest,
 )
 from mrecordlog_async.http.producer import Producer
-from mrecordlog_async.http.replies import ServiceError, decoded
+from mrecordlog_async.http.replies import Reply, ServiceError, decoded
 from mrecordlog_async.http.retrying import OutcomeUnknownError, Repeat
 from mrecordlog_async.http.transport import Payload, Transport, copied, path_of
 from mrecordlog_async.model import QueueSummary, Record, Run
@@ -112,12 +112,13 @@ class RecordLogClient:
         A lost answer: without a position the call raises OutcomeUnknownError, as sending again could store it twice.
         With one it is sent again; a refusal then raises OutcomeUnknownError too, as the first try may have been stored.
         """
-        answer, _ = await self._append(queue, position, copied(payload), OCTET_STREAM)
+        answer, _ = await self._append(queue, position, 1, copied(payload), OCTET_STREAM)
         return None if answer.duplicate else answer.position
 
     async def append_records(self, queue: str, position: int | None, payloads: Iterable[Payload]) -> int | None:
         """Append *payloads*, all or none; return the last position, None for a repeat or nothing to append."""
-        answer, _ = await self._append(queue, position, *_body_of([copied(payload) for payload in payloads], queue))
+        records = [copied(payload) for payload in payloads]
+        answer, _ = await self._append(queue, position, len(records), *_body_of(records, queue))
         return None if answer.duplicate else answer.position
 
     async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:
@@ -127,7 +128,7 @@ class RecordLogClient:
         is the same. Only a try that follows a lost answer passes for a repeat.
         """
         records = [copied(payload) for payload in payloads]
-        answer, repeated = await self._append(queue, position, *_body_of(records, queue))
+        answer, repeated = await self._append(queue, position, len(records), *_body_of(records, queue))
         last = position + len(records) - 1
         if answer.duplicate and not repeated:
             raise PositionInPastError(queue, position, last + 1)
@@ -263,15 +264,15 @@ class RecordLogClient:
                 )
                 break
             except ServiceError as error:
-                if error.code != "truncated":
-                    raise
+                first = error.problem.get("first_position")
                 # Each answer names a later position, so this ends with whoever truncates.
-                query["start"] = str(error.problem["first_position"])
-        runs = [block.run() for block in wire.decode(reply.body)]
-        return runs, int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"])
+                if error.code != "truncated" or type(first) is not int or first <= int(query["start"]):
+                    raise
+                query["start"] = str(first)
+        return _page_of(reply)
 
     async def _append(
-        self, queue: str, position: int | None, body: bytes, content_type: str
+        self, queue: str, position: int | None, records: int, body: bytes, content_type: str
     ) -> tuple[AppendAnswer, bool]:
         """Append; return the answer, and whether an earlier try lost its own."""
         reply = await self._transport.send(
@@ -282,7 +283,24 @@ class RecordLogClient:
             content_type=content_type,
             repeat=Repeat.NEVER if position is None else Repeat.RECOGNIZED,
         )
-        return decoded(reply, AppendAnswer), reply.repeated
+        answer = decoded(reply, AppendAnswer)
+        # A proxy may mix up answers; nothing is acknowledged by the answer to another request.
+        if answer.records != records or (
+            position is not None and records and answer.position != position + records - 1
+        ):
+            told = f"{answer.records} records up to position {answer.position}"
+            asked = f"{records} at position {position}" if position is not None else f"{records}"
+            raise ServiceError(reply.status, "unreadable", f"the answer is about {told}, the request about {asked}")
+        return answer, reply.repeated
+
+
+def _page_of(reply: Reply) -> tuple[list[Run], int, int]:
+    """Return what a read's answer holds; ServiceError where it is not what the service would have written."""
+    try:
+        runs = [block.run() for block in wire.decode(reply.body)]
+        return runs, int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"])
+    except (ValueError, KeyError) as error:  # a WireError is a ValueError
+        raise ServiceError(reply.status, "unreadable", f"not an answer of this service: {error}") from None
 
 
 def _body_of(records: list[bytes], queue: str) -> tuple[bytes, str]:

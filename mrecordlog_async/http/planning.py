@@ -388,7 +388,7 @@ class Fetcher:
             check_range(self._log, one)
             if number % RUNS_AT_ONCE == 0:
                 await self._turns.rest()
-        _check_overlaps(ranges)
+        await _check_overlaps(ranges, self._turns)
 
     async def _each(self, asked: FetchRange) -> AsyncIterator[list[HeldRun]]:
         """Yield what a range holds, some runs at a time."""
@@ -406,28 +406,32 @@ class Fetcher:
             check_range(self._log, asked)
 
 
-def pinned_bytes(log: ReadsQueues, parts: Iterable[HeldRuns]) -> int:
-    """Return how many bytes of *parts* are kept in memory by them alone: of truncated records and deleted queues."""
-    total = 0
-    for queue, queue_id, runs in parts:
+def pinned_bytes(log: ReadsQueues, parts: Iterable[HeldRuns]) -> Iterator[int]:
+    """Yield, some runs at a time, how many bytes of *parts* are kept in memory by them alone.
+
+    Those are the bytes of truncated records and deleted queues. *parts* may lose what was sent meanwhile.
+    """
+    for queue, queue_id, held in parts:
         summary = summary_of(log, queue)
-        if summary is None or summary.id != queue_id:
-            total += sum(len(run.payload) for run in runs)
-        else:
-            total += sum(len(run.payload) for run in runs if run.next_position <= summary.first_position)
-    return total
+        is_there = summary is not None and summary.id == queue_id
+        first = summary.first_position if summary is not None and is_there else UNLIMITED
+        for at in range(0, len(held), RUNS_AT_ONCE):
+            yield sum(len(run.payload) for run in held[at : at + RUNS_AT_ONCE] if run.next_position <= first)
 
 
-def _check_overlaps(ranges: Sequence[FetchRange]) -> None:
+async def _check_overlaps(ranges: Sequence[FetchRange], turns: Turns) -> None:
     """Raise the 400 problem where a record is asked for twice: the answer would be larger than what is stored."""
     by_queue: dict[str, list[tuple[int, int]]] = {}
-    for one in ranges:
+    for number, one in enumerate(ranges):
         if one.start < one.stop:
             by_queue.setdefault(one.queue, []).append((one.start, one.stop))
+        if number % RUNS_AT_ONCE == 0:
+            await turns.rest()
     for queue, bounds in by_queue.items():
         bounds.sort()
         if any(stop > start for (_, stop), (start, _) in pairwise(bounds)):
             raise bad_request(f"ranges of queue {queue!r} overlap", "duplicate")
+        await turns.rest()
 
 
 def check_range(log: ReadsQueues, asked: FetchRange) -> QueueSummary:

@@ -15,7 +15,7 @@ traceback would keep the pieces alive.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -23,6 +23,7 @@ from aiohttp import web
 
 from mrecordlog_async.http.budgets import Budget
 from mrecordlog_async.http.options import ServiceOptions
+from mrecordlog_async.http.turns import Turns
 
 WRITE_BYTES = 512 * 1024
 """What is handed to the connection at once: large enough to be cheap, small enough that a slow reader is seen."""
@@ -31,7 +32,7 @@ PIECE_CHARGE_BYTES = 2 * WRITE_BYTES
 STALLED_SECONDS = 1.0
 SWEEP_SECONDS = 1.0
 
-PinnedBytes = Callable[[], int]
+PinnedBytes = Callable[[], Iterator[int]]
 
 
 class Sending:
@@ -45,6 +46,7 @@ class Sending:
         self._options = options
         self._active: dict[Outgoing, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def used(self) -> int:
@@ -56,7 +58,7 @@ class Sending:
     ) -> Outgoing:
         """Charge an answer that holds *size* bytes at a time; the 429 problem if there is no room.
 
-        pinned: tells how many bytes of truncated records the answer still holds.
+        pinned: yields how many bytes of truncated records the answer still holds, in parts that add up.
         """
         out = self.try_enter(request, size, pinned)
         if out is None:
@@ -87,11 +89,23 @@ class Sending:
                 self.pinned_bytes = 0
 
     def sweep(self) -> None:
-        """Drop readers that are late, and those that hold too many truncated records."""
+        """Drop readers that are late."""
         now = asyncio.get_running_loop().time()
         for out in [out for out in self._active if out.is_late(now)]:
             self._drop(out)
-        held = {out: out.pinned() for out in self._active if out.pinned is not None}
+
+    async def look_at_pinned(self) -> None:
+        """Drop the readers that hold most truncated records, where all together hold too many.
+
+        In turns: an answer may hold a million runs, and there may be hundreds of answers.
+        """
+        turns, found = Turns(), dict[Outgoing, int]()
+        for out, pinned in [(out, out.pinned) for out in self._active if out.pinned is not None]:
+            found[out] = 0
+            for size in pinned():
+                found[out] += size
+                await turns.rest()
+        held = {out: size for out, size in found.items() if out in self._active}
         self.pinned_bytes = sum(held.values())
         for out in sorted(held, key=held.__getitem__, reverse=True):
             if self.used <= self.budget.limit:
@@ -122,6 +136,8 @@ class Sending:
         self._timer = None
         try:
             self.sweep()
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self.look_at_pinned())
         finally:  # whatever happens: without the timer no reader has a deadline
             if self._active:
                 self._arm()

@@ -6,13 +6,16 @@ import asyncio
 import errno
 import logging
 import os
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from mrecordlog_async.http.options import ServiceOptions
+from mrecordlog_async.http.planning import HeldRuns, pinned_bytes
 from mrecordlog_async.http.problems import Stretches
 from mrecordlog_async.options import Limits
 from mrecordlog_async.storage.filesystem import OsFileSystem
@@ -128,11 +131,39 @@ async def test_a_fetch_that_keeps_truncated_records_is_charged_for_them(director
             await reader.send(b"POST /v1/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             while not served.service.sending.used:
                 await asyncio.sleep(0.001)
-            served.service.sending.sweep()
+            await served.service.sending.look_at_pinned()
             assert served.service.sending.pinned_bytes == 0
             await served.log.truncate("q", 29)
-            served.service.sending.sweep()
+            await served.service.sending.look_at_pinned()
             assert (served.service.sending.used, served.service.sending.dropped) == (0, 1)
+
+
+async def test_looking_at_what_slow_readers_hold_lets_others_in(served: Served) -> None:
+    """However many ranges answers hold, the look at them is taken in turns."""
+    now = iter(range(1_000_000))
+    names = [f"{number:03}" for number in range(300)]
+    for name in names:
+        await served.log.append_record(await created(served, name), None, bytes(1_000))
+    parts = [HeldRuns(name, served.log.queue_summary(name).id, served.log.held(name, 0)) for name in names]
+    for name in names[:200]:
+        await served.log.truncate(name, 0)
+    await served.log.delete_queue(names[-1])
+    request = make_mocked_request("GET", "/")
+    with served.service.sending.enter(request, pinned=partial(pinned_bytes, served.log, parts)):
+        looking = asyncio.create_task(served.service.sending.look_at_pinned())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("mrecordlog_async.http.turns.perf_counter", lambda: next(now))  # every step takes a second
+            passes = 0
+            while not looking.done():
+                passes += 1
+                await asyncio.sleep(0)
+        assert passes > 300
+        assert served.service.sending.pinned_bytes == 201_000
+
+
+async def created(served: Served, queue: str) -> str:
+    await served.log.create_queue(queue)
+    return queue
 
 
 @pytest.mark.parametrize("as_text", [False, True])

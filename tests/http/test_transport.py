@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from mrecordlog_async import LogClosedError, QueueNotFoundError
-from mrecordlog_async.http import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
-from tests.http.scripted import DROP, Step, problem, scripted
+from mrecordlog_async.http import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError, wire
+from tests.http.scripted import APPENDED, DROP, Step, problem, scripted
 from tests.http.serving import Served
 
 QUEUE = b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"bytes":0,"first_segment":null}'
@@ -172,3 +172,43 @@ async def test_numbers_are_not_payloads() -> None:
         with pytest.raises(TypeError):
             await client.append_records("q", None, [b"a", 5])  # type: ignore[list-item]
         assert not server.requests
+
+
+PAGE = "X-Next-Position: 1", "X-Queue-Id: 7"
+HELD = QUEUE.replace(b'"next_position":0,"records":0', b'"next_position":1,"records":1')
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step(body=b"<html>"),
+        Step(body=b"<html>", headers=PAGE),
+        Step(body=b"", headers=PAGE),
+        Step(body=wire.PREAMBLE + wire.ENTRY.pack(wire.TRAILER, 0, 0, 0, 0)),
+        Step(body=wire.PREAMBLE + wire.ENTRY.pack(wire.TRAILER, 0, 0, 0, 0), headers=("X-Next-Position: x", PAGE[1])),
+        problem(410, "truncated"),
+        problem(410, "truncated", first_position="x"),
+        problem(410, "truncated", first_position=0),
+    ],
+)
+async def test_a_read_that_makes_no_sense_is_a_service_error(step: Step) -> None:
+    """What a proxy responds in place of records is told as such, and a refusal that leads nowhere ends."""
+    async with scripted([Step(body=HELD)], last=step) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(ServiceError) as caught:
+            async for _ in client.range("q"):
+                pass
+        assert caught.value.code in ("unreadable", "truncated")
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("body", [b'{"position":5,"records":1,"duplicate":false}', APPENDED.replace(b"1", b"2")])
+async def test_the_answer_to_another_append_acknowledges_nothing(body: bytes) -> None:
+    """A proxy that mixes up answers does not make a record count as stored; a producer ends, as it does not know."""
+    async with scripted([Step(body=QUEUE)], last=Step(body=body)) as server, RecordLogClient(server.url) as client:
+        async with client.producer("q") as producer:
+            for _ in range(2):
+                with pytest.raises(ServiceError, match="the answer is about"):
+                    await producer.append_record(b"a")
+        assert server.methods == ["GET", "POST"]
+        with pytest.raises(ServiceError, match="the answer is about"):
+            await client.append_record("q", 0, b"a")
