@@ -226,9 +226,12 @@ class Admission:
 
     def _check_ever_fits(self, call: Append) -> None:
         limits = self.limits
-        largest = max(map(len, call.payloads), default=0)
-        if largest > limits.record_bytes:
-            raise RecordTooLargeError(largest, limits.record_bytes)
+        if call.bytes > limits.record_bytes:  # otherwise none of its records is
+            largest = max(map(len, call.payloads), default=0)
+            if largest > limits.record_bytes:
+                raise RecordTooLargeError(largest, limits.record_bytes)
+        if call.bytes <= self.room:
+            return  # it does not wait; whether it ever fits the disk is checked when the disk refuses it
         if call.bytes > limits.pending_bytes + SINGLE_OVERHEAD_BYTES:
             raise RecordTooLargeError(call.bytes, limits.pending_bytes, "pending_bytes")
         if (error := self.never_fits(call)) is not None:

@@ -11,7 +11,7 @@ Positions are folded by position alone, never by what memory holds: empty is sta
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import NamedTuple
@@ -65,13 +65,8 @@ class LastAppend(NamedTuple):
     @classmethod
     def of(cls, runs: Sequence[Run]) -> LastAppend:
         """Digest *runs*, which follow one another without a gap, as if they were one run."""
-        checksum = 0
-        for run in runs:
-            checksum = crc32c(_packed_lengths(run.offsets), checksum)
-        for run in runs:
-            checksum = crc32c(run.payload, checksum)
         first = runs[0].first_position
-        return cls(first, runs[-1].next_position - first, checksum)
+        return cls(first, runs[-1].next_position - first, _checksum(runs))
 
 
 class SegmentPins:
@@ -256,7 +251,7 @@ class Queue:
         if first < 0:
             return None
         if self.start <= first:
-            return LastAppend.of(list(self.runs(first, self.next)))
+            return LastAppend.of(self.runs(first, self.next))
         if self._last_checksum_of != first:
             return None
         return LastAppend(first, self.next - first, self._last_checksum)
@@ -318,8 +313,11 @@ class Queue:
 
     def _digest_last_append(self) -> None:
         """Work out the last append's checksum while all of it is retained."""
-        self._last_checksum_of = self._last_first
-        self._last_checksum = LastAppend.of(list(self.runs(self._last_first, self.next))).checksum
+        first = self._last_first
+        newest = (self._tail or self._sealed).newest()
+        # Mostly it is a run of its own, and may be taken without a search.
+        runs = [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next)
+        self._last_checksum_of, self._last_checksum = first, _checksum(runs)
 
     def _enter(self, segment: int) -> None:
         """Go on in *segment*: a run never spans segments."""
@@ -410,8 +408,18 @@ def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[b
     )
 
 
+def _checksum(runs: Iterable[Run]) -> int:
+    """Return the CRC-32C of the lengths and the payloads of *runs*: the same however records are cut into runs."""
+    checksum = 0
+    for run in runs:
+        checksum = crc32c(_packed_lengths(run.offsets), checksum)
+    for run in runs:
+        checksum = crc32c(run.payload, checksum)
+    return checksum
+
+
 def _packed_lengths(offsets: bytes) -> bytes:
-    """Return the lengths between *offsets* as int32: they are the same however records are cut into runs."""
+    """Return the lengths between *offsets* as int32."""
     # All of them in one subtraction of long integers: offsets ascend, so no difference borrows from its neighbour.
     lengths = int.from_bytes(offsets[OFFSET_BYTES:], "little") - int.from_bytes(offsets[:-OFFSET_BYTES], "little")
     return lengths.to_bytes(len(offsets) - OFFSET_BYTES, "little")
