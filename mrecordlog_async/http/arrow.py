@@ -83,7 +83,10 @@ def _slice_values(arrow: Any, array: Any) -> Iterable[bytes]:
     _, offsets, data = array.buffers()
     if not len(array):
         return ()
-    ends = memoryview(offsets).cast("q" if large else "i")[array.offset : array.offset + len(array) + 1].tolist()
+    # Cut before it is cast: the buffer comes from outside, and its length may be no multiple of an offset's.
+    size = 8 if large else 4
+    view = memoryview(offsets)[array.offset * size : (array.offset + len(array) + 1) * size]
+    ends = view.cast("q" if large else "i").tolist()
     payload = BytesIO(data if data is not None else b"")
     payload.seek(ends[0])
     return map(payload.read, map(sub, ends[1:], ends))

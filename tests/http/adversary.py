@@ -14,6 +14,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -107,21 +108,23 @@ class Target(Client):
 
     def __init__(self, directory: Path, *arguments: str, data_bytes: int | None = None) -> None:
         self._stalls = directory.parent / "stalls.json"
+        self._told = directory.parent / "service.log"
         self._command = [sys.executable, "-c", WATCHED_SERVICE, str(self._stalls), "serve", str(directory)]
         self._command += ["--port", "0", *arguments]
         self._data_bytes = data_bytes
         super().__init__()
 
     def __enter__(self) -> Target:
-        self.process = subprocess.Popen(
-            self._command, stderr=subprocess.PIPE, text=True, preexec_fn=self._limit if self._data_bytes else None
-        )
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if found := re.search(r"listening on http://\S+?:(\d+)", line):
+        with open(self._told, "w") as told:  # no pipe: nobody reads it, and a full one would hold the service up
+            self.process = subprocess.Popen(
+                self._command, stderr=told, preexec_fn=self._limit if self._data_bytes else None
+            )
+        while self.process.poll() is None:
+            if found := re.search(r"listening on http://\S+?:(\d+)", self.told):
                 self.port = int(found[1])
                 return self
-        raise AssertionError("the service did not start")
+            time.sleep(0.01)
+        raise AssertionError(f"the service did not start: {self.told}")
 
     def _limit(self) -> None:
         assert self._data_bytes is not None
@@ -129,13 +132,34 @@ class Target(Client):
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+
+    @property
+    def told(self) -> str:
+        """What it logged so far."""
+        return self._told.read_text()
 
     def stop(self) -> tuple[int, str]:
         """Ask it to end; return the exit code and what it logged."""
         self.process.send_signal(signal.SIGTERM)
-        _, told = self.process.communicate(timeout=60)
-        return self.process.returncode, told
+        self.process.wait(timeout=60)
+        return self.process.returncode, self.told
+
+    async def leftovers(self) -> dict[str, int]:
+        """Return what requests still hold, once it is nothing or has not changed for ten seconds."""
+        found: dict[str, int] = {}
+        unchanged = 0
+        while unchanged < 100:
+            status, answer = await self.call("GET", "/v1/stats")
+            numbers: dict[str, Any] = json.loads(answer) if status == 200 else {"receiving_bytes": -1}
+            names = ("receiving_bytes", "sending_bytes", "tails", "pending_records")
+            held = {name: numbers[name] for name in names if numbers.get(name)}
+            if not held:
+                return held
+            unchanged = unchanged + 1 if held == found else 0
+            found = held
+            await asyncio.sleep(0.1)
+        return found
 
     @property
     def stall_seconds(self) -> float:
@@ -178,6 +202,7 @@ class Honest:
             await self._append()
             self.slowest = max(self.slowest, asyncio.get_running_loop().time() - begun)
             if self.acknowledged % 10 == 0:
+                await self.check()  # what is truncated unseen could have been lost unseen
                 await self._truncate(self.acknowledged - 1)
             await asyncio.sleep(0.02)
 
@@ -195,6 +220,7 @@ class Honest:
         body = b'{"position":%d}' % position
         status, answer = await self.target.call("POST", f"/v1/queues/{self.queue}/truncate", body)
         assert status == 200, (status, answer)
+        assert json.loads(answer)["dropped"] == position + 1 - self.truncated, answer
         self.truncated = position + 1
 
     async def check(self) -> None:
@@ -220,6 +246,7 @@ def body_of(answer: bytes) -> bytes:
 # Attacks. Each is one client's work; run many of them at once. None cares what it is answered.
 
 RECORDS = "/v1/queues/victim/records"
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 LARGE_HEAD = f"POST {RECORDS} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 67108864\r\n\r\n".encode()
 
 
@@ -280,6 +307,29 @@ async def plan_twice(target: Client, times: int = 100_000) -> None:
     await target.call("POST", "/v1/plan", b'{"queues":[' + b",".join([one] * times) + b"]}")
 
 
+async def wait_behind(target: Client, behind: bytes, seconds: float = 3.0) -> None:
+    """Send something behind a long poll, where it waits, and read nothing."""
+    poll = request("GET", "/v1/queues/empty/records?wait=3")
+    async with target.connection() as (_, writer):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(poll)
+        await asyncio.sleep(0.2)
+        writer.write(behind)
+        await asyncio.sleep(seconds)
+
+
+async def odd_json(target: Client, begin: bytes, repeated: bytes, end: bytes) -> None:
+    """Send 60 MB of JSON that is not a list of many records."""
+    body = begin + repeated * (60_000_000 // len(repeated)) + end
+    await target.call("POST", RECORDS, body, "Content-Type: application/json\r\n")
+
+
+async def fetch_each(target: Client, seconds: float = 4.0) -> None:
+    """Ask for each small record on its own, as often as one fetch may, and read nothing."""
+    ranges = b",".join(b'{"queue":"small","start":%d,"stop":%d}' % (at, at + 1) for at in range(50_000))
+    await target.hang(request("POST", "/v1/fetch", b'{"ranges":[%s]}' % ranges), seconds)
+
+
 async def fetch_twice(target: Client, times: int = 100_000) -> None:
     """Ask for the same range again and again."""
     one = b'{"queue":"victim","start":1,"stop":%d}' % VICTIM_RECORDS
@@ -328,7 +378,7 @@ async def prepare(target: Client, size: int = 200_000, small: int = 200_000, que
     async with asyncio.timeout(120):
         while (await target.call("GET", "/readyz"))[0] != 200:
             await asyncio.sleep(0.05)
-    for queue in ("victim", "small"):
+    for queue in ("victim", "small", "empty"):
         assert (await target.call("PUT", f"/v1/queues/{queue}"))[0] == 201
     for _ in range(VICTIM_RECORDS):
         assert (await target.call("POST", RECORDS, bytes(size)))[0] == 200

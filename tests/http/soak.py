@@ -1,7 +1,9 @@
 """A soak: attacks next to honest producers, for minutes. `python -m tests.http.soak --minutes 10`.
 
-At the end nothing that was acknowledged is missing, memory stayed below memory_bytes + 300 MiB, and no honest append
-took longer than a second, but for what the disk took itself. Prints a summary; the exit code is 1 if anything is wrong.
+At the end nothing that was acknowledged is missing, in the service and in its directory after it ended; memory stayed
+below memory_bytes + 300 MiB, no honest append took longer than a second, but for what the disk took itself, the loop
+let others in, nothing is held any more, and the service logged no traceback. Prints a summary; the exit code is 1 if
+anything is wrong.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ import json
 import random
 import sys
 import tempfile
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from mrecordlog_async import MultiRecordLog
 from tests.http import adversary
 from tests.http.adversary import MIB, Client, Honest, Target
-from tests.http.test_adversary import ATTACKS
+from tests.http.test_adversary import ATTACKS, STALL_SECONDS
 
 MEMORY_BYTES = 256 * MIB
 ARGUMENTS = ("--memory-bytes", "256MiB", "--pending-bytes", "64MiB")
@@ -63,7 +65,22 @@ class Soak:
                 await one.check()
             except AssertionError as error:
                 wrong.append(f"{one.queue}: {str(error)[:300]}")
+        if left := await self.target.leftovers():
+            wrong.append(f"still held after all requests: {left}")
         return wrong + self._judge()
+
+    async def judge_directory(self, directory: Path) -> list[str]:
+        """End the service and compare what its directory holds; return what is wrong."""
+        code, told = self.target.stop()
+        wrong = [f"the service ended with {code}"] if code else []
+        if "Traceback" in told:
+            wrong.append(f"a traceback in the service's log: {told[told.index('Traceback') :][:2_000]}")
+        async with MultiRecordLog.open(directory) as log:
+            for one in self.honest:
+                expected = [(position, b"%d" % position) for position in range(one.truncated, one.acknowledged)]
+                if list(log.range(one.queue)) != expected:
+                    wrong.append(f"{one.queue}: the directory does not hold what was acknowledged")
+        return wrong
 
     async def _attack(self) -> None:
         """Attack from another process: making what attackers send must not hold up those who measure."""
@@ -96,6 +113,8 @@ class Soak:
         wrong = []
         if self.peak > RESIDENT_BYTES_MAX:
             wrong.append(f"memory reached {self.peak >> 20} MiB, the bound is {RESIDENT_BYTES_MAX >> 20}")
+        if self.target.stall_seconds > STALL_SECONDS:
+            wrong.append(f"the loop let nobody in for {self.target.stall_seconds:.2f} s of CPU")
         slowest = max(one.slowest for one in self.honest)
         if slowest > APPEND_SECONDS_MAX + SYNC_BOUND * self.slowest_sync:
             wrong.append(f"an append took {slowest:.2f} s, syncs took {self.slowest_sync:.3f} (p99)")
@@ -147,10 +166,6 @@ def main() -> int:
         print(json.dumps(asyncio.run(attack(arguments.attack, arguments.seconds, arguments.attackers, arguments.seed))))
         return 0
     with tempfile.TemporaryDirectory() as directory, Target(Path(directory) / "wal", *ARGUMENTS) as target:
-        told: list[str] = []
-        assert target.process.stderr is not None
-        reading = threading.Thread(target=told.extend, args=(target.process.stderr,), daemon=True)
-        reading.start()  # or the service would wait for somebody to read what it logs
 
         async def run() -> tuple[Soak, list[str]]:
             await adversary.prepare(target)
@@ -160,7 +175,8 @@ def main() -> int:
 
         soak, wrong = asyncio.run(run())
         print(soak.summary())
-        print(f"lines in the service's log: {len(told)}")
+        print(f"lines in the service's log: {len(target.told.splitlines())}")
+        wrong += asyncio.run(soak.judge_directory(Path(directory) / "wal"))
     print("\n".join(wrong) if wrong else "nothing is wrong")
     return bool(wrong)
 

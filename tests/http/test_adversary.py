@@ -68,6 +68,13 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "a plan of single records": (adversary.plan_small_pieces, 5),
     "a plan of one queue, often": (adversary.plan_twice, 5),
     "a fetch of one range, often": (adversary.fetch_twice, 5),
+    "ranges of single records that nobody reads": (adversary.fetch_each, 5),
+    "JSON of one record": (lambda target: adversary.odd_json(target, b'{"records":["', b"QUFB", b'"]}'), 2),
+    "JSON of white space": (lambda target: adversary.odd_json(target, b"", b" ", b'{"records":[]}'), 2),
+    "JSON of one name": (lambda target: adversary.odd_json(target, b'{"', b"A", b'":[]}'), 2),
+    "requests behind a long poll": (lambda target: adversary.wait_behind(target, adversary.HEALTH * 1_000), 20),
+    "no requests behind a long poll": (lambda target: adversary.wait_behind(target, b"no HTTP\r\n\r\n"), 5),
+    "a body behind a long poll": (lambda target: adversary.wait_behind(target, adversary.LARGE_HEAD), 5),
     "a truncate of many": (adversary.truncate_many, 2),
 }
 
@@ -81,6 +88,7 @@ def test_an_attack_harms_nobody_else(target: Target, name: str) -> None:
     target.forget_stalls()
     asyncio.run(_attack(target, attack, clients, f"honest-{list(ATTACKS).index(name)}"))
     assert target.process.poll() is None
+    assert "Traceback" not in target.told
     assert target.stall_seconds < STALL_SECONDS
     assert target.resident_bytes() < MEMORY_BYTES + 300 * MIB
 
@@ -96,3 +104,4 @@ async def _attack(target: Target, attack: Attack, clients: int, queue: str) -> N
     stop.set()
     await producing
     await honest.check()
+    assert await target.leftovers() == {}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +36,15 @@ async def test_a_column_is_stored_record_by_record(served: Served, kind: Any) ->
     column = pyarrow.chunked_array([["a", ""], ["ccc"]], type=pyarrow.string()).cast(kind)
     assert await post(served, stream(column)) == (200, {"position": 2, "records": 3, "duplicate": False})
     assert [record.payload for record in served.log.range("q")] == [b"a", b"", b"ccc"]
+
+
+async def test_an_offsets_buffer_of_odd_length_is_read_as_far_as_it_counts(served: Served) -> None:
+    """The length of a buffer comes from outside: bytes behind the last offset are not looked at."""
+    body = stream(pyarrow.array([b"abc", b"d"]))
+    honest, odd = struct.pack("<qq", 0, 12), struct.pack("<qq", 0, 13)
+    assert body.count(honest) == 1
+    assert (await post(served, body.replace(honest, odd)))[0] == 200
+    assert [record.payload for record in served.log.range("q")] == [b"abc", b"d"]
 
 
 async def test_records_are_read_as_record_batches(served: Served) -> None:
