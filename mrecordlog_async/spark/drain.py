@@ -262,11 +262,17 @@ def _wait_for_batch(query: StreamingQuery) -> None:
     deadline = time.monotonic() + STOP_SECONDS
     latest = query.lastProgress
     before = latest["batchId"] if latest is not None else None
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+    while query.isActive and _is_busy(query) and time.monotonic() < deadline:
         latest = query.lastProgress
         if (latest["batchId"] if latest is not None else None) != before:
             return
         time.sleep(0.02)
+
+
+def _is_busy(query: StreamingQuery) -> bool:
+    """Tell whether *query* runs a batch, or starts: Spark's processes print pages if they are stopped while they do."""
+    status = query.status
+    return bool(status["isTriggerActive"]) or status["message"].startswith("Initializing")
 
 
 @contextmanager
@@ -415,7 +421,7 @@ def teller(session: SparkSession) -> Report:
 @contextmanager
 def failures_as_sentences() -> Iterator[None]:
     """Raise JobFailedError, or ServiceDownError, with one sentence for what Spark or its Java say in pages."""
-    from py4j.protocol import Py4JError
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
@@ -426,6 +432,8 @@ def failures_as_sentences() -> Iterator[None]:
         raise kind(cause_of(text)) from error
     except ServerDownError as error:
         raise ServiceDownError(str(error)) from error
+    except Py4JJavaError as error:  # Java answered: it lives
+        raise JobFailedError(str(error.java_exception).partition("\n")[0]) from error
     except (Py4JError, ConnectionError, EOFError) as error:
         raise JobFailedError(
             "Spark's Java ended in the middle (killed, or out of memory). What was not committed is still in the log: "

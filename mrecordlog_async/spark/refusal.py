@@ -11,6 +11,7 @@ import re
 from ast import literal_eval
 from datetime import UTC, datetime
 
+from mrecordlog_async.spark.batches import OFFSETS, Batches, newest, numbers
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import OWN, Lake
@@ -33,9 +34,21 @@ def is_loss(failure: str) -> bool:
 
 
 def remember(checkpoint: Lake, sentence: str) -> None:
-    """Refuse every start with *checkpoint* from now on; the first sentence stays."""
-    found = {"why": sentence, "when": datetime.now(UTC).isoformat(timespec="seconds")}
-    checkpoint.create(REFUSED, json.dumps(found).encode())
+    """Refuse every start with *checkpoint* from now on.
+
+    The first sentence stays. Other queues that went back are added to it, or one that is found later would keep those
+    that were accepted from being read.
+    """
+    content = checkpoint.read(REFUSED)
+    if content is None:
+        found = {"why": sentence, "when": datetime.now(UTC).isoformat(timespec="seconds")}
+        checkpoint.create(REFUSED, json.dumps(found).encode())
+        return
+    known = _told(checkpoint, content)
+    new = not set(_named(sentence)) <= set(_named(known["why"]))
+    if new and flag_for(sentence) == flag_for(known["why"]) == WENT_BACK:
+        checkpoint.remove(OWN, ["accepted"])
+        checkpoint.write(REFUSED, json.dumps(known | {"why": f"{known['why']}; {sentence}"}).encode())
 
 
 def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
@@ -49,8 +62,8 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
     if content is None:
         return {}
     found = _told(checkpoint, content)
-    told = json.loads(checkpoint.read(ACCEPTED) or b"{}")
-    if told and not any(_at(position, server, queue) == at for server, queue, at in _entries(told)):
+    told = json.loads(checkpoint.read(ACCEPTED) or b"null")
+    if told and _left(checkpoint, told["again"], told["batch"], position):
         _forget(checkpoint)
         return {}
     flag = flag_for(found["why"])
@@ -62,10 +75,19 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
         if at is not None:
             again.setdefault(server, {})[queue] = at
     if again:
-        checkpoint.write(ACCEPTED, json.dumps(again).encode())
+        told = {"batch": newest(checkpoint, OFFSETS), "again": again}
+        checkpoint.write(ACCEPTED, json.dumps(told).encode())
     else:
         _forget(checkpoint)
     return again
+
+
+def _left(checkpoint: Lake, again: Offset, accepted_at: int, position: Offset) -> bool:
+    """Tell whether the checkpoint has left every accepted position since; reading may have ended there once more."""
+    batches = Batches(checkpoint, checkpoint)
+    later = [batches.end(batch) for batch in numbers(checkpoint, OFFSETS) if batch > accepted_at]
+    seen = [position, *(end for end in later if end is not None)]
+    return all(any(_at(end, server, queue) != at for end in seen) for server, queue, at in _entries(again))
 
 
 def _told(checkpoint: Lake, content: bytes) -> dict[str, str]:

@@ -24,7 +24,7 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest, numbers
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
-from mrecordlog_async.spark.client import PlanStart, ServerDownError, ServiceError
+from mrecordlog_async.spark.client import PlanStart, QueuePlan, ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import OWN, Contents, UnreadableError
@@ -72,6 +72,7 @@ class Release:
         self._truncate = truncate
         self._down_until: dict[str, float] = {}
         self._again: Offset = {}
+        self._accepted_at = -1
         self.ledger = Ledger()
         self.rows = 0
         """How many rows were proven since the start."""
@@ -161,12 +162,14 @@ class Release:
         for server, queue, queue_id, lo, hi in self._ranges(batch):
             held = found.get((server, queue))
             rows = held.rows if held is not None else 0
+            self.rows += rows
+            if batch <= self._accepted_at and queue in self._again.get(server, {}):
+                continue
             known = due.setdefault(server, {}).get(queue)
             if known is not None and known[0] == queue_id and known[2] == lo:
                 due[server][queue] = [queue_id, known[1], hi, known[3] + rows]
             else:  # what is still due of a queue that was deleted meanwhile, nobody can truncate any more
                 due[server][queue] = [queue_id, lo, hi, rows]
-            self.rows += rows
 
     def _contents(self, batch: int, *, whole: bool) -> Contents:
         """Return what the files of *batch* hold; UnreadableError where that is not what its offsets say."""
@@ -238,9 +241,7 @@ class Release:
         due, before = self._still_due(server), self.ledger.due[server]
         there = {queue: at for queue, at in due.items() if queue in listing and listing[queue].id == at[0]}
         done = {queue for queue, at in there.items() if listing[queue].first_position >= at[2]}
-        held = {
-            queue: at for queue, at in there.items() if queue not in done and not self._is_read_again(server, queue)
-        }
+        held = {queue: at for queue, at in there.items() if queue not in done}
         log = Listed(listing, listed.log, listed.opening, listed.opened or {})
         asked = {queue: [held[queue][0], held[queue][2] - 1] for queue in self._counted(server, held, log)}
         for answer in client.truncate(asked, opening=listed.opening) if asked else ():
@@ -258,29 +259,19 @@ class Release:
         return kept != before
 
     def _still_due(self, server: str) -> dict[str, list[int]]:
-        """Return what is due of queues that the checkpoint still has and does not read again from further below."""
-        planned = self._batches.end(newest(self._batches.checkpoint, OFFSETS))
-        if planned is None:
-            return self.ledger.due[server]
-        known = planned.get(server, {})
-        return {
-            queue: at
-            for queue, at in self.ledger.due[server].items()
-            if queue in known and known[queue][0] == at[0] and known[queue][1] >= at[2]
-        }
-
-    def _is_read_again(self, server: str, queue: str) -> bool:
-        """Tell whether *queue* went back and the checkpoint does not read it again yet."""
-        accepted = self._again.get(server, {}).get(queue)
-        planned = self._batches.end(newest(self._batches.checkpoint, OFFSETS)) if accepted is not None else None
-        return accepted is not None and (planned is None or planned.get(server, {}).get(queue) == accepted)
+        """Return what is due of queues that the checkpoint still has, and reads no more from further below."""
+        due = self.ledger.due[server]
+        for batch in (self.ledger.batch, newest(self._batches.checkpoint, OFFSETS)):
+            known = (self._batches.end(batch) or {}).get(server, {})
+            due = {queue: at for queue, at in due.items() if queue in known and _reaches(known[queue], at)}
+        return due
 
     def accept(self, again: Offset) -> None:
         """Take the queues in *again* as they are: their log went back, and is read again from its first record.
 
         What was read of them before is not released: other records may have its positions by now.
         """
-        self._again = again
+        self._again, self._accepted_at = again, newest(self._batches.checkpoint, OFFSETS)
         for known in (self.ledger.released, self.ledger.due):
             for server, queues in again.items():
                 for queue in queues:
@@ -323,15 +314,14 @@ class Release:
         starts = [PlanStart(queue, at[0], None, at[2]) for queue, at in due.items()]
         plans = self._fleet.client(server).plan(starts, opening=log.opening, tails=tails)
         found = {plan.queue: plan.tail for plan in plans if plan.status == "ok"}
-        back = {
-            queue: went_back(log.queues[queue], due[queue][2], marks.get(queue), log, found) for queue in sorted(found)
-        }
-        if any(back.values()):
-            raise LogWentBackError(
-                "; ".join(
-                    f"server {server!r}, queue {queue!r}: {how}: it went back" for queue, how in back.items() if how
-                )
-            )
+        back = [
+            f"server {server!r}, queue {plan.queue!r}: {how}: it went back"
+            for plan in plans
+            if plan.status == "ok"
+            and (how := self._went_back(plan, due[plan.queue], marks.get(plan.queue), log, found))
+        ]
+        if back:
+            raise LogWentBackError("; ".join(back))
         counted = []
         for plan in plans:
             _, lo, hi, rows = due[plan.queue]
@@ -346,6 +336,14 @@ class Release:
                 )
             counted.append(plan.queue)
         return counted
+
+    def _went_back(
+        self, plan: QueuePlan, due: list[int], mark: Mark | None, log: Listed, tails: Mapping[str, int | None]
+    ) -> str | None:
+        _, lo, hi, rows = due
+        if plan.start < lo and plan.records > rows:  # a drain reads every queue from its first record on
+            return f"it was read from position {lo} on, and begins at {plan.start}"
+        return went_back(log.queues[plan.queue], hi, mark, log, tails)
 
     def _marks(self, server: str) -> dict[str, Mark]:
         """Return what the last proven batch saw of the queues that are due up to where it ended."""
@@ -389,6 +387,10 @@ class Release:
             known = end.get(server, {})
             for queue in [queue for queue, (queue_id, _) in queues.items() if known.get(queue, [0])[0] != queue_id]:
                 del queues[queue]
+
+
+def _reaches(position: list[int], due: list[int]) -> bool:
+    return position[0] == due[0] and position[1] >= due[2]
 
 
 def _check_numbers(known: PerQueue, count: int) -> None:

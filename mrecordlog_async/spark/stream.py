@@ -72,6 +72,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[str, Any] | None = None
         self._looked = False  # whether the queues that the options name are there
         self._settled: dict[str, Any] | None = None  # the offset that was last truncated up to
+        self._again = options.read_again or {}  # what went back and is not read again yet
 
     # The driver's side.
 
@@ -120,6 +121,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._note_latest(assemble(known.positions, checked.positions, {}, pinned), surveys, plans)
         if positions is known.positions:
             return start
+        self._again = {server: queues for server, queues in self._again.items() if server not in surveys}
         return _marked(known, positions, surveys, checked.sound, plans).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -131,7 +133,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         refuse_renamed(known.logs, ((server, listed.log) for server, listed in surveys.items()))
         answers = self._fleet.prove(known, surveys)
         includes = self._options.subscription.includes
-        again = self._options.read_again
+        again = self._again  # once: reading again may end where it began
         return check(known.positions, surveys, marks=known.marks, answers=answers, includes=includes, again=again)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

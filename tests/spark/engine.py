@@ -6,7 +6,7 @@ What a kill leaves is had by stopping after a step, what a power cut leaves by e
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,10 @@ class Engine:
         self.checkpoint_path, self.output_path = place / "checkpoint", output or place / "out"
 
     @contextmanager
-    def started(self, *, truncate: bool = True, adopt: bool = False, accept: str = "") -> Iterator[Run]:
+    def started(self, *, truncate: bool = True, adopt: bool = False, accept: Collection[str] = ()) -> Iterator[Run]:
         """Do what a start of the drain does; everything but the locks is given back at the end.
 
-        accept: the flag for a loss that was found.
+        accept: the flags for losses that were found.
         """
         checkpoint, output = LocalLake(str(self.checkpoint_path)), LocalLake(str(self.output_path))
         fleet, reader = Fleet(self.options), LogStreamReader(self.options)
@@ -49,7 +49,7 @@ class Engine:
             batches = Batches(checkpoint, output)
             release = Release(batches, fleet, truncate=truncate)
             found = release.recover(adopt=adopt)
-            again = refusal.check(checkpoint, {accept}, batches.end(newest(checkpoint, OFFSETS)) or {})
+            again = refusal.check(checkpoint, set(accept), batches.end(newest(checkpoint, OFFSETS)) or {})
             release.accept(again)
             reader = LogStreamReader(Options.parse({**self.given, "readAgain": json.dumps(again)}))
             release.refuse_older_logs()
@@ -64,7 +64,7 @@ class Engine:
             checkpoint.close()
             output.close()
 
-    def drain(self, *, accept: str = "") -> int:
+    def drain(self, *, accept: Collection[str] = ()) -> int:
         """Start, run to the end, release; return the proven rows."""
         with self.started(accept=accept) as run:
             while run.batch():

@@ -63,6 +63,20 @@ def test_a_damaged_refusal_stays_a_refusal(tmp_path: Path, content: bytes) -> No
     lake.close()
 
 
+def test_queues_that_are_found_later_are_accepted_together(tmp_path: Path) -> None:
+    """The running query finds one of a restored log, the next start another: neither stands in the other's way."""
+    lake = LocalLake(str(tmp_path))
+    remember(lake, "server 'a', queue 'q': it went back")
+    assert check(lake, {WENT_BACK}, POSITION) == {"a": {"q": [1, 70]}}
+    for _ in range(2):
+        remember(lake, "server 'a', queue 'q': x: it went back; server 'a', queue 'other': it went back")
+    with pytest.raises(RefusedError) as refused:
+        check(lake, set(), {"a": {"q": [1, 0], "other": [3, 3]}})
+    assert str(refused.value).count("'other'") == 1
+    assert check(lake, {WENT_BACK}, POSITION) == {"a": {"q": [1, 70], "other": [3, 3]}}
+    lake.close()
+
+
 def test_a_loss_is_known_by_the_error_that_tells_it() -> None:
     """In Spark's pages about a failed query."""
     assert is_loss("[STREAM_FAILED] …\n  mrecordlog_async.spark.plan.DataLossError: queue 'q' is missing")

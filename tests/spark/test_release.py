@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mrecordlog_async.spark import lake
+from mrecordlog_async.spark import lake, refusal
 from mrecordlog_async.spark.client import ServerDownError
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
@@ -194,13 +194,13 @@ def test_more_rows_than_the_log_holds_are_not_truncated(
 
 
 def test_records_below_what_was_read_are_not_truncated(service: ThreadedService, tmp_path: Path) -> None:
-    """A truncate takes all that lies below its position, also what no batch of this query read."""
+    """A truncate takes all that lies below its position, also what no batch of this query read: it came back."""
     service.append("q", numbered("q", 0, 10))
     engine = Engine(f"a={service.url}", tmp_path, startingOffsets='{"a": {"q": 5}}')
     with engine.started() as run:
         while run.batch():
             pass
-        with pytest.raises(ProofError, match=r"holds 10 records .* 5 rows from position 5"):
+        with pytest.raises(LogWentBackError, match=r"read from position 5 on, and begins at 0: it went back"):
             run.release.advance()
     assert service.positions("q") == (0, 10)
 
@@ -438,12 +438,12 @@ def test_records_of_an_accepted_log_are_all_stored_before_they_go(
     with pytest.raises((LogWentBackError, DataLossError), match="went back"):
         engine.drain()
     for batches in kills:
-        with engine.started(accept=WENT_BACK) as run:
+        with engine.started(accept=[WENT_BACK]) as run:
             for _ in range(batches):
                 run.batch()
                 if releases:
                     run.release.advance()
-    engine.drain(accept=WENT_BACK)
+    engine.drain(accept=[WENT_BACK])
     assert service.records() == {"q": []}
     assert set(new) <= {row[3] for row in engine.rows()}
 
@@ -600,3 +600,26 @@ def test_an_output_through_a_link_and_a_moved_checkpoint_are_taken(
     moved = Engine(f"a={service.url}", tmp_path / "elsewhere", output=tmp_path / "link")
     assert moved.drain() == 50
     assert service.records() == {"q": []} and moved.rows() == expected(150)
+
+
+def test_a_restored_log_of_several_queues_is_accepted(new_service: NewService, tmp_path: Path) -> None:
+    """One has lost its end, of the other only a truncate is undone: the query sees the first, a start the second."""
+    service = new_service()
+    service.append("idle", numbered("idle", 0, 10))
+    service.append("busy", numbered("busy", 0, 10))
+    engine = Engine(f"a={service.url}", tmp_path)
+    service.keep_copy(tmp_path / "copy")
+    with engine.started() as run:
+        service.append("busy", numbered("busy", 10, 50))
+        while run.batch():
+            run.release.advance()
+        service.go_back(tmp_path / "copy")
+        with pytest.raises(DataLossError, match="'busy'"):
+            run.batch()
+        refusal.remember(lake.LocalLake(str(engine.checkpoint_path)), "server 'a', queue 'busy': it went back")
+    service.append("busy", [b"new"])
+    with pytest.raises(LogWentBackError, match="'idle'"):
+        engine.drain(accept=[WENT_BACK])
+    engine.drain(accept=[WENT_BACK])
+    assert b"new" in {row[3] for row in engine.rows()}
+    assert service.records() == {"idle": [], "busy": []}
