@@ -34,9 +34,10 @@ DAMAGES_A_ROUND = 60
 
 def crash_round(case: Case, seed: int, tally: Tally) -> None:
     """Explore the crash states of one history."""
-    explorer = Explorer(seed, subsets=3, deep_every=40)
+    explorer = Explorer(seed, subsets=3, deep_every=40, kill_every=9)
     try:
-        explorer.explore(case.run(), every=1 + seed % 3)
+        with case.sizes():
+            explorer.explore(case.run(), every=1 + seed % 3)
     finally:
         tally.add(explorer.tally)
 
@@ -113,8 +114,9 @@ def campaign(seed: int, seconds: float, rounds: int, written: bool) -> int:
 
 
 def _whole(case: Case, tally: Tally) -> None:
-    explorer = Explorer(deep_every=10, subsets=12)
-    explorer.explore(case.run())
+    explorer = Explorer(deep_every=10, subsets=12, kill_every=3)
+    with case.sizes():
+        explorer.explore(case.run())
     for fault in faults(case.run(moments=False).disk.call_names):
         inject(case, fault, explorer)
     tally.add(explorer.tally)

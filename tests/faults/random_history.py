@@ -28,6 +28,8 @@ def random_case(seed: int) -> Case:
         early_roll_bytes=chance.choice([2_000, 20_000, 1 << 20]),
         may_refuse=True,
         capacity_bytes=chance.randrange(300_000, 500_000) if full else None,
+        small=chance.random() < 0.3,
+        stepping=chance.random() < 0.4,
     )
 
 
