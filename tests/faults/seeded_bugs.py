@@ -133,8 +133,19 @@ def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any
     def must_name(self: Writer, oldest: int | None) -> bool:
         return False
 
+    original = Journal.reclaim
+
+    def reclaim(self: Journal) -> int:
+        oldest, durable = self._queues.pins.oldest(), self.durable_oldest
+        self.durable_oldest = self.at.segment if oldest is None else oldest
+        try:
+            return original(self)
+        finally:
+            self.durable_oldest = durable
+
     stack = contextlib.ExitStack()
     stack.enter_context(patch.object(Journal, "reclaimable", reclaimable))
+    stack.enter_context(patch.object(Journal, "reclaim", reclaim))
     stack.enter_context(patch.object(Writer, "_must_name_oldest", must_name))
     return stack
 
