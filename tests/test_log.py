@@ -985,3 +985,23 @@ def test_errors_survive_pickling_with_their_facts(error: all_errors.RecordLogErr
     assert again.__dict__ == error.__dict__
     assert str(again) == str(error)
     assert str(error.copy()) == str(error)
+
+
+async def test_record_of_exactly_the_limit_is_taken(directory: Path) -> None:
+    """`record_bytes` is the largest payload that is allowed, alone and among others."""
+    async with MultiRecordLog.open(directory, limits=Limits(record_bytes=1_000, pending_bytes=5_000)) as log:
+        await log.create_queue("q")
+        assert await log.append_record("q", None, bytes(1_000)) == 0
+        assert await log.append_records("q", None, [bytes(1_000), b""]) == 2
+        with pytest.raises(RecordTooLargeError):
+            await log.append_records("q", None, [b"", bytes(1_001)])
+
+
+async def test_every_sync_is_timed(directory: Path) -> None:
+    """The counters tell as many durations of syncs as there were syncs."""
+    async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
+        await log.create_queue("q")
+        await log.append_record("q", None, b"x")
+        await log.sync()
+        stats = log.stats()
+        assert stats.syncs == stats.sync_seconds.count == 2

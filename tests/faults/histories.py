@@ -393,7 +393,7 @@ async def waits_for_memory(run: Run) -> None:
     await run.idle()
     await run.truncate("a", 40)
     await run.truncate("b", 0)
-    await asyncio.wait(tasks, timeout=60)
+    await asyncio.wait(tasks, timeout=5)
     in_order(tasks[:8])
     tasks += [run.begin_append("b", 9_000) for _ in range(7)]
     await run.turns(40)
@@ -416,7 +416,7 @@ async def waits_for_disk(run: Run) -> None:
     await run.truncate("a", 3)
     await run.idle(4)
     await run.truncate("a", 60)
-    await asyncio.wait(tasks, timeout=60)  # a disk that stays full keeps them
+    await asyncio.wait(tasks, timeout=5)  # a disk that stays full keeps them
     in_order(tasks[:20])
     tasks += [run.begin_append("b", 14_000) for _ in range(20)]
     await run.idle(0.5)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from mrecordlog_async.cli.snapshot import snapshot
+from mrecordlog_async.engine.survey import survey
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .driver import COPY, DIRECTORY, Run, without_chance
@@ -103,6 +104,16 @@ def test_snapshot_beside_a_writer(name: str, link: bool, tally: Tally) -> None:
             disk.at = len(watcher.moments) - 1
             watcher.check(_copy(watcher), since, "snapshot, later")
             tally.crash_states += 1
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_survey_beside_a_writer_finds_no_damage(name: str) -> None:
+    """What `inspect` shows of a healthy log is no damage, also while segments are rolled and removed."""
+    with without_chance():
+        for watcher in watchers(name):
+            surveyed = survey(watcher.disk, DIRECTORY)
+            assert not [segment for segment in surveyed.segments if segment.damaged_bytes]
+            assert not watcher.disk.open_handles()
 
 
 def _copy(watcher: Watcher) -> State:

@@ -34,9 +34,10 @@ STEPS = {
     "busy": 5,
     "never, busy": 5,
     "groups, stepping": 3,
-    "killed, stepping": 5,
-    "waits for disk": 3,
-    "waits for disk, full": 3,
+    "killed, stepping": 17,
+    "waits for disk": 13,
+    "waits for disk, full": 71,
+    "waits for memory": 7,
 }
 """Histories of which the suite tries every n-th fault only; the campaign tries all."""
 
@@ -49,6 +50,18 @@ def test_a_fault_at_every_call_loses_nothing(name: str, tally: Tally) -> None:
     for fault in list(faults(calls))[:: STEPS.get(name, 1)]:
         inject(case, fault, explorer)
     assert explorer.tally.faults > 20
+    tally.add(explorer.tally)
+
+
+@pytest.mark.parametrize("name", ["copied", "copy drained"])
+def test_file_whose_names_cannot_be_counted_is_left_alone(name: str, tally: Tally) -> None:
+    """Where the system does not say whether a segment has a second name, its bytes are not touched."""
+    case, explorer = CASES[name], Explorer()
+    calls = case.run(moments=False).disk.call_names
+    for fault in faults(calls):
+        if calls[fault.at - 1] == "links" and not fault.on:
+            inject(case, fault, explorer)
+    assert explorer.tally.faults > 5
     tally.add(explorer.tally)
 
 

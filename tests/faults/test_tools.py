@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from mrecordlog_async.cli.import_quickwit import build
 from mrecordlog_async.cli.moves import QueueCopy
 from mrecordlog_async.cli.repair import write
 from mrecordlog_async.engine.salvage import salvage
+from mrecordlog_async.engine.survey import survey
+from mrecordlog_async.format.header import HEADER_BYTES, decode_header
 from mrecordlog_async.model import Run as Records
 from mrecordlog_async.readonly import ReadOnlyLog
 
@@ -129,6 +132,31 @@ def _check(disk: Disk, before: dict[str, bytes], due: State, where: str, known: 
             with without_chance():
                 assert open_twice(disk, where, TARGET) == due, f"{where}: half of a log has the name of the whole"
             known.add(content)
+
+
+@pytest.mark.parametrize("look", [salvage, survey], ids=["salvage", "survey"])
+def test_looking_at_a_log_leaves_no_handle(look: Callable[..., object]) -> None:
+    """Whatever call fails on the way."""
+    disk = damaged_log()
+    look(disk, DIRECTORY)
+    assert not disk.open_handles()
+    for number in range(1, disk.calls + 1, 5):
+        disk = damaged_log()
+        disk.fault = Fault(number)
+        with suppress(OSError, RecordLogError):
+            look(disk, DIRECTORY)
+        assert not disk.open_handles(), disk.call_names[number - 1]
+
+
+def test_damage_at_the_end_of_a_segment_names_the_last_batch() -> None:
+    """The segment behind it says how many batches there were."""
+    intact = Intact.of(Case(several_segments).run(moments=False), closed=True)
+    first, second = sorted(intact.ends)[:2]
+    content = bytearray(intact.files[first])
+    content[intact.ends[first] - 3] ^= 0x40
+    [damage] = salvage(on_disk({**intact.files, first: bytes(content)}), DIRECTORY).damage
+    due = decode_header(intact.files[second][:HEADER_BYTES]).first_batch - 1
+    assert (damage.segment, damage.first_batch, damage.last_batch) == (first, due, due)
 
 
 def test_fault_is_told(tally: Tally) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem, write_all
+from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem, read_exact, write_all
 from mrecordlog_async.storage.segment import SegmentFile, list_segments, read_pieces, segment_name, segment_number
 
 
@@ -34,6 +34,13 @@ class ShortWrites(OsFileSystem):
         return super().write(handle, [b"".join(buffers)[:7]], offset)
 
 
+class ShortReads(OsFileSystem):
+    """A disk that gives at most 7 bytes at a time."""
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        return super().read(handle, min(length, 7), offset)
+
+
 class NoSpace(OsFileSystem):
     """A disk with room for 2 MiB a file, which keeps what a failed reservation got."""
 
@@ -49,6 +56,17 @@ class Silent(OsFileSystem):
 
     def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         return 0
+
+
+def test_short_reads_are_continued(tmp_path: Path) -> None:
+    """Whatever the disk gives at a time, all of it is read, up to the file's end."""
+    (tmp_path / "f").write_bytes(bytes(range(200)))
+    files = ShortReads()
+    handle = files.open(str(tmp_path / "f"), write=False)
+    assert read_exact(files, handle, 100, 30) == bytes(range(30, 130))
+    assert read_exact(files, handle, 100, 150) == bytes(range(150, 200))
+    assert read_exact(files, handle, 3, 200) == b""
+    files.close(handle)
 
 
 def test_short_writes_are_continued(tmp_path: Path) -> None:
