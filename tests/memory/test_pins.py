@@ -49,13 +49,13 @@ def test_oldest_costs_the_same_with_many_segments() -> None:
         pins = SegmentPins()
         for segment in range(segments):
             pins.add(segment)
-        return cpu_seconds(lambda: [pins.oldest() for _ in range(2_000)])
+        return cpu_seconds(lambda: [pins.oldest() for _ in range(20_000)])
 
-    assert asked(10_000) < 20 * asked(1)
+    assert asked(10_000) < 200 * asked(1)  # a look at all of them would be a thousand times dearer
 
 
 def test_truncating_many_segments_costs_what_they_are() -> None:
-    """A queue that leaves ten times as many segments at once takes about ten times as long, not a hundred times."""
+    """A queue that leaves forty times as many segments at once takes about forty times as long, not 1,600 times."""
 
     def truncated(segments: int) -> float:
         def build() -> Queue:
@@ -67,4 +67,4 @@ def test_truncating_many_segments_costs_what_they_are() -> None:
         queues = [build() for _ in range(5)]
         return cpu_seconds(lambda: queues.pop().truncate(segments - 2))
 
-    assert truncated(10_000) < 50 * truncated(1_000)
+    assert truncated(20_000) < 400 * truncated(500)
