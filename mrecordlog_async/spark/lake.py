@@ -277,7 +277,9 @@ class HadoopLake:
 
     def holds(self, uri: str) -> bool:
         """Tell whether the file that a manifest names lies in this directory."""
-        return unquote(uri).startswith(self.path.rstrip("/") + "/")
+        # Hadoop writes file:/a, Spark's manifest file:///a: both mean the same.
+        here, there = (text.replace(":///", ":/", 1) for text in (self.path, unquote(uri)))
+        return there.startswith(here.rstrip("/") + "/")
 
     def lock(self) -> None:
         """Do nothing: there are no locks here."""

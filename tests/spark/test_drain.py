@@ -219,7 +219,7 @@ def test_what_a_power_cut_emptied_runs_again(
     before = set((tmp_path / "out").glob("*.parquet"))
     service.append("q", numbered("q", 100, 150))
     with monkeypatch.context() as killed:  # before the batch was proven
-        killed.setattr(Release, "advance", lambda self: 0)
+        killed.setattr(Release, "advance", lambda self, last=False: 0)
         run_drain(spark, job)
     for name in emptied:
         path = tmp_path / name
@@ -308,7 +308,7 @@ def test_a_lake_that_only_hadoop_reaches(
     assert (summary.records, summary.left) == (110, {"default": 0})
     service.append("7", numbered("q", 10, 20))
     with monkeypatch.context() as killed:
-        killed.setattr(Release, "advance", lambda self: 0)
+        killed.setattr(Release, "advance", lambda self, last=False: 0)
         run_drain(spark, job)
     last = max((tmp_path / "out/_spark_metadata").glob("[0-9]*"), key=lambda path: int(path.stem))
     last.write_bytes(b"")
