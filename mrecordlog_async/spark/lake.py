@@ -206,7 +206,7 @@ class LocalLake:
     def _beside(self, target: Path, content: bytes) -> Path:
         """Write *content* durably next to *target*, whose directory is made, durably too."""
         if not target.parent.exists():
-            target.parent.mkdir()
+            target.parent.mkdir(exist_ok=True)  # another start may make it in this moment
             _sync_directory(target.parent.parent)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:

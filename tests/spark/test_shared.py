@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async.spark.client import ServerDownError
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.plan import Partition
+from mrecordlog_async.spark.plan import Partition, Range
 from mrecordlog_async.spark.reader import PlannedPartition
 from mrecordlog_async.spark.shared import PREFIX, NotSharedError, check_marker, marked
 from mrecordlog_async.spark.stream import LogStreamReader
@@ -40,7 +40,7 @@ def test_a_task_without_the_mount_reads_nothing(tmp_path: Path) -> None:
     options = replace(
         Options.parse({"servers": "http://127.0.0.1:1", "retries": "0"}), shared_marker=str(tmp_path / "marker")
     )
-    partition = PlannedPartition(Partition("default", ()))
+    partition = PlannedPartition(Partition("default", (Range("q", 1, 0, 5, 5, 5),)))
     with pytest.raises(NotSharedError):
         LogStreamReader(options).read(partition)
     (tmp_path / "marker").touch()
