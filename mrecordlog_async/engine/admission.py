@@ -239,17 +239,16 @@ class Admission:
 
     def _refusal(self, call: Append) -> Exception | None:
         """Return why *call*, the first in line, must not go on waiting, None if it may."""
-        if self.limits.on_full == "wait":
-            return self.never_fits(call)
-        used = self._queues.memory_bytes + self.pending_bytes
+        return self.never_fits(call) if self.limits.on_full == "wait" else self._lack_of_memory(call, 0)
+
+    def _check_memory(self, call: Append) -> None:
+        """Refuse *call* if memory has no room for it after everything that waits ahead of it."""
+        if self.limits.on_full != "wait" and (error := self._lack_of_memory(call, self._line_bytes)) is not None:
+            raise error
+
+    def _lack_of_memory(self, call: Append, bytes_ahead: int) -> LogFullError | None:
+        """Return why *call* has no room in memory after *bytes_ahead* more than was admitted, None if it has."""
+        used = self._queues.memory_bytes + self.pending_bytes + bytes_ahead
         if used + call.bytes > self.limits.memory_bytes:
             return LogFullError("memory", self._queues.memory_bytes, self.limits.memory_bytes)
         return None
-
-    def _check_memory(self, call: Append) -> None:
-        """Refuse *call* if memory has no room for it behind all that wait before it."""
-        if self.limits.on_full == "wait":
-            return
-        used = self._queues.memory_bytes + self.pending_bytes + self._line_bytes
-        if used + call.bytes > self.limits.memory_bytes:
-            raise LogFullError("memory", self._queues.memory_bytes, self.limits.memory_bytes)

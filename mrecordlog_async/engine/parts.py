@@ -45,8 +45,8 @@ class Parts:
         """Try nothing more that needs space."""
         self._too_large = 0
 
-    def refused(self, *, for_ever: bool = False) -> bool:
-        """Halve the last part; give it up, and return True, where it is one command. for_ever: it can never fit.
+    def refused(self, *, for_ever: bool = False) -> None:
+        """Halve the last part, or give it up where it is one command. for_ever: it can never fit.
 
         When there were enough tries, a part of several is given up, but for its truncates and deletes.
         """
@@ -54,7 +54,7 @@ class Parts:
         if len(part) > 1 and self._tries > 0:
             middle = len(part) // 2
             self._todo += [part[middle:], part[:middle]]
-            return False
+            return
         freeing = [command for command in part if command.frees_space]
         if 0 < len(freeing) < len(part):
             self._todo.append(freeing)
@@ -63,7 +63,6 @@ class Parts:
             self._give_up(command)
             if not command.frees_space:
                 self._too_large = 0 if self._in_line and not for_ever else min(self._too_large, command.bytes)
-        return True
 
     def one(self) -> Command | None:
         """Return the last part's command if there is but one."""
