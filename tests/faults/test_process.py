@@ -198,6 +198,8 @@ def child_holds_nothing(directory: Path | None = None, *, bug: bool = False) -> 
                             print("free")
                     except LogLockedError:
                         print("locked")
+                    held = [os.readlink(f"/proc/{child}/fd/{handle}") for handle in os.listdir(f"/proc/{child}/fd")]
+                    print([name for name in held if name.startswith(DIRECTORY)])
                     os.close(wait)
                     os.waitpid(child, 0)
                 asyncio.run(main())
@@ -205,7 +207,7 @@ def child_holds_nothing(directory: Path | None = None, *, bug: bool = False) -> 
             ),
             directory or Path(temporary) / "wal",
         )
-    assert out == "free\n", out
+    assert out == "free\n[]\n", out
 
 
 def test_file_size_limit_refuses_appends_and_lets_truncate_through(directory: Path) -> None:
