@@ -8,7 +8,8 @@ Strategy:
    space back works on a full disk.
 
 4. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or cut again: the log rolls, and
-   removes it by its name alone. Each batch asks (one fstat): the link can be made while the log is open.
+   removes it by its name alone. Each batch asks (one fstat): the link can be made while the log is open. A batch is
+   refused where the system does not answer: rolling instead would spend a segment on each.
 
 Everything here blocks and belongs to the log's thread. The table is read from `queues`, which the event loop leaves
 alone while a batch is on its way.
@@ -164,7 +165,7 @@ class Journal:
         """
         begun = time.perf_counter()
         buffers, end = self._encode([], oldest_segment)
-        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes or self._file.is_shared():
+        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes or self._file.may_be_shared():
             return None
         order = Order([], oldest_segment, sync=True, needs_space=False)
         return self._write([], buffers, end, order, rolled=False, begun=begun)
@@ -184,7 +185,7 @@ class Journal:
         """
         if not self.all_synced:
             self.sync()
-        if self._spare is not None and self._spare.is_shared():
+        if self._spare is not None and self._spare.may_be_shared():
             self.discard_spare()
         self.prepare_spare()
         spare, self._spare = self._spare, None

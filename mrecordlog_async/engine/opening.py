@@ -89,7 +89,7 @@ def open_log(
             created = False
         on_error.callback(file.close)
         stubborn = remove_leftovers(files, directory, names, contents)
-        is_shared = file.is_shared()
+        is_shared = file.may_be_shared()
         if not is_shared:
             with contextlib.suppress(OSError):
                 file.reserve(max(contents.size, contents.end + RESERVE_BYTES), contents.size)
@@ -182,7 +182,7 @@ def _take_over(files: FileSystem, directory: str, directory_handle: int, content
     handle = files.open(path)
     try:
         file = SegmentFile(files, path, handle, contents.size)
-        if not file.is_shared():
+        if not file.may_be_shared():
             repair_tail(files, handle, contents)
             file.reserved_bytes = contents.end
         if contents.closed:

@@ -84,15 +84,20 @@ class SegmentFile:
     def is_shared(self) -> bool:
         """Tell whether the file has a second name: its bytes belong to somebody else too, and are left alone.
 
-        Where the system does not say, it is taken to have one. Once found, that stays so if the other name goes: the
-        tail behind the last batch was left as it was.
+        Once found, that stays so if the other name goes: the tail behind the last batch was left as it was. OSError
+        where the system does not say.
         """
         if not self._was_shared:
-            try:
-                self._was_shared = self.files.links(self.handle) > 1
-            except OSError:
-                self._was_shared = True
+            self._was_shared = self.files.links(self.handle) > 1
         return self._was_shared
+
+    def may_be_shared(self) -> bool:
+        """As `is_shared`; where the system does not say, the file is taken to have a second name, from then on."""
+        try:
+            return self.is_shared()
+        except OSError:
+            self._was_shared = True
+            return True
 
     def reserve(self, end: int, limit: int) -> None:
         """Make sure that bytes up to *end* have space; OSError and nothing changed if the disk has no room.
@@ -116,7 +121,7 @@ class SegmentFile:
             self.files.reserve(self.handle, self.reserved_bytes, end - self.reserved_bytes)
         except OSError:
             # ext4 keeps what a failed reservation got: give it back, or the disk stays full of nothing.
-            if self.files.size(self.handle) > size and not self.is_shared():
+            if self.files.size(self.handle) > size and not self.may_be_shared():
                 self.files.cut(self.handle, size)
             raise
         self.reserved_bytes = end

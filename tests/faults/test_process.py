@@ -185,14 +185,17 @@ def child_holds_nothing(directory: Path | None = None, *, bug: bool = False) -> 
                 warnings.simplefilter("ignore", DeprecationWarning)  # fork beside a thread: just what is tried here
                 async def main():
                     done, wait = os.pipe()
+                    lives, say = os.pipe()
                     async with open_log() as log:
                         await log.create_queue("q")
                         child = os.fork()
                         if not child:
                             os.close(wait)
+                            os.write(say, b"!")
                             os.read(done, 1)
                             os._exit(0)
                     os.close(done)
+                    os.read(lives, 1)
                     try:
                         async with open_log():
                             print("free")
