@@ -49,8 +49,17 @@ steps = st.one_of(
 """Positions are counted from the queue's next one, so that repeats, gaps and truncates past the end all come up."""
 
 
+class MayBeRefused:
+    """Equal to the answer to a repeat, and to a refusal: of truncated records only the last append may be known."""
+
+    def __eq__(self, answer: object) -> bool:
+        return answer is None or answer is PositionInPastError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Model:
-    """What the log promises, as a dictionary: name → [start, next, {position: payload}]."""
+    """What the log promises, as a dictionary: name → [start, next, {position: payload}, the same of all times]."""
 
     def __init__(self) -> None:
         self.queues: dict[str, list[Any]] = {}
@@ -68,7 +77,7 @@ class Model:
         if kind == "create":
             if queue is not None:
                 return (kind, name), QueueExistsError
-            self.queues[name] = [0, 0, {}]
+            self.queues[name] = [0, 0, {}, {}]
             return (kind, name), True
         if queue is None:
             return (kind, name, *self._plain(kind, arguments)), QueueNotFoundError
@@ -101,14 +110,13 @@ class Model:
         first = queue[1] if position is None else position
         stop = first + len(payloads)
         if first < queue[1]:
-            if stop > queue[1]:
+            if [queue[3].get(p) for p in range(first, stop)] != payloads:
                 return PositionInPastError
-            held = {p: queue[2][p] for p in range(first, stop) if p in queue[2]}
-            same = all(payload == payloads[p - first] for p, payload in held.items()) if held else stop == queue[1]
-            return None if same else PositionInPastError
+            return None if first >= queue[0] else MayBeRefused()
         if queue[0] == queue[1] == 0:
             queue[0] = first
-        queue[2].update(zip(range(first, stop), payloads, strict=True))
+        for kept in queue[2:]:
+            kept.update(zip(range(first, stop), payloads, strict=True))
         queue[1] = stop
         return stop - 1
 

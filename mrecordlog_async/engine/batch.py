@@ -313,7 +313,7 @@ class _Planner:
             return False
         if first >= view.start:
             return True
-        last = _last_append(view)
+        last = _last_append(view) if stop == view.next else None  # a truncate past the end left positions behind it
         if last is None or (first, len(payloads)) != last[:2]:  # stored together with other records, or by other calls
             return None
         return LastAppend.of(split_into_runs(first, payloads)) == last

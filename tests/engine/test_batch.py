@@ -78,6 +78,13 @@ async def test_repeat_may_span_stored_and_planned_records() -> None:
     assert (now, later) == ([], [2, None])
 
 
+async def test_truncate_past_the_end_ends_what_is_known_of_the_last_append() -> None:
+    """Whether the truncate stands in the same batch or came before: the repeat is refused, not acknowledged."""
+    truncate = TruncateQueue(future(), "q", 5, None)
+    _, now, later = answers([append("q", 2, b"c"), truncate, append("q", 2, b"c")])
+    assert (now, later) == ([], [2, None, PositionInPastError])
+
+
 async def test_planning_leaves_the_queues_alone() -> None:
     """Memory changes after the sync, never before."""
     queues = state()
