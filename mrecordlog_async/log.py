@@ -6,7 +6,7 @@ import asyncio
 import os
 import warnings
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -50,6 +50,7 @@ from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 T = TypeVar("T")
 
 SEGMENT_BYTES_MIN = 32_768
+PIN_QUEUES_AT_ONCE = 1_000
 
 
 class MultiRecordLog(ReadsQueues):
@@ -274,21 +275,28 @@ class MultiRecordLog(ReadsQueues):
     def pin(self) -> SegmentPin | None:
         """Return the queue that keeps the oldest segment on the disk; None where none keeps an older than the current.
 
-        Looks at every queue once, if there are older segments at all.
+        Looks at every queue once, if there are older segments at all: 100,000 queues take 14 ms.
         """
+        found = None
+        for found in self.pin_in_steps():  # noqa: B007  # the last one counts
+            pass
+        return found
+
+    def pin_in_steps(self) -> Iterator[SegmentPin | None]:
+        """Do what `pin` does, a thousand queues at a time, so that others may run in between; the last one counts."""
         segments = self.segments
         first = second = current = segments[-1]
-        if len(segments) == 1:
-            return None
+        queues = list(self._queues) if len(segments) > 1 else []
         name = ""
-        for queue in self._queues:  # a plain loop: 100,000 queues in 14 ms, heapq.nsmallest takes 25
-            segment = queue.first_segment()
-            if segment is not None and segment < second:
-                if segment < first:
-                    first, second, name = segment, first, queue.name
-                else:
-                    second = segment
-        return SegmentPin(name, current - first, second - first) if first < current else None
+        for at in range(0, len(queues), PIN_QUEUES_AT_ONCE):
+            for queue in queues[at : at + PIN_QUEUES_AT_ONCE]:  # a plain loop: heapq.nsmallest takes twice as long
+                segment = queue.first_segment()
+                if segment is not None and segment < second:
+                    if segment < first:
+                        first, second, name = segment, first, queue.name
+                    else:
+                        second = segment
+            yield SegmentPin(name, current - first, second - first) if first < current else None
 
     def stats(self) -> Counters:
         """Return what was counted since the log was opened; the copy does not move."""

@@ -29,6 +29,8 @@ from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import MIB, Limits
 
+DiskBytes = Callable[[], tuple[int, str]]
+
 BATCH_BYTES = 4 * MIB
 """A batch takes commands up to about this, or one larger call."""
 
@@ -36,10 +38,10 @@ BATCH_BYTES = 4 * MIB
 class Admission:
     """Calls that wait for the writer. Owned by the log; the writer takes from it."""
 
-    def __init__(self, limits: Limits, queues: Queues, disk_bytes_at_best: Callable[[], int] | None = None) -> None:
-        """disk_bytes_at_best: how large a batch may be on the disk while the log holds nothing else."""
+    def __init__(self, limits: Limits, queues: Queues, disk_bytes_at_best: DiskBytes | None = None) -> None:
+        """disk_bytes_at_best: how large a batch may be on the disk while the log holds nothing else, and by what."""
         self.limits = limits
-        self._disk_bytes_at_best = disk_bytes_at_best or (lambda: limits.disk_bytes)
+        self._disk_bytes_at_best = disk_bytes_at_best or (lambda: (limits.disk_bytes, "disk_bytes"))
         self._line_bytes = 0
         self.room = 0
         self._granted = 0  # what `room` was at the last update; the rest was spent since
@@ -221,8 +223,8 @@ class Admission:
         memory = limits.memory_bytes - len(self._queues) * QUEUE_OVERHEAD_BYTES
         if call.bytes > memory:
             return RecordTooLargeError(call.bytes, max(memory, 0), "memory_bytes")
-        disk, size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)
-        return RecordTooLargeError(size, max(disk, 0), "disk_bytes") if size > disk else None
+        (disk, name), size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)
+        return RecordTooLargeError(size, disk, name) if size > disk else None
 
     def _check_ever_fits(self, call: Append) -> None:
         limits = self.limits

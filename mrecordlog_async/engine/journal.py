@@ -95,6 +95,9 @@ class Journal:
         # Where the disk's limit holds less than a few segments, they are smaller: a whole one must be dead to go.
         self._segment_bytes = max(min(segment_bytes, disk_bytes_limit // SEGMENTS_MIN), BLOCK_BYTES)
         self._disk_bytes_limit = disk_bytes_limit
+        self._capacity_bytes = 0  # of the file system, as it was when the log was opened
+        with contextlib.suppress(OSError):
+            self._capacity_bytes = files.capacity_of(directory_handle)
         self._spare: SegmentFile | None = None
         self._older_bytes = sum(size for _, size in older)
         self._dying: list[tuple[int, int]] = []  # (handle, bytes) of removed segments whose space is not yet given back
@@ -118,10 +121,12 @@ class Journal:
         """Whether every batch is on the medium."""
         return self.at.durable_batch == self.at.last_batch
 
-    def disk_bytes_at_best(self) -> int:
-        """Return how large a batch of a log that holds nothing else may be, by the limit for the disk."""
+    def disk_bytes_at_best(self) -> tuple[int, str]:
+        """Return how large a batch of a log that holds nothing else may be, and what it is that allows no more."""
         head = self._head_bytes(0)
-        return self._disk_bytes_limit - head - 2 * (head + head // 4)
+        limit, capacity = self._disk_bytes_limit, self._capacity_bytes
+        least, name = (capacity, "the file system") if 0 < capacity < limit else (limit, "disk_bytes")
+        return max(least - head - 2 * (head + head // 4), 0), name
 
     def wants_spare(self, more_table_bytes: int = 0) -> bool:
         """Whether a spare must be made, or grown with the table."""

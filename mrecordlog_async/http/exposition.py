@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -24,9 +25,10 @@ from prometheus_client.registry import Collector as PrometheusCollector
 
 from mrecordlog_async.http.planning import summary_of
 from mrecordlog_async.http.service import VERSION, Service
+from mrecordlog_async.http.stats import find_pin
 from mrecordlog_async.http.turns import Turns
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.metrics import Counters, Histogram
+from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
 from mrecordlog_async.model import LogState
 from mrecordlog_async.storage.segment import segment_name
 
@@ -77,17 +79,25 @@ PER_QUEUE = {
 }
 
 
+class Oldest(NamedTuple):
+    """About the oldest segment: its age as `oldest_age` has it, None if unknown, and the queue that keeps it."""
+
+    age_seconds: float | None
+    pin: SegmentPin | None
+
+
 class Collector(PrometheusCollector):
     """The metrics of one service.
 
-    oldest_age_seconds: as `oldest_age` has it. Only the disk knows it, so without it that series is left away.
+    oldest: what takes long to find out. Without it the queue that keeps most is looked for at once, and the age of the
+    oldest segment, which only the disk knows, is left away.
     queues: with series for at most `QUEUES_COLLECTED` queues, where the service's options want any: a registry has no
     way to let others in while it collects. `/metrics` makes them itself, in turns.
     """
 
-    def __init__(self, service: Service, oldest_age_seconds: float | None = None, *, queues: bool = True) -> None:
+    def __init__(self, service: Service, oldest: Oldest | None = None, *, queues: bool = True) -> None:
         self._service = service
-        self._oldest_age_seconds = oldest_age_seconds
+        self._oldest = oldest
         self._queues = queues
 
     def collect(self) -> Iterator[Metric]:
@@ -98,7 +108,7 @@ class Collector(PrometheusCollector):
             return
         yield from _counters(log.stats())
         yield from _usage(log)
-        yield from _segments(log, self._oldest_age_seconds)
+        yield from _segments(self._oldest or Oldest(None, log.pin()))
         if self._queues and self._service.options.metrics_per_queue and log.state is not LogState.CLOSED:
             yield from _queues(log)
 
@@ -106,9 +116,8 @@ class Collector(PrometheusCollector):
 async def render(service: Service) -> list[bytes]:
     """Return the text that Prometheus reads, in parts that were made in turns."""
     log = service.attached
-    age = await asyncio.to_thread(oldest_age, *_oldest_segment(log)) if log is not None else None
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(service, age, queues=False))
+    registry.register(Collector(service, await _find_oldest(log) if log is not None else None, queues=False))
     parts = [generate_latest(registry)]
     if log is not None and service.options.metrics_per_queue and log.state is not LogState.CLOSED:
         parts += await _render_queues(service, log)
@@ -142,6 +151,10 @@ def _sample(name: str, value: int) -> bytes:
 def _line(name: str, queue: str, value: int) -> str:
     label = queue.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
     return f'{PREFIX}{name}{{queue="{label}"}} {float(value)}\n'
+
+
+async def _find_oldest(log: MultiRecordLog) -> Oldest:
+    return Oldest(await asyncio.to_thread(oldest_age, *_oldest_segment(log)), await find_pin(log))
 
 
 def oldest_age(path: str, is_current: bool) -> float:
@@ -222,11 +235,11 @@ def _usage(log: MultiRecordLog) -> Iterator[Metric]:
     yield _counter("dropped_bytes", "Bytes of a torn tail, cut at opening", report.dropped_bytes)
 
 
-def _segments(log: MultiRecordLog, oldest_age_seconds: float | None) -> Iterator[Metric]:
-    if oldest_age_seconds is not None:
+def _segments(oldest: Oldest) -> Iterator[Metric]:
+    if oldest.age_seconds is not None:
         documentation = "Since the last write to the oldest segment, 0 if it is the only one"
-        yield _gauge("oldest_file_age_seconds", documentation, oldest_age_seconds)
-    pin = log.pin()
+        yield _gauge("oldest_file_age_seconds", documentation, oldest.age_seconds)
+    pin = oldest.pin
     segments, alone = (pin.segments, pin.alone) if pin is not None else (0, 0)
     yield _gauge("pinned_files", "Segments kept by the queue that keeps most, without the current one", segments)
     yield _gauge("pinned_files_alone", "Those of them that no other queue keeps", alone)

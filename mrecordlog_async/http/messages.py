@@ -56,7 +56,7 @@ class QueueStatus(StrEnum):
 # Queues.
 
 
-class QueueAnswer(Answer, frozen=True):
+class QueueAnswer(Answer, frozen=True, gc=False):
     """One queue. first_position: lowest not truncated. next_position: what the next record gets; equal when empty.
 
     first_segment: the oldest segment that its records keep on the disk, null where it keeps none. began: no record
@@ -143,7 +143,7 @@ class TruncateAnswer(Answer, frozen=True):
 # Plan.
 
 
-class PlanStart(Request, frozen=True):
+class PlanStart(Request, frozen=True, gc=False):
     """Where to read on in one queue: from *start*, or from the first record that is there where it is null.
 
     id: the incarnation that *start* belongs to. stop: read no further than this (excluded).
@@ -173,7 +173,7 @@ class PlanRequest(Request, frozen=True):
     opening: str | None = None
 
 
-class Piece(Answer, frozen=True):
+class Piece(Answer, frozen=True, gc=False):
     """A part of a queue's range."""
 
     start: int
@@ -182,7 +182,7 @@ class Piece(Answer, frozen=True):
     bytes: int
 
 
-class QueuePlan(Answer, frozen=True):
+class QueuePlan(Answer, frozen=True, gc=False):
     """The plan for one queue; all numbers but *status* are 0 where it is "missing".
 
     start and stop: the range to fetch, which holds *records* with *bytes* of payload; empty where start == stop. Where
@@ -217,7 +217,7 @@ class PlanAnswer(Answer, frozen=True):
 # Fetch.
 
 
-class FetchRange(Request, frozen=True):
+class FetchRange(Request, frozen=True, gc=False):
     """Records of *queue* at *start* … *stop* - 1, of the incarnation *id* where it is given."""
 
     queue: QueueName
@@ -241,7 +241,7 @@ class FetchRequest(Request, frozen=True):
 # Truncate.
 
 
-class TruncateOne(Request, frozen=True):
+class TruncateOne(Request, frozen=True, gc=False):
     """Drop the records of *queue* up to and including *position*, of the incarnation *id* where it is given."""
 
     queue: QueueName
@@ -256,7 +256,7 @@ class TruncateManyRequest(Request, frozen=True):
     opening: str | None = None
 
 
-class QueueTruncated(Answer, frozen=True):
+class QueueTruncated(Answer, frozen=True, gc=False):
     """How one truncate ended: done and durable where *status* is "ok" (also if nothing was left to drop)."""
 
     queue: str

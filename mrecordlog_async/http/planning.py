@@ -84,7 +84,7 @@ class Planner:
     async def plan(self, asked: Sequence[PlanStart]) -> list[QueuePlan]:
         """Return one plan for each queue that is asked for, in that order."""
         check_entries(len(asked), self._options)
-        _check_twins(asked)
+        await self._check_twins(asked)
         offers = [await self._offer(one) for one in asked]
         record_shares = share([offer.records for offer in offers], self._request.max_records)
         byte_shares = share([offer.bytes for offer in offers], self._request.max_bytes)
@@ -92,6 +92,16 @@ class Planner:
             await self._plan_queue(offer, records, size)
             for offer, records, size in zip(offers, record_shares, byte_shares, strict=True)
         ]
+
+    async def _check_twins(self, asked: Sequence[PlanStart]) -> None:
+        """Raise the 400 problem where a queue is asked for twice: planning costs time for each."""
+        seen: set[str] = set()
+        for number, one in enumerate(asked):
+            if one.queue in seen:
+                raise bad_request(f"queue {one.queue!r} stands twice in one plan", "duplicate")
+            seen.add(one.queue)
+            if number % RUNS_AT_ONCE == 0:
+                await self._turns.rest()
 
     async def _offer(self, asked: PlanStart) -> Offer:
         await self._turns.rest()
@@ -251,15 +261,6 @@ def check_entries(count: int, options: ServiceOptions) -> None:
     """Raise the 413 problem for more queues or ranges than one request may name."""
     if count > options.entries:
         raise too_large(count, options.entries, "entries in one request")
-
-
-def _check_twins(asked: Sequence[PlanStart]) -> None:
-    """Raise the 400 problem where a queue is asked for twice: planning costs time for each."""
-    seen: set[str] = set()
-    for one in asked:
-        if one.queue in seen:
-            raise bad_request(f"queue {one.queue!r} stands twice in one plan", "duplicate")
-        seen.add(one.queue)
 
 
 def head_of(run: Run, records_max: int, bytes_max: int, *, at_least_one: bool) -> tuple[int, int]:

@@ -52,6 +52,9 @@ class FileSystem(Protocol):
     def links(self, handle: int) -> int:
         """Return how many names the file has: 0 once it is removed, 2 or more where a hard link shares its bytes."""
 
+    def capacity_of(self, handle: int) -> int:
+        """Return the size of the whole file system that the file or directory is on; 0 where it does not say."""
+
     def is_alone(self, handle: int) -> bool:
         """Tell whether nobody else has the file open. False where the system cannot say."""
 
@@ -154,6 +157,11 @@ class OsFileSystem:
     def links(self, handle: int) -> int:
         """See `FileSystem`."""
         return os.fstat(handle).st_nlink
+
+    def capacity_of(self, handle: int) -> int:
+        """See `FileSystem`."""
+        found = os.fstatvfs(handle)
+        return found.f_blocks * found.f_frsize
 
     def is_alone(self, handle: int) -> bool:
         """See `FileSystem`. Linux grants a write lease only on a file that nobody else has open, mappings included."""

@@ -367,6 +367,10 @@ class Disk:
         node, _ = self._handle(handle)
         return sum(named == node for directory in self._directories.values() for named in directory.current.values())
 
+    def capacity_of(self, handle: int) -> int:
+        self._begin("capacity_of")
+        return self.capacity_bytes or 0
+
     def unlink(self, path: str) -> None:
         parent, name = self._parent(path)
         done = self._begin("unlink")

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import (
+    Limits,
     LogClosedError,
     LogFailedError,
     LogFullError,
@@ -27,6 +28,7 @@ from mrecordlog_async import (
     MultiRecordLog,
     PersistPolicy,
     ReadOnlyLog,
+    RecordTooLargeError,
 )
 from mrecordlog_async.engine.journal import Journal
 
@@ -309,6 +311,18 @@ async def test_full_disk_takes_truncates_and_then_appends_again(tmp_path: Path) 
                 await log.append_record("q", None, bytes(10_000))
         async with MultiRecordLog.open(disk / "wal", segment_bytes=SEGMENT_BYTES) as log:
             assert log.next_position("q") == last + 21 and log.list_queues() == ["q"]
+
+
+async def test_append_that_the_file_system_never_has_room_for_is_refused(tmp_path: Path) -> None:
+    """With on_full="wait" and a higher disk_bytes it does not wait for what no truncate can give, nor do others."""
+    with mounted(tmp_path / "small", "4m") as disk:
+        limits = Limits(on_full="wait")
+        async with MultiRecordLog.open(disk / "wal", segment_bytes=SEGMENT_BYTES, limits=limits) as log:
+            await log.create_queue("q")
+            made = [log.append_record("q", None, bytes(size)) for size in (10, 5_000_000, 10)]
+            answers = await asyncio.gather(*made, return_exceptions=True)
+            assert isinstance(answers[1], RecordTooLargeError) and answers[1].limit == "the file system"
+            assert [answers[0], answers[2]] == [0, 1]
 
 
 async def test_disk_remounted_read_only_is_refused_to_writers_and_open_to_readers(tmp_path: Path) -> None:

@@ -33,17 +33,18 @@ worst = 0.0
 def watch(loop, clock):
     global worst
     while True:
-        seen = threading.Event()
+        seen, ended = threading.Event(), []
         begun = time.clock_gettime(clock)
         try:
-            loop.call_soon_threadsafe(seen.set)
+            # By the loop's own clock, when its turn has come: this thread may wait longer to run again.
+            loop.call_soon_threadsafe(lambda: (ended.append(time.thread_time()), seen.set()))
         except RuntimeError:
             return
         seen.wait()
-        used = time.clock_gettime(clock) - begun
-        if not os.path.exists(stalls_file):  # the test begins to count anew
-            worst = 0.0
-        if used > worst:
+        used = ended[0] - begun
+        anew = not os.path.exists(stalls_file)  # since some moment within this turn
+        if anew or used > worst:
+            used = 0.0 if anew else used
             worst = used
             with open(stalls_file, "w") as file:
                 json.dump(worst, file)

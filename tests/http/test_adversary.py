@@ -11,7 +11,7 @@ import pytest
 from tests.http import adversary
 from tests.http.adversary import MIB, Client, Honest, Target
 
-STALL_SECONDS = 0.25
+STALL_SECONDS = 0.15
 """CPU time that the loop may use at once. Requests take 50 ms at most; the rest is for slow machines."""
 
 MEMORY_BYTES = 256 * MIB

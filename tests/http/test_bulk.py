@@ -168,7 +168,17 @@ async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/plan", "/v1/fetch", "/v1/truncate"])
-@pytest.mark.parametrize("body", [b"{", b'{"quues":[]}', b'{"queues":1,"ranges":1}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"quues":[]}',
+        b'{"queues":1,"ranges":1}',
+        b"[" * 100_000,
+        b'{"queues":[{"queue":"q"%s}]}' % (b',"start":1' * 1_000_000),
+    ],
+    ids=["cut", "misspelt", "numbers", "deep", "repeated"],
+)
 async def test_bodies_that_make_no_sense_are_400(served: Served, path: str, body: bytes) -> None:
     """Misspelt members and deep nesting are errors, not crashes."""
     answer = await served.call("POST", path, body)

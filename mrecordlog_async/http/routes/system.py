@@ -48,7 +48,7 @@ def _cause(service: Service, state: LogState) -> str | None:
 async def stats(service: Service, request: web.Request) -> web.StreamResponse:
     """Numbers as JSON."""
     check_query(request, ())
-    return json_answer(stats_of(service))
+    return json_answer(await stats_of(service))
 
 
 async def metrics(service: Service, request: web.Request) -> web.StreamResponse:

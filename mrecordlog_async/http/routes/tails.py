@@ -64,7 +64,7 @@ async def stats_stream(service: Service, request: web.Request) -> web.StreamResp
     try:
         events = Events(service, request)
         await events.begin()
-        while not service.draining and await events.send([b"data: %s\n\n" % encode_json(stats_of(service))]):
+        while not service.draining and await events.send([b"data: %s\n\n" % encode_json(await stats_of(service))]):
             await service.wait_for_drain(STATS_SECONDS)
         return await events.end()
     finally:
