@@ -175,7 +175,7 @@ async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
         b'{"quues":[]}',
         b'{"queues":1,"ranges":1}',
         b"[" * 100_000,
-        b'{"queues":[{"queue":"q"%s}]}' % (b',"start":1' * 1_000_000),
+        b'{"queues":[{"queue":"q"%s}]}' % (b',"start":1' * 80_000),
     ],
     ids=["cut", "misspelt", "numbers", "deep", "repeated"],
 )
