@@ -10,7 +10,7 @@ import sys
 from aiohttp import web
 
 from mrecordlog_async import LogFullError
-from mrecordlog_async.http import LOG, setup
+from mrecordlog_async.aiohttp import LOG, setup
 
 
 async def ingest(request: web.Request) -> web.Response:

@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import StreamingResponse
 
-from mrecordlog_async.http.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
+from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mrecordlog_async.http import Producer, RecordLogClient
+from mrecordlog_async.client import Producer, RecordLogClient
 
 QUEUES = 16
 TASKS_PER_QUEUE = 4

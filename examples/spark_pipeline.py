@@ -23,11 +23,11 @@ from aiohttp import web
 from fastapi import FastAPI, Request
 from pyspark.sql import Row, SparkSession
 
-from mrecordlog_async.http.app import build_app
-from mrecordlog_async.http.fastapi import Log, add_exception_handlers, lifespan, log_of
-from mrecordlog_async.http.service import Service
+from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of
+from mrecordlog_async.service.app import build_app
+from mrecordlog_async.service.service import Service
 from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.guards import DrainJob
+from mrecordlog_async.spark.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
 
 CUSTOMERS = ("ada", "grace", "edsger")

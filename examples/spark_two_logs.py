@@ -19,7 +19,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import avg, count
 
-from mrecordlog_async.http import RecordLogClient
+from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.spark.session import spark_session
 
 

@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from mrecordlog_async.engine.admission import Admission
-from mrecordlog_async.engine.changes import Changes
-from mrecordlog_async.engine.checks import Payload, check_payloads, check_position, copy_payload
+from mrecordlog_async.engine.arguments import Payload, check_payloads, check_position, copy_payload
 from mrecordlog_async.engine.commands import (
     SINGLE_OVERHEAD_BYTES,
     Append,
@@ -27,8 +26,9 @@ from mrecordlog_async.engine.commands import (
     Sync,
     TruncateQueue,
 )
-from mrecordlog_async.engine.opening import OpenedLog
+from mrecordlog_async.engine.open import OpenedLog
 from mrecordlog_async.engine.starting import release_behind, start
+from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import (

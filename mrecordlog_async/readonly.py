@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from mrecordlog_async.engine.beside import read_whole
-from mrecordlog_async.engine.contents import Contents
-from mrecordlog_async.engine.following import Follower, LostTrackError
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.memory.reads import ReadsQueues
 from mrecordlog_async.model import RecoveryProgress, RecoveryReport
+from mrecordlog_async.recovery.beside import read_whole
+from mrecordlog_async.recovery.follower import Follower, LostTrackError
+from mrecordlog_async.recovery.recovered import Contents
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.engine.beside import LOST_MAX
+from mrecordlog_async.recovery.beside import LOST_MAX
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import segment_name
 from tests import damage

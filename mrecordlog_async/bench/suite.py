@@ -20,7 +20,7 @@ from typing import Any
 
 from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench, Scale
-from mrecordlog_async.memory.collector import calm_collector
+from mrecordlog_async.gc_tuning import calm_collector
 
 
 @dataclass(frozen=True, slots=True)

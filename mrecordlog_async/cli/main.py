@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Protocol
 
-from mrecordlog_async.cli import (
+from mrecordlog_async.cli.commands import (
     append,
     bench,
     cat,
@@ -27,7 +27,7 @@ from mrecordlog_async.cli import (
     import_quickwit,
     inspect,
     load,
-    load_spark,
+    load_parquet,
     ls,
     repair,
     serve,
@@ -36,7 +36,7 @@ from mrecordlog_async.cli import (
     truncate,
     verify,
 )
-from mrecordlog_async.cli.exits import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
+from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
 from mrecordlog_async.errors import RecordLogError
 
 EPILOG = """\
@@ -78,7 +78,7 @@ COMMANDS: tuple[CommandModule, ...] = (
     dump,
     load,
     drain,
-    load_spark,
+    load_parquet,
     import_quickwit,
     export_quickwit,
     bench,

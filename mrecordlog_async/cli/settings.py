@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mrecordlog_async.cli.exits import UsageError
+from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.options import GIB, KIB, MIB, PersistPolicy
 
 PREFIX = "MRECORDLOG_"

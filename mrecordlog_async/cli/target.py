@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exits import NotReadyError, UsageError
+from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.cli.tokens import tokens_of
 from mrecordlog_async.log import MultiRecordLog
 
 if TYPE_CHECKING:
-    from mrecordlog_async.http.client import RecordLogClient
+    from mrecordlog_async.client.client import RecordLogClient
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 RETRY_SECONDS = 2.0
@@ -41,7 +41,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def connect(arguments: argparse.Namespace, retry_seconds: float = RETRY_SECONDS) -> RecordLogClient:
     """Return a client of the service that *arguments* name."""
-    from mrecordlog_async.http.client import RecordLogClient
+    from mrecordlog_async.client.client import RecordLogClient
 
     url = arguments.url or os.environ.get("MRECORDLOG_URL") or DEFAULT_URL
     if not url.startswith(("http://", "https://", "unix:")):

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 
-from mrecordlog_async.cli.exits import UsageError
+from mrecordlog_async.cli.exit_codes import UsageError
 
 TOKEN_BYTES_MIN = 16
 

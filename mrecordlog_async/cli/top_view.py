@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.show import columns, printable, size
+from mrecordlog_async.cli.output import columns, printable, size
 from mrecordlog_async.model import QueueSummary
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from mrecordlog_async.engine.batch import build
-from mrecordlog_async.engine.heads import RESERVE_BYTES, create_anew, write_head
-from mrecordlog_async.engine.orders import FatalError, Order, Position, Receipt
+from mrecordlog_async.engine.commit import FatalError, Order, Position, Receipt
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import (
     BLOCK_BYTES,
@@ -44,6 +43,7 @@ from mrecordlog_async.format.record import (
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import KIB, MIB
 from mrecordlog_async.storage.filesystem import FileSystem, write_all
+from mrecordlog_async.storage.new_segment import RESERVE_BYTES, create_anew, write_head
 from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, SegmentFile, segment_name
 
 JOIN_BYTES_MAX = 256 * KIB

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from aiofiles.os import wrap
 
-from mrecordlog_async.engine.opening import OpenedLog, open_log
+from mrecordlog_async.engine.open import OpenedLog, open_log
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import RecoveryProgress

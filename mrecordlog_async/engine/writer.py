@@ -20,16 +20,16 @@ from aiofiles.os import wrap
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.batch import Answer, Plan, plan
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command
+from mrecordlog_async.engine.commit import FatalError, Order, Receipt
 from mrecordlog_async.engine.journal import Journal
-from mrecordlog_async.engine.orders import FatalError, Order, Receipt
 from mrecordlog_async.engine.parts import Parts, joined
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
+from mrecordlog_async.engine.trim_heap import release_memory, worth_releasing
 from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError, RecordLogError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.release import release_memory, worth_releasing
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import MIB, Limits, PersistPolicy
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.http.wire import Block
 from mrecordlog_async.model import Run
+from mrecordlog_async.protocol.wire import Block
 
 BATCH_RECORDS = 16_384
 BATCH_BYTES = 16 << 20

@@ -17,8 +17,8 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader, decode_header
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.record import Append
-from mrecordlog_async.http.wire import Block
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.protocol.wire import Block
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.options import LATEST, Options

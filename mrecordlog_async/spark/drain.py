@@ -26,13 +26,13 @@ from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.client import ServerDownError, ServiceError
 from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.guards import COPIES, PROVABLE, DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.identity import RefusedError, claim
 from mrecordlog_async.spark.lake import Lake, LocalLake
 from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.preflight import COPIES, PROVABLE, DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.release import LogWentBackError, Release
 from mrecordlog_async.spark.session import job_session
-from mrecordlog_async.spark.shared import marked
+from mrecordlog_async.spark.shared_storage import marked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ import subprocess
 from pathlib import Path
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.standin import stand_in
+from mrecordlog_async.spark.shims import stand_in
 
 JAVA_VERSION_MIN = 17
 

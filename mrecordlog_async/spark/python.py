@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 
-from mrecordlog_async.spark.standin import stand_in
+from mrecordlog_async.spark.shims import stand_in
 
 _WRAPPER = """#!/bin/sh
 # Takes Spark's zips of pyspark off the path: the installed package has the same, compiled.

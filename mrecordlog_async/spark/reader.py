@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from mrecordlog_async.http.wire import Block
 from mrecordlog_async.model import POSITION_MAX
+from mrecordlog_async.protocol.wire import Block
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.options import LATEST, Options

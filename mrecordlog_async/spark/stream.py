@@ -54,7 +54,7 @@ from mrecordlog_async.spark.plan import (
 )
 from mrecordlog_async.spark.proof import Listed, refuse_renamed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
-from mrecordlog_async.spark.shared import check_marker
+from mrecordlog_async.spark.shared_storage import check_marker
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -8,6 +8,7 @@ given, errors as plain OSError. A handle is the file descriptor as an int and me
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -101,6 +102,10 @@ class FileSystem(Protocol):
         """
 
 
+_statx = getattr(ctypes.CDLL(None), "statx", None)
+_AT_EMPTY_PATH, _STATX_NLINK = 0x1000, 0x4
+_Statx = ctypes.c_char * 256
+
 _locks: set[int] = set()
 _fork_guard = threading.Lock()
 """No fork falls between taking a lock and noting it: every lock that a child inherits is known to `_drop_locks`."""
@@ -155,7 +160,15 @@ class OsFileSystem:
         return os.fstat(handle).st_size
 
     def links(self, handle: int) -> int:
-        """See `FileSystem`."""
+        """See `FileSystem`.
+
+        Asks for nothing but the number: once somebody has seen a file's times, Linux (6.13 and later) gives the next
+        write a new one, and the sync behind that write takes a quarter longer.
+        """
+        if _statx is not None:
+            found = bytearray(256)
+            if _statx(handle, b"", _AT_EMPTY_PATH, _STATX_NLINK, _Statx.from_buffer(found)) == 0:
+                return int.from_bytes(found[16:20], sys.byteorder)
         return os.fstat(handle).st_nlink
 
     def capacity_of(self, handle: int) -> int:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.cli.demo_ledger import Ledger, Verdict
-from mrecordlog_async.cli.demo_service import ServiceProcess
-from mrecordlog_async.http.client import RecordLogClient
+from mrecordlog_async.cli.demo.ledger import Ledger, Verdict
+from mrecordlog_async.cli.demo.service import ServiceProcess
+from mrecordlog_async.client.client import RecordLogClient
 from tests.cli.running import mrecordlog
-from tests.http.serving import serving
+from tests.service.serving import serving
 
 
 def test_nothing_is_lost_or_doubled_under_kills() -> None:

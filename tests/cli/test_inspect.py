@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.engine.survey import survey
+from mrecordlog_async.maintenance.usage import survey
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests import damage
 from tests.cli.running import build, mrecordlog, three_queues

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.cli.snapshot import snapshot
-from mrecordlog_async.engine.salvage import salvage
-from mrecordlog_async.engine.survey import survey
+from mrecordlog_async.cli.commands.snapshot import snapshot
+from mrecordlog_async.maintenance.salvage import salvage
+from mrecordlog_async.maintenance.usage import survey
 from mrecordlog_async.storage.segment import segment_name
 from tests.conftest import contents
 from tests.overtaking import BLOCK, Interrupted, Stages, build

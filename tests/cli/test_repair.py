@@ -12,8 +12,8 @@ import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.engine.salvage import salvage
 from mrecordlog_async.format.frame import FULL
+from mrecordlog_async.maintenance.salvage import salvage
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests import damage
 from tests.cli.running import build, mrecordlog

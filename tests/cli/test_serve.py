@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.cli.exits import UsageError
+from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.cli.settings import persist, seconds, size
-from tests.http.serving import Process
+from tests.service.serving import Process
 
 
 def run(

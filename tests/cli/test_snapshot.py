@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.cli.snapshot import snapshot
+from mrecordlog_async.cli.commands.snapshot import snapshot
 from mrecordlog_async.engine import journal
 from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
 from tests import damage

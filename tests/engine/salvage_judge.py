@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from mrecordlog_async import CorruptionError, ReadOnlyLog
-from mrecordlog_async.engine.salvage import Salvage, SalvagedQueue, salvage
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, decode_header
 from mrecordlog_async.format.record import Append, Commit, Create, Delete, LogRecord, Table, Truncate
+from mrecordlog_async.maintenance.salvage import Salvage, SalvagedQueue, salvage
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import CLOSED_NAME
 from tests import damage

@@ -24,7 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
-from mrecordlog_async.cli.snapshot import snapshot
+from mrecordlog_async.cli.commands.snapshot import snapshot
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import AppendGroup, Command
 
@@ -516,8 +516,8 @@ History = Callable[[Run], Awaitable[None]]
 def without_chance() -> Iterator[None]:
     """Fix what a log draws at random and reads from the clock."""
     with (
-        patch("mrecordlog_async.engine.opening.secrets.randbits", lambda bits: FIRST_QUEUE_ID),
-        patch("mrecordlog_async.engine.opening.secrets.token_bytes", lambda length: LOG_ID[:length]),
+        patch("mrecordlog_async.engine.open.secrets.randbits", lambda bits: FIRST_QUEUE_ID),
+        patch("mrecordlog_async.engine.open.secrets.token_bytes", lambda length: LOG_ID[:length]),
         patch("mrecordlog_async.engine.journal.time.time_ns", lambda: TIME_NS),
     ):
         yield

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mrecordlog_async.engine.batch import PlannedRun
-from mrecordlog_async.engine.opening import OpenedLog, open_log
-from mrecordlog_async.engine.orders import Order
+from mrecordlog_async.engine.commit import Order
+from mrecordlog_async.engine.open import OpenedLog, open_log
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
 from mrecordlog_async.memory.queues import Queues

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from mrecordlog_async.engine import cleanup, opening, recovery
 from mrecordlog_async.engine import journal as journal_module
+from mrecordlog_async.engine import open as opening
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import CorruptionError
@@ -22,6 +22,7 @@ from mrecordlog_async.format.parse import Batch, SegmentParser
 from mrecordlog_async.format.record import Commit, Table, decode_record
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.recovery import cleanup, recovery
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 from .damage import Intact, damages

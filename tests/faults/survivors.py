@@ -8,14 +8,10 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from mrecordlog_async.engine import opening
+from mrecordlog_async.engine import open as opening
 from mrecordlog_async.engine.admission import Admission
-from mrecordlog_async.engine.cleanup import repair_tail
 from mrecordlog_async.engine.commands import AppendGroup, Command
-from mrecordlog_async.engine.fold import Fold
-from mrecordlog_async.engine.following import Follower
 from mrecordlog_async.engine.journal import Journal
-from mrecordlog_async.engine.recovery import _LogReader
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format import frame
@@ -26,6 +22,10 @@ from mrecordlog_async.format.record import Commit, Table, TableEntry, decode_par
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.recovery.cleanup import repair_tail
+from mrecordlog_async.recovery.follower import Follower
+from mrecordlog_async.recovery.recovery import _LogReader
+from mrecordlog_async.recovery.replay import Fold
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import SegmentFile
 

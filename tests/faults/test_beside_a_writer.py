@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mrecordlog_async.cli.snapshot import snapshot
-from mrecordlog_async.engine.survey import survey
+from mrecordlog_async.cli.commands.snapshot import snapshot
+from mrecordlog_async.maintenance.usage import survey
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .driver import COPY, DIRECTORY, Run, without_chance

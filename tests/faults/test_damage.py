@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import CorruptionError
-from mrecordlog_async.engine.opening import open_log
+from mrecordlog_async.engine.open import open_log
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .damage import Damaged, Due, Files, Intact, damages, on_disk

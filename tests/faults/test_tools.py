@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import RecordLogError
-from mrecordlog_async.cli.import_quickwit import build
-from mrecordlog_async.cli.moves import QueueCopy
-from mrecordlog_async.cli.repair import write
-from mrecordlog_async.engine.salvage import salvage
-from mrecordlog_async.engine.survey import survey
+from mrecordlog_async.cli.commands.import_quickwit import build
+from mrecordlog_async.cli.commands.repair import write
+from mrecordlog_async.cli.rebuild import QueueCopy
 from mrecordlog_async.format.header import HEADER_BYTES, decode_header
+from mrecordlog_async.maintenance.salvage import salvage
+from mrecordlog_async.maintenance.usage import survey
 from mrecordlog_async.model import Run as Records
 from mrecordlog_async.readonly import ReadOnlyLog
 

@@ -7,7 +7,7 @@ import sys
 
 SCRIPT = """
 import gc
-from mrecordlog_async.memory.collector import calm_collector
+from mrecordlog_async.gc_tuning import calm_collector
 loop = []
 loop.append(loop)
 calm_collector()

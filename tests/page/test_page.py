@@ -14,8 +14,8 @@ from urllib.parse import quote
 import pytest
 
 from mrecordlog_async.model import RecoveryProgress
-from tests.http.serving import Process, serving
 from tests.page.browser import Browser, browser, missing
+from tests.service.serving import Process, serving
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.guards import DrainJob
+from mrecordlog_async.spark.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
 
 

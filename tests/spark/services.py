@@ -14,9 +14,9 @@ from urllib.request import Request, urlopen
 from aiohttp import web
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.http.app import build_app
-from mrecordlog_async.http.service import Service
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.service.app import build_app
+from mrecordlog_async.service.service import Service
 
 T = TypeVar("T")
 

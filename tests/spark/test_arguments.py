@@ -11,8 +11,8 @@ import pytest
 from mrecordlog_async.cli.main import build_parser, main
 from mrecordlog_async.spark import drain, load
 from mrecordlog_async.spark.drain import job_of
-from mrecordlog_async.spark.guards import DrainJob
 from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.preflight import DrainJob
 
 WHERE = ["--output", "/lake/out/", "--checkpoint", "/lake/checkpoint"]
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from mrecordlog_async.http.wire import Block, QueueRuns, encode
 from mrecordlog_async.model import Run
+from mrecordlog_async.protocol.wire import Block, QueueRuns, encode
 from mrecordlog_async.spark.client import (
     PlanStart,
     ServerDownError,

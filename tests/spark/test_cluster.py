@@ -15,7 +15,7 @@ from mrecordlog_async.model import Run
 from mrecordlog_async.spark import __main__ as job
 from mrecordlog_async.spark.java import NoJavaError, ensure_java
 from mrecordlog_async.spark.python import ensure_python
-from mrecordlog_async.spark.shared import PREFIX
+from mrecordlog_async.spark.shared_storage import PREFIX
 from tests.spark.campaign import client_of, served
 from tests.spark.cluster import DEADLINE_SECONDS, SPARK_HOME, Cluster, Gate, cluster, end
 from tests.spark.services import numbered

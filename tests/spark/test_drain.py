@@ -18,9 +18,9 @@ import pytest
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.arguments import seconds_of, size_of
 from mrecordlog_async.spark.drain import Progress, cause_of, run_drain, waiting
-from mrecordlog_async.spark.guards import DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.load import Loaded, run_load
+from mrecordlog_async.spark.preflight import DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.release import Release
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered

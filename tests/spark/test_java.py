@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async.spark import java
 from mrecordlog_async.spark.java import NoJavaError, ensure_java
-from mrecordlog_async.spark.standin import stand_in
+from mrecordlog_async.spark.shims import stand_in
 
 
 def a_java(directory: Path, version: str) -> Path:

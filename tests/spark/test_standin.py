@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark import standin
-from mrecordlog_async.spark.standin import stand_in
+from mrecordlog_async.spark import shims
+from mrecordlog_async.spark.shims import stand_in
 
 SCRIPT = "#!/bin/sh\necho here\n"
 
@@ -25,9 +25,9 @@ def test_the_same_script_is_found_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_script_that_was_changed_is_written_again(tmp_path: Path) -> None:
     """What stands in is what this version means, not what somebody left."""
-    standin.write(tmp_path, "tool", SCRIPT)
+    shims.write(tmp_path, "tool", SCRIPT)
     (tmp_path / "tool").write_text("#!/bin/sh\necho other\n")
-    standin.write(tmp_path, "tool", SCRIPT)
+    shims.write(tmp_path, "tool", SCRIPT)
     assert (tmp_path / "tool").read_text() == SCRIPT
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
 OPENED_IN_BETWEEN = """
 import contextlib, fcntl, os, sys
 from mrecordlog_async.storage.filesystem import OsFileSystem
@@ -31,3 +33,18 @@ def test_asking_whether_a_file_is_open_elsewhere_survives_somebody_who_opens_it(
         [sys.executable, "-c", OPENED_IN_BETWEEN, str(tmp_path / "file")], capture_output=True, text=True, check=False
     )
     assert (asked.returncode, asked.stdout, asked.stderr) == (0, "True\n", "")
+
+
+def test_names_are_counted(tmp_path: Path) -> None:
+    """A file has one name, two with a hard link, and none once it is removed; a closed handle is an OSError."""
+    files, path = OsFileSystem(), tmp_path / "file"
+    handle = files.create(str(path))
+    assert files.links(handle) == 1
+    files.link(str(path), str(tmp_path / "second"))
+    assert files.links(handle) == 2
+    for name in (path, tmp_path / "second"):
+        files.unlink(str(name))
+    assert files.links(handle) == 0
+    files.close(handle)
+    with pytest.raises(OSError):
+        files.links(handle)

@@ -11,8 +11,8 @@ from mrecordlog_async.bench.results import Row, at_most
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import LIMITS, QUEUE
 from mrecordlog_async.bench.workloads.appends import BATCH_RECORDS, RECORD_BYTES
+from mrecordlog_async.engine.trim_heap import release_memory
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.memory.release import release_memory
 from mrecordlog_async.options import PersistPolicy
 
 

@@ -1,0 +1,99 @@
+"""Measure this log on your disk, next to what the disk does, and next to other stores where they are installed.
+
+Everything is a ratio taken in one run: each row stands beside the raw disk (one thread, pwrite and fdatasync of the
+same bytes in the same batches) in the same rounds. Run it on the file system that the log is to live on, with nothing
+else going on. A full run takes some seven minutes, about 8 GiB of memory and as much space; --quick shows in half a
+minute how it looks, but is too short to be quoted.
+
+  mrecordlog bench --dir /var/lib/app --svg callers.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from typing import Any
+
+from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Describe the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "bench",
+        help="measure speed on this machine's disk",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--dir", default=".", help="where to write; cleaned up afterwards (default: here)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these workloads (see --list)")
+    parser.add_argument("--quick", action="store_true", help="half a minute instead of seven")
+    parser.add_argument(
+        "--gc-threshold",
+        type=int,
+        metavar="N",
+        help="freeze what is there at the start and look for garbage only after N new objects, as servers do that "
+        "care for latency (default: leave Python's collector as it is)",
+    )
+    parser.add_argument("--list", action="store_true", help="name the workloads and stop")
+    parser.add_argument(
+        "--svg", metavar="FILE", help="draw callers against appends a second; needs the workload callers"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the report as one JSON object")
+    form.add_argument("--markdown", action="store_true", help="the report as Markdown")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and report."""
+    from mrecordlog_async.bench import report, suite
+    from mrecordlog_async.bench.probe import machine
+    from mrecordlog_async.bench.scale import FULL, QUICK
+
+    if arguments.list:
+        sys.stdout.writelines(f"{workload.name:<14}{workload.what}\n" for workload in suite.WORKLOADS)
+        return FINE
+    try:
+        workloads = suite.chosen(arguments.only)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if arguments.svg is not None and not any(workload.name == "callers" for workload in workloads):
+        raise UsageError("--svg draws the workload callers, which --only leaves out")
+    if arguments.gc_threshold is not None and arguments.gc_threshold < 1:
+        raise UsageError("--gc-threshold must be at least 1")
+    scale = replace(QUICK if arguments.quick else FULL, gc_threshold=arguments.gc_threshold)
+    rows = [row for rows in suite.run_all(workloads, scale, arguments.dir, _say) for row in rows]
+    loop = "uvloop" if suite.loop_factory() is not None else "asyncio's own event loop"
+    found = report.Report(machine(arguments.dir), _command(arguments), loop, tuple(rows))
+    if arguments.svg is not None:
+        _draw(found, arguments.svg)
+    if arguments.json:
+        print(report.to_json(found))
+    else:
+        lines = report.markdown(found) if arguments.markdown else report.text(found)
+        sys.stdout.writelines(line + "\n" for line in lines)
+    return FAILED if any(row.failed for row in rows) else FINE
+
+
+def _draw(found: Any, path: str) -> None:
+    from mrecordlog_async.bench.chart import svg
+
+    points = [row.point for row in found.rows if row.point is not None]
+    if not points:  # it failed, and the report says why
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(svg(points, found.machine))
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    words = ["mrecordlog bench"]
+    words += ["--quick"] if arguments.quick else []
+    words += [] if arguments.gc_threshold is None else [f"--gc-threshold {arguments.gc_threshold}"]
+    words += ["--only", *arguments.only] if arguments.only else []
+    return " ".join(words)
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)

@@ -1,0 +1,158 @@
+"""Watch the log keep its promise: load it, kill its process again and again, and count what is lost.
+
+It starts a service on a free port, prints the page's address (open it), loads it with producers and kills the service
+with SIGKILL every few seconds. Every record that was acknowledged is remembered and looked for after each kill; at the
+end, after one more, all of them are looked for again. Nothing may be lost and nothing stored twice. The exit code says
+so: 0, or 1 with what was wrong.
+
+  mrecordlog demo
+  mrecordlog demo --seconds 120 --kill-every 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from mrecordlog_async.cli.commands.serve import new_event_loop
+from mrecordlog_async.cli.demo.ledger import Ledger, Verdict, produce, start_producers
+from mrecordlog_async.cli.demo.service import ServiceProcess
+from mrecordlog_async.cli.exit_codes import FAILED, FINE
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mrecordlog_async.client.client import RecordLogClient
+
+RETRY_SECONDS = 60.0
+REDRAW_SECONDS = 0.25
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Describe the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "demo",
+        help="load a log, kill it again and again, count what is lost",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long to load it (default: %(default)g)")
+    parser.add_argument("--producers", type=int, default=256, help="how many append at once (default: %(default)s)")
+    parser.add_argument("--queues", type=int, default=16, help="to how many queues (default: %(default)s)")
+    parser.add_argument("--kill-every", type=float, default=4.0, metavar="SECONDS", help="(default: %(default)g)")
+    parser.add_argument("--record-bytes", type=int, default=256, help="size of a record (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=0, help="port of the service (default: a free one)")
+    parser.add_argument("--keep", metavar="DIRECTORY", help="where the log lies, kept afterwards (default: temporary)")
+    parser.add_argument("--json", action="store_true", help="the verdict as one JSON object")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demo."""
+    directory = arguments.keep or tempfile.mkdtemp(prefix="mrecordlog-demo-")
+    verdict = None
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop()) as runner:
+            verdict = runner.run(_demo(arguments, f"{directory}/wal"))
+    finally:
+        if arguments.keep or (verdict is not None and not verdict.good):
+            print(f"the log is kept in {directory}/wal", file=sys.stderr)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    if arguments.json:
+        print(json.dumps(verdict.facts()))
+    else:
+        print(verdict.sentence())
+    return FINE if verdict.good else FAILED
+
+
+async def _demo(arguments: argparse.Namespace, directory: str) -> Verdict:
+    from mrecordlog_async.client.client import RecordLogClient
+
+    ledger = Ledger(arguments.record_bytes)
+    service = ServiceProcess(directory, arguments.port)
+    try:
+        await service.start()
+        print(f"watch it: {service.address}", file=sys.stderr, flush=True)
+        async with RecordLogClient(service.address, retry_seconds=RETRY_SECONDS) as client:
+            producers = await start_producers(client, min(arguments.queues, arguments.producers))
+            stop = asyncio.Event()
+            tasks = [
+                asyncio.create_task(produce(producers[number % len(producers)], number, ledger, stop))
+                for number in range(arguments.producers)
+            ]
+            await _torment(arguments, service, client, ledger)
+            stop.set()
+            await asyncio.gather(*tasks)
+            await service.kill()
+            await service.start()
+            return await ledger.check(client, service)
+    finally:
+        await service.kill()
+
+
+async def _torment(
+    arguments: argparse.Namespace, service: ServiceProcess, client: RecordLogClient, ledger: Ledger
+) -> None:
+    """Kill the service every few seconds until the time is over, and show how it goes."""
+    begun = time.monotonic()
+    end, kill_at = begun + arguments.seconds, begun + arguments.kill_every
+    with _screen(arguments) as screen:
+        while (now := time.monotonic()) < end:
+            if now >= kill_at:
+                await service.kill()
+                await service.start()
+                await ledger.look_again(client)
+                kill_at = time.monotonic() + arguments.kill_every
+                if screen is None and not arguments.json:
+                    print(_line(now - begun, service, ledger), flush=True)
+            if screen is not None:
+                screen.update(_table(now - begun, arguments.seconds, service, ledger))
+            await asyncio.sleep(REDRAW_SECONDS)
+
+
+def _screen(arguments: argparse.Namespace) -> Any:
+    """Return rich's live display on a terminal where rich is installed; otherwise lines are printed."""
+    if arguments.json or not sys.stdout.isatty():
+        return nullcontext()
+    try:
+        from rich.live import Live
+    except ModuleNotFoundError:
+        return nullcontext()
+    return Live(auto_refresh=True)
+
+
+def _line(seconds: float, service: ServiceProcess, ledger: Ledger) -> str:
+    last = service.recovery_seconds[-1]
+    return (
+        f"{seconds:6.1f} s  killed {service.kills:>3}  recovered in {last * 1e3:>5.0f} ms  "
+        f"acknowledged {ledger.acknowledged:>9,}  found again {ledger.count.found:>9,}  "
+        f"lost {ledger.count.lost}  doubled {ledger.count.doubled}"
+    )
+
+
+def _table(seconds: float, total: float, service: ServiceProcess, ledger: Ledger) -> Table:
+    from rich.table import Table
+
+    recoveries = service.recovery_seconds
+    table = Table(title=f"{service.address}   {seconds:.0f} of {total:g} s", title_justify="left")
+    for name in ("acknowledged", "a second", "found again", "lost", "doubled", "killed", "last recovery", "longest"):
+        table.add_column(name, justify="right")
+    table.add_row(
+        f"{ledger.acknowledged:,}",
+        f"{ledger.acknowledged / max(seconds, 0.1):,.0f}",
+        f"{ledger.count.found:,}",
+        str(ledger.count.lost),
+        str(ledger.count.doubled),
+        str(service.kills),
+        f"{recoveries[-1] * 1e3:.0f} ms" if recoveries else "-",
+        f"{max(recoveries) * 1e3:.0f} ms" if recoveries else "-",
+    )
+    return table

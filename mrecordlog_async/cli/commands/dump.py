@@ -1,0 +1,89 @@
+"""Write queues as lines of JSON, for `load`, for jq, for a look.
+
+A line for each queue, then one for each of its records:
+
+  {"queue": "orders", "first_position": 0, "next_position": 2}
+  {"queue": "orders", "position": 0, "payload": "aGVsbG8="}
+  {"queue": "orders", "position": 1, "text": "héllo"}
+
+A payload is base64; with --text it is text where it is UTF-8. Both load back to the same bytes. A directory is only
+read, also beside a running service, and dumped as it was at one moment; through a service each queue is dumped as it is
+when its turn comes.
+
+  mrecordlog dump ./wal > wal.ndjson
+  mrecordlog dump ./wal --queue orders --text | jq -r .text
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from mrecordlog_async.cli.exit_codes import FINE
+from mrecordlog_async.cli.output import Progress
+from mrecordlog_async.cli.target import add_target, connect, run_async
+from mrecordlog_async.model import QueueSummary, Record
+from mrecordlog_async.readonly import ReadOnlyLog
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Describe the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "dump",
+        help="write queues and records as lines of JSON",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", nargs="?", help="the same as --dir")
+    add_target(parser)
+    parser.add_argument("--queue", action="append", metavar="NAME", help="only this queue; may be given several times")
+    parser.add_argument("--text", action="store_true", help='payloads that are UTF-8 as "text" instead of base64')
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Dump."""
+    directory = arguments.dir or arguments.directory
+    if not directory:
+        return run_async(_run(arguments))
+    with Progress("reading") as progress, ReadOnlyLog.open(directory, on_progress=progress) as log:
+        for queue in arguments.queue or log.list_queues():
+            sys.stdout.write(queue_line(log.queue_summary(queue)))
+            sys.stdout.writelines(record_lines(queue, log.range(queue), text=arguments.text))
+    return FINE
+
+
+async def _run(arguments: argparse.Namespace) -> int:
+    async with connect(arguments) as client:
+        for queue in arguments.queue or await client.list_queues():
+            summary = await client.queue_summary(queue)
+            sys.stdout.write(queue_line(summary))
+            async for run in client.runs(queue, summary.first_position, summary.next_position):
+                sys.stdout.writelines(record_lines(queue, run.each(), text=arguments.text))
+    return FINE
+
+
+def queue_line(summary: QueueSummary) -> str:
+    """Return the line that tells a queue's name and positions."""
+    positions = {"first_position": summary.first_position, "next_position": summary.next_position}
+    return json.dumps({"queue": summary.queue, **positions}, ensure_ascii=False) + "\n"
+
+
+def record_lines(queue: str, records: Iterator[Record], *, text: bool) -> Iterator[str]:
+    """Yield a line for each record."""
+    head = json.dumps({"queue": queue}, ensure_ascii=False)[:-1]
+    for position, payload in records:
+        yield f'{head}, "position": {position}, {_payload(payload, text)}}}\n'
+
+
+def _payload(payload: bytes, text: bool) -> str:
+    if text:
+        try:
+            return f'"text": {json.dumps(payload.decode(), ensure_ascii=False)}'
+        except UnicodeDecodeError:
+            pass
+    return f'"payload": "{base64.b64encode(payload).decode()}"'

@@ -1,0 +1,166 @@
+"""Show what the segments of a log hold, and with --pins which queue keeps which of them on the disk.
+
+A segment can only go when no live record lies in it or in an older one. So one record of a quiet queue can keep
+gigabytes; --pins names that queue. Each character of a segment's strip is a part of its bytes: a letter for live
+records of a queue, a dot for dead bytes, a blank for space reserved but not written yet.
+
+The log is only read, also beside a running service, and also if it is damaged (`verify` judges, inspect only shows).
+
+  mrecordlog inspect ./wal --pins
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from string import ascii_letters
+from typing import Any
+
+from mrecordlog_async.cli.exit_codes import FINE
+from mrecordlog_async.cli.output import Progress, columns, plural, printable, size, wants_colour
+from mrecordlog_async.maintenance.usage import Pin, SegmentSurvey, Survey, survey
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
+HEADER = ("segment", "written", "batches", "records", "live", "live bytes", "dead bytes", "last commit", "note")
+STRIP_WIDTH = 40
+COLOURS = (36, 33, 35, 32, 34, 31)
+"""Of the terminal: cyan, yellow, magenta, green, blue, red."""
+OTHERS = "*"
+"""Stands for every queue beyond the letters."""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Describe the command."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "inspect",
+        help="show segments, and which queue keeps them",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("directory", help="the log's directory; it is only read, also beside a running service")
+    parser.add_argument("--pins", action="store_true", help="show which queue keeps which segment")
+    parser.add_argument("--json", action="store_true", help="everything as one JSON object")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Inspect."""
+    with Progress("reading") as progress:
+        found = survey(OsFileSystem(), arguments.directory, progress)
+    if arguments.json:
+        print(json.dumps({**asdict(found), "pins": [asdict(pin) for pin in found.pins()]}))
+        return FINE
+    sys.stdout.writelines(_overview(found))
+    sys.stdout.writelines(_pins(found, colour=wants_colour()) if arguments.pins else _table(found))
+    return FINE
+
+
+def _overview(found: Survey) -> Iterator[str]:
+    segments = found.segments
+    live = sum(segment.live_bytes for segment in segments)
+    dead = sum(segment.bytes for segment in segments) - live
+    on_disk = sum(segment.file_bytes for segment in segments)
+    state = "closed" if found.closed else "in use, or not closed"
+    yield f"log {found.log_id} ({state})\n"
+    yield (
+        f"{plural(len(segments), 'segment')}, {size(on_disk)} on disk; {plural(len(found.queues), 'queue')}; "
+        f"payloads: {size(live)} live, {size(dead)} dead\n"
+    )
+
+
+def _table(found: Survey) -> Iterator[str]:
+    yield "\n"
+    yield from columns([HEADER, *map(_row, found.segments)])
+
+
+def _row(segment: SegmentSurvey) -> tuple[str, ...]:
+    return (
+        str(segment.number),
+        size(segment.written_bytes),
+        str(segment.batches),
+        str(segment.records),
+        str(segment.live_records),
+        size(segment.live_bytes),
+        size(segment.bytes - segment.live_bytes),
+        _time(segment.last_time_ns),
+        _note(segment),
+    )
+
+
+def _time(time_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns / 1e9)) if time_ns else "-"
+
+
+def _note(segment: SegmentSurvey) -> str:
+    if segment.damaged_bytes:
+        return f"DAMAGED ({size(segment.damaged_bytes)})"
+    return f"torn tail ({size(segment.tail_bytes)})" if segment.tail_bytes else ""
+
+
+def _pins(found: Survey, *, colour: bool) -> Iterator[str]:
+    signs = _signs(found)
+    yield "\n"
+    width = len(str(found.segments[-1].number))
+    for segment in found.segments:
+        keepers = " ".join(printable(queue) for queue in segment.live)
+        yield f"{segment.number:>{width}} |{_strip(segment, signs, colour)}| {keepers}".rstrip() + "\n"
+    yield "\n"
+    for queue, sign in signs.items():
+        yield f"  {_paint(sign, 1, colour)} {printable(queue)}\n"
+    yield f"  . dead bytes   (each character: 1/{STRIP_WIDTH} of the segment's file)\n\n"
+    for pin in found.pins():
+        yield _pin_sentence(pin, found) + "\n"
+    if found.leftover:
+        yield f"{_span(found.leftover[0], found.leftover[-1])} hold nothing live and go when the writer commits next\n"
+
+
+def _signs(found: Survey) -> dict[str, str]:
+    """Give the queues with live records letters, those that keep the oldest segments first."""
+    kept = [queue for queue in found.queues if queue.first_segment is not None]
+    kept.sort(key=lambda queue: (queue.first_segment, queue.name))
+    names = [queue.name for queue in kept]
+    signs = dict(zip(names, ascii_letters.swapcase(), strict=False))
+    if len(names) > len(signs):
+        signs["(further queues)"] = OTHERS
+    return signs
+
+
+def _strip(segment: SegmentSurvey, signs: dict[str, str], colour: bool) -> str:
+    """Draw a segment: each queue's live bytes, then the dead, then what is not written.
+
+    What is live gets at least a character, however small it is.
+    """
+    cells = []
+    room = STRIP_WIDTH
+    for queue, share in segment.live.items():
+        count = min(max(_cells(share.bytes, segment), 1), room)
+        cells.append(_paint(signs.get(queue, OTHERS), count, colour))
+        room -= count
+    dead = min(max(_cells(segment.written_bytes, segment) - (STRIP_WIDTH - room), 0), room)
+    return "".join(cells) + "." * dead + " " * (room - dead)
+
+
+def _cells(count: int, segment: SegmentSurvey) -> int:
+    return round(count / max(segment.file_bytes, 1) * STRIP_WIDTH)
+
+
+def _paint(sign: str, count: int, colour: bool) -> str:
+    return f"\x1b[{COLOURS[ord(sign) % len(COLOURS)]}m{sign * count}\x1b[0m" if colour else sign * count
+
+
+def _pin_sentence(pin: Pin, found: Survey) -> str:
+    held = [segment for segment in found.segments if pin.first <= segment.number <= pin.last]
+    verb = "is" if pin.first == pin.last else "are"
+    kept = size(sum(segment.file_bytes for segment in held))
+    return (
+        f"{_span(pin.first, pin.last)} {verb} kept only by {printable(pin.queue)} "
+        f"(first position {pin.first_position}): {kept}; truncate or delete it to free them"
+    )
+
+
+def _span(first: int, last: int) -> str:
+    return f"segment {first}" if first == last else f"segments {first}-{last}"

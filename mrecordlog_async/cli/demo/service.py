@@ -1,0 +1,94 @@
+"""The service of the demo: a process that is killed and started anew on the same port."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+
+from mrecordlog_async.cli.exit_codes import NotReadyError
+
+_LISTENING = re.compile(rb"listening on (http://\S+:(\d+))")
+READY_SECONDS = 60.0
+ASK_SECONDS = 0.005
+
+
+class ServiceProcess:
+    """`mrecordlog serve`, killed with SIGKILL. recovery_seconds: from start to ready, of each start after a kill."""
+
+    def __init__(self, directory: str, port: int) -> None:
+        self.address = ""
+        self.kills = 0
+        self.recovery_seconds: list[float] = []
+        self._directory = directory
+        self._port = port
+        self._process: asyncio.subprocess.Process | None = None
+        self._draining: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready; NotReadyError with what it said if it ends instead."""
+        begun = time.perf_counter()
+        command = ("-m", "mrecordlog_async", "serve", self._directory, "--port", str(self._port))
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, stderr=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
+        )
+        assert self._process.stderr is not None
+        lines = _lines(self._process.stderr)
+        told = []
+        async for line in lines:
+            told.append(line.decode(errors="replace"))
+            found = _LISTENING.search(line)
+            if found:
+                self.address, self._port = found[1].decode(), int(found[2])
+                break
+        else:
+            raise NotReadyError("the service ended: " + "".join(told))
+        self._draining = asyncio.create_task(_drain(lines))
+        await self._wait_ready()
+        if self.kills:
+            self.recovery_seconds.append(time.perf_counter() - begun)
+
+    async def kill(self) -> None:
+        """End it with SIGKILL, as a crash would."""
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        process.kill()
+        await process.wait()
+        self.kills += 1
+        if self._draining is not None:
+            await self._draining
+
+    async def _wait_ready(self) -> None:
+        end = time.monotonic() + READY_SECONDS
+        while not await asyncio.to_thread(_is_ready, self.address):
+            if time.monotonic() > end:
+                raise NotReadyError(f"the service is not ready after {READY_SECONDS:g} s")
+            await asyncio.sleep(ASK_SECONDS)
+
+
+def _is_ready(address: str) -> bool:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{address}/readyz", timeout=5) as response:
+            return bool(response.status == 200)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    except OSError:
+        return False
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    while line := await stream.readline():
+        yield line
+
+
+async def _drain(lines: AsyncIterator[bytes]) -> None:
+    """Read on, so that the process is never stopped by a full pipe."""
+    async for _ in lines:
+        pass

@@ -1,0 +1,161 @@
+"""When a client asks again, and what it knows when it stops asking. Decided here; sent in `transport`.
+
+1. A request that was not sent (no connection) is tried again, whatever it is.
+2. A lost answer leaves open whether the request was done. `Repeat` says what the request allows then.
+3. 408, 429, 502, 503, 504 and 507 may pass: tried again, never earlier than `Retry-After` says. A 5xx that the service
+   itself did not write comes from a proxy, which may have passed the request on: it counts as a lost answer.
+4. Every other refusal ends the call. All tries of one call end after `retry_seconds`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import Enum, auto
+
+import aiohttp
+
+from mrecordlog_async.client.responses import Reply, error_of, written_by_service
+from mrecordlog_async.errors import LogFailedError, RecordLogError
+
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 2.0
+JITTER = 0.25
+"""A pause that the service asked for is longer by up to this share, so that clients do not return all at once."""
+
+MAY_PASS = frozenset({408, 429, 502, 503, 504, 507})
+
+
+class OutcomeUnknownError(RecordLogError):
+    """An answer was lost, and no later one says what became of the request. Whether it was done is not known.
+
+    For an append: read the queue, or the lake behind it, before the records are sent again as new ones.
+    """
+
+    def __init__(self, action: str, reason: str) -> None:
+        super().__init__(action, reason)
+        self.action = action
+        self.reason = reason
+
+    def message(self) -> str:
+        """Say what is not known."""
+        return f"{self.action}: the answer was lost ({self.reason}), so whether it was done is not known"
+
+
+class ServiceUnreachableError(RecordLogError):
+    """The service did not respond, or not with success, for as long as the client was told to try.
+
+    `sent` is true when a request may have reached the service: then whether it was done is not known.
+    """
+
+    def __init__(self, address: str, seconds: float, reason: str, sent: bool = False) -> None:
+        super().__init__(address, seconds, reason, sent)
+        self.address = address
+        self.seconds = seconds
+        self.reason = reason
+        self.sent = sent
+
+    def message(self) -> str:
+        """Say where, how long and why."""
+        unknown = "; whether the request was done is not known" if self.sent else ""
+        return f"no success from {self.address} within {self.seconds:g} s: {self.reason}{unknown}"
+
+
+class Repeat(Enum):
+    """What may be done when the answer to a request was lost."""
+
+    FREELY = auto()
+    """Done twice is done once: reads, truncates, creating with `exist_ok`."""
+    RECOGNIZED = auto()
+    """The service recognizes a repeat (records by their position, a queue by its id). A refusal after a lost answer
+    says nothing about the first try."""
+    NEVER = auto()
+    """A second time would be another change."""
+
+
+@dataclass(slots=True)
+class Tries:
+    """The tries of one call: what happened so far, and what it means for the caller."""
+
+    action: str
+    address: str
+    repeat: Repeat
+    seconds: float
+    deadline: float
+    pause_seconds: float = FIRST_PAUSE_SECONDS
+    at_least_seconds: float = 0.0
+    lost: str = ""
+    """Why the first lost answer was lost; empty while every try has its answer."""
+
+    def left_seconds(self) -> float:
+        """Return how long the call may still go on trying."""
+        return self.deadline - asyncio.get_running_loop().time()
+
+    def after_loss(self, error: Exception) -> RecordLogError:
+        """Return what to raise if there is no other try; raise where there must be none."""
+        reason = str(error) or type(error).__name__
+        if was_sent(error):
+            self._lose(reason, error)
+        return ServiceUnreachableError(self.address, self.seconds, reason, bool(self.lost))
+
+    def after_refusal(self, reply: Reply) -> RecordLogError:
+        """Return what to raise if there is no other try; raise the refusal if another try cannot change it."""
+        error = error_of(reply)
+        if reply.status not in MAY_PASS or isinstance(error, LogFailedError):
+            raise self.final(error)
+        self.at_least_seconds = retry_after(reply)
+        if reply.status < 500 or written_by_service(reply):
+            return error
+        self._lose(str(error), error)
+        return ServiceUnreachableError(self.address, self.seconds, str(error), True)
+
+    def final(self, error: RecordLogError) -> RecordLogError:
+        """Return what the caller is told when *error* ends the call."""
+        if not self.lost or self.repeat is not Repeat.RECOGNIZED or isinstance(error, ServiceUnreachableError):
+            return error
+        unknown = OutcomeUnknownError(self.action, f"{self.lost}; then {error}")
+        unknown.__cause__ = error
+        return unknown
+
+    async def pause(self, closing: asyncio.Event) -> bool:
+        """Sleep before the next try, or until the client closes; False if there is no time for another try."""
+        pause = self.pause_seconds * random.uniform(0.5, 1.0)
+        if self.at_least_seconds >= pause:
+            pause = self.at_least_seconds * random.uniform(1.0, 1.0 + JITTER)
+        self.pause_seconds = min(self.pause_seconds * 2, LONGEST_PAUSE_SECONDS)
+        if max(pause, self.at_least_seconds) > self.left_seconds():
+            return False
+        self.at_least_seconds = 0.0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await closing.wait()
+        return True
+
+    def _lose(self, reason: str, cause: Exception) -> None:
+        self.lost = self.lost or reason
+        if self.repeat is Repeat.NEVER:
+            raise OutcomeUnknownError(self.action, reason) from cause
+
+
+def was_sent(error: Exception) -> bool:
+    """Tell whether the request may have reached the service before *error* came."""
+    return not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+
+
+def retry_after(reply: Reply) -> float:
+    """Return after how many seconds the service wants to be asked again, 0 where it does not say.
+
+    RFC 9110 §10.2.3: whole seconds, or a date.
+    """
+    text = reply.headers.get("Retry-After", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    with suppress(ValueError, OverflowError):  # OverflowError: a year or a zone beyond all bounds
+        when = parsedate_to_datetime(text)
+        # "-0000" makes a date without a zone.
+        return max((when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)
+    return 0.0

@@ -1,0 +1,170 @@
+"""`Transport`: the requests of one client, from a connection to an answer that another try would not change.
+
+1. `connections` calls are under way at once; others wait in line, first come first served, and not for ever.
+2. A long poll has a connection of its own: it waits for records, and nobody should wait for it.
+3. A try has deadlines for connecting, for silence, and for the whole answer, so a dripping server ends too.
+4. aiohttp must not repeat anything by itself, nor follow redirects: what is done twice is decided in `retrying`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from mrecordlog_async.client.responses import Reply
+from mrecordlog_async.client.retry import Repeat, Tries
+from mrecordlog_async.errors import LogClosedError
+
+Payload = bytes | bytearray | memoryview
+
+CONNECT_SECONDS = 5.0
+
+
+class Transport:
+    """See the module. Belongs to one event loop; the parameters are those of `RecordLogClient`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None,
+        retry_seconds: float,
+        timeout_seconds: float,
+        answer_seconds: float,
+        connections: int,
+    ) -> None:
+        self._url = url
+        self._retry_seconds = retry_seconds
+        self._silence_seconds = timeout_seconds
+        self._answer_seconds = answer_seconds
+        self._silence = self._silence_of(0.0)
+        self._connections = connections
+        self._slots = asyncio.Semaphore(connections)  # first come, first served; aiohttp's own line is not
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
+        self._base = "http://localhost" if self._socket_path else url.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+        self._closing = asyncio.Event()
+        self._under_way: set[asyncio.Timeout] = set()
+
+    async def close(self) -> None:
+        """Close all connections. Calls under way end with an error, also those that pause before another try."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        for exchange in self._under_way:  # closing the session does not end an answer that is being read
+            exchange.reschedule(asyncio.get_running_loop().time())
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: dict[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str | None = None,
+        accept: str | None = None,
+        repeat: Repeat = Repeat.FREELY,
+        wait_seconds: float = 0.0,
+    ) -> Reply:
+        """Send until there is an answer that another try would not change.
+
+        wait_seconds: how long the service may wait for records before it responds (a long poll).
+        """
+        url = URL(self._base + path, encoded=True).with_query(query or None)
+        headers = dict(self._headers)
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        if accept is not None:
+            headers["Accept"] = accept
+        deadline = asyncio.get_running_loop().time() + self._retry_seconds + wait_seconds
+        tries = Tries(f"{method} {path}", self._url, repeat, self._retry_seconds, deadline)
+        while True:
+            try:
+                reply = await self._try(tries, method, url, body, headers, wait_seconds)
+                if reply.status < 300:
+                    return reply._replace(repeated=True) if tries.lost else reply
+                error = tries.after_refusal(reply)
+            except LogClosedError as closed:
+                raise tries.final(closed) from None
+            except (aiohttp.ClientError, TimeoutError, ConnectionError) as lost:
+                error = tries.after_loss(lost)
+            if not await tries.pause(self._closing):
+                raise tries.final(error)
+
+    async def _try(
+        self, tries: Tries, method: str, url: URL, body: bytes | None, headers: dict[str, str], wait_seconds: float
+    ) -> Reply:
+        if wait_seconds:
+            return await self._exchange(method, url, body, headers, wait_seconds)
+        await self._take_slot(tries)
+        try:
+            return await self._exchange(method, url, body, headers, 0.0)
+        finally:
+            self._slots.release()
+
+    async def _take_slot(self, tries: Tries) -> None:
+        if not self._slots.locked():
+            await self._slots.acquire()  # does not wait
+            return
+        try:
+            async with asyncio.timeout(max(tries.left_seconds(), CONNECT_SECONDS)):
+                await self._slots.acquire()
+        except TimeoutError:
+            reason = f"none of the client's {self._connections} connections became free"
+            raise aiohttp.ConnectionTimeoutError(reason) from None
+
+    async def _exchange(
+        self, method: str, url: URL, body: bytes | None, headers: dict[str, str], wait_seconds: float
+    ) -> Reply:
+        session = self._open_session()
+        silence = self._silence_of(wait_seconds) if wait_seconds else self._silence
+        async with asyncio.timeout(self._answer_seconds + wait_seconds) as end:
+            self._under_way.add(end)
+            try:
+                async with session.request(
+                    method, url, data=body, headers=headers, timeout=silence, allow_redirects=False
+                ) as response:
+                    return Reply(response.status, response.headers, await response.read())
+            finally:
+                self._under_way.discard(end)
+
+    def _silence_of(self, wait_seconds: float) -> aiohttp.ClientTimeout:
+        # The whole answer has its deadline in `_exchange`: aiohttp's own costs a timer more.
+        return aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=self._silence_seconds + wait_seconds
+        )
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._closing.is_set():
+            raise LogClosedError("the client is closed")
+        if self._session is None:
+            connector: aiohttp.BaseConnector
+            if self._socket_path is None:
+                connector = aiohttp.TCPConnector(limit=0)
+            else:
+                connector = aiohttp.UnixConnector(self._socket_path, limit=0)
+            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, raise_for_status=False)
+            # Else aiohttp sends PUT and DELETE again by itself when a connection breaks, after they were done perhaps.
+            # It has no public switch; tests/http/test_client.py sees the requests on the wire.
+            self._session._retry_connection = False
+        return self._session
+
+
+def path_of(queue: str, *more: str) -> str:
+    """Return the path of *queue*, and of what lies below it."""
+    name = quote(queue, safe="")
+    if name in (".", ".."):
+        name = name.replace(".", "%2E")  # or it would be taken for a step in the path
+    return "/".join(("/v1/queues", name, *more))
+
+
+def copied(payload: Payload) -> bytes:
+    """Return *payload* as bytes of its own; TypeError for what is not bytes, also for numbers, which bytes() takes."""
+    return payload if type(payload) is bytes else bytes(memoryview(payload))

@@ -1,0 +1,229 @@
+"""Arrow IPC streams, where pyarrow is installed: one binary column `payload` in, `position` and `payload` out.
+
+A run already is a BinaryArray: it goes out as a RecordBatch around its two buffers.
+
+What comes in is not trusted. A few bytes of a stream can stand for gigabytes: compressed buffers, dictionaries, run
+ends, rows without bytes. So each message is looked at before pyarrow reads it, everything of that kind is refused, and
+records are counted before they are made. What is left is a part of the body for each record, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from operator import sub
+from typing import Any
+
+from mrecordlog_async.model import Run
+from mrecordlog_async.protocol.problems import DETAIL_CHARACTERS, ProblemError, bad_request, too_large
+
+CONTENT_TYPE = "application/vnd.apache.arrow.stream"
+
+METADATA_BYTES_MAX = 1024 * 1024
+"""Of one message: a schema of thousands of columns fits."""
+
+BATCHES_MAX = 65_536
+"""Empty ones take time too."""
+
+SLICE_RECORDS = 10_000
+"""Records made at once: a thread that makes more of them keeps the event loop from running."""
+
+CONTINUATION = b"\xff\xff\xff\xff"
+SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
+
+
+def decode(body: bytes, records_max: int) -> list[bytes]:
+    """Return the values of the column `payload` (binary, or text as UTF-8). For a thread.
+
+    Raises problem 400 for what is no such stream or could hold more than its bytes, 413 above *records_max*.
+    """
+    arrow = _pyarrow()
+    try:
+        _check_messages(body, records_max)
+        return _values(arrow, body)
+    except (arrow.ArrowException, OSError, MemoryError, ValueError, KeyError, IndexError, struct.error) as error:
+        detail = f"not an Arrow stream with a binary column 'payload': {error}"
+    raise bad_request(detail[:DETAIL_CHARACTERS], "bad_body")
+
+
+def _values(arrow: Any, body: bytes) -> list[bytes]:
+    column = _column(arrow, arrow.ipc.open_stream(body).schema)
+    options = arrow.ipc.IpcReadOptions(use_threads=False, included_fields=[column])
+    found: list[bytes] = []
+    for batch in arrow.ipc.open_stream(body, options=options):
+        array = batch.column(0)
+        array.validate(full=True)  # lengths and offsets come from outside
+        if array.null_count:
+            raise ValueError("the column holds nulls; a record may be empty, but not absent")
+        for at in range(0, len(array), SLICE_RECORDS):
+            found += _slice_values(arrow, array.slice(at, SLICE_RECORDS))
+    return found
+
+
+def _column(arrow: Any, schema: Any) -> int:
+    """Return the index of the column `payload`; ValueError where any column's type could hold more than its bytes."""
+    types = arrow.types
+    for field in schema:
+        if types.is_nested(field.type) or types.is_dictionary(field.type) or types.is_run_end_encoded(field.type):
+            raise ValueError(f"column {field.name[:40]!r} has a nested or encoded type: send plain columns")
+    index: int = schema.get_field_index("payload")
+    if index < 0:
+        raise ValueError("there is no such column, or several")
+    if schema.field(index).type not in (arrow.binary(), arrow.large_binary(), arrow.string(), arrow.large_string()):
+        raise ValueError(f"the column is {schema.field(index).type}: send binary, large_binary, string or large_string")
+    return index
+
+
+def _slice_values(arrow: Any, array: Any) -> Iterable[bytes]:
+    """Cut the values out of the array's buffers, no frame a record."""
+    large = array.type in (arrow.large_binary(), arrow.large_string())
+    _, offsets, data = array.buffers()
+    if not len(array):
+        return ()
+    # Cut before it is cast: the buffer comes from outside, and its length may be no multiple of an offset's.
+    size = 8 if large else 4
+    view = memoryview(offsets)[array.offset * size : (array.offset + len(array) + 1) * size]
+    ends = view.cast("q" if large else "i").tolist()
+    payload = BytesIO(data if data is not None else b"")
+    payload.seek(ends[0])
+    return map(payload.read, map(sub, ends[1:], ends))
+
+
+def _check_messages(body: bytes, records_max: int) -> None:
+    """Walk over the messages; raise for what could become more than the body's bytes."""
+    records = 0
+    for count, (kind, header) in enumerate(_messages(body)):
+        if count > BATCHES_MAX:
+            raise too_large(count, BATCHES_MAX, "batches in one body")
+        if kind == DICTIONARY_BATCH:
+            raise ValueError("dictionaries are not taken: send the values")
+        if kind == RECORD_BATCH:
+            if header.table(3) is not None:
+                raise ValueError("compressed buffers are not taken: write the stream without compression")
+            records += header.number(0, "<q")
+            if records > records_max:
+                raise too_large(records, records_max, "records in one body")
+
+
+def _messages(body: bytes) -> Iterator[tuple[int, _Table]]:
+    """Yield type and header of each message of a stream; struct.error or ValueError where it is none."""
+    at = 0
+    while at < len(body):
+        if body[at : at + 4] == CONTINUATION:
+            at += 4
+        (size,) = struct.unpack_from("<i", body, at)
+        at += 4
+        if not size:  # the end of the stream
+            return
+        if not 0 < size <= METADATA_BYTES_MAX or at + size > len(body):
+            raise ValueError(f"a message has {size} bytes of metadata")
+        message = _Table.root(body[at : at + size])
+        at += size
+        header = message.table(2)
+        body_bytes = message.number(3, "<q")
+        if header is None or not 0 <= body_bytes <= len(body) - at:
+            raise ValueError(f"a message has {body_bytes} bytes where {len(body) - at} follow")
+        at += body_bytes
+        yield message.number(1, "<B"), header
+
+
+class _Table:
+    """A table of a flatbuffer. Every access is checked against the buffer: struct.error, or ValueError."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+        (back,) = struct.unpack_from("<i", data, at)
+        self._vtable = at - back
+        if self._vtable < 0:
+            raise ValueError("the metadata is damaged")
+        (self._vtable_bytes,) = struct.unpack_from("<H", data, self._vtable)
+
+    @classmethod
+    def root(cls, data: bytes) -> _Table:
+        return cls(data, struct.unpack_from("<I", data, 0)[0])
+
+    def table(self, field: int) -> _Table | None:
+        """Return the table that a field refers to, None where the field is absent."""
+        place = self._place(field)
+        if not place:
+            return None
+        return _Table(self._data, self._at + place + struct.unpack_from("<I", self._data, self._at + place)[0])
+
+    def number(self, field: int, layout: str) -> int:
+        """Return a field, 0 where it is absent."""
+        place = self._place(field)
+        value: int = struct.unpack_from(layout, self._data, self._at + place)[0] if place else 0
+        if value < 0:
+            raise ValueError("the metadata is damaged")
+        return value
+
+    def _place(self, field: int) -> int:
+        if 4 + 2 * field + 2 > self._vtable_bytes:
+            return 0
+        place: int = struct.unpack_from("<H", self._data, self._vtable + 4 + 2 * field)[0]
+        return place
+
+
+def encode(runs: Iterable[Run]) -> Iterator[bytes]:
+    """Yield *runs* as a stream, one RecordBatch each."""
+    arrow = _pyarrow()
+    schema = arrow.schema([("position", arrow.int64()), ("payload", arrow.binary())])
+    sink = _Sink()
+    with arrow.ipc.new_stream(sink, schema) as writer:
+        for run in runs:
+            buffers = [None, arrow.py_buffer(run.offsets), arrow.py_buffer(run.payload)]
+            payload = arrow.BinaryArray.from_buffers(arrow.binary(), run.records, buffers)
+            position = arrow.array(range(run.first_position, run.next_position), arrow.int64())
+            writer.write_batch(arrow.record_batch([position, payload], schema=schema))
+            del buffers, payload
+            yield from sink.taken()
+    yield from sink.taken()
+
+
+class _Sink:
+    """Takes what pyarrow writes, until it is taken from here."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._written: list[bytes] = []
+
+    def write(self, data: Any) -> int:
+        self._written.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def taken(self) -> Iterator[bytes]:
+        written, self._written = self._written, []
+        return iter(written)
+
+
+def release_unused() -> None:
+    """Give back what pyarrow's allocator keeps for later, if pyarrow was used at all."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
+
+
+async def ready(status: int) -> None:
+    """Import pyarrow where that does not hold up the event loop: it takes a quarter of a second the first time.
+
+    Raises the problem with *status* where there is none.
+    """
+    if "pyarrow.ipc" not in sys.modules:
+        await asyncio.to_thread(_pyarrow, status)
+
+
+def _pyarrow(status: int = 415) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ModuleNotFoundError:
+        raise ProblemError(status, "no_arrow", "this service has no pyarrow: send and ask for another type") from None
+    return pyarrow

@@ -1,0 +1,165 @@
+"""Errors as problem documents (RFC 9457), from one table.
+
+`code` is for programs, `detail` for people; facts are members of their own. What an answer never holds: paths, errno
+texts, tracebacks. Nothing here knows a web framework.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from json import JSONDecodeError
+from math import inf
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from mrecordlog_async.errors import (
+    LogClosedError,
+    LogFailedError,
+    LogFullError,
+    PositionInPastError,
+    QueueExistsError,
+    QueueNameError,
+    QueueNotFoundError,
+    RecordLogError,
+    RecordTooLargeError,
+)
+from mrecordlog_async.protocol.wire import WireError
+
+CONTENT_TYPE = "application/problem+json"
+RETRY_SECONDS = 1
+QUIET_SECONDS = 60.0
+LASTING_SECONDS = 600.0
+DETAIL_CHARACTERS = 500
+
+logger = logging.getLogger("mrecordlog_async.http")
+
+
+class ProblemError(Exception):
+    """An answer other than success. Facts go into the document, headers beside it."""
+
+    def __init__(
+        self, status: int, code: str, detail: str, *, headers: dict[str, str] | None = None, **facts: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.facts = facts
+        self.headers = headers or {}
+
+    def document(self) -> bytes:
+        """Return the body."""
+        title = HTTPStatus(self.status).phrase
+        head = {"type": f"urn:mrecordlog:{self.code}", "title": title, "status": self.status, "code": self.code}
+        return msgspec.json.encode(head | {"detail": self.detail} | self.facts)
+
+
+class Stretches:
+    """Logs an error of the service once for as long as it lasts, not once for each request that meets it."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[float, float]] = {}  # code → when it was logged, when it was met last
+
+    def log(self, code: str, text: str, error: BaseException) -> None:
+        """Write a line unless this error was met in the last minute; then one every ten minutes says that it lasts."""
+        now = self._clock()
+        logged, met = self._seen.get(code, (-inf, -inf))
+        if now - met >= QUIET_SECONDS or now - logged >= LASTING_SECONDS:
+            logger.warning(text, error)
+            logged = now
+        self._seen[code] = (logged, now)
+
+
+stretches = Stretches()
+
+
+def bad_request(detail: str, code: str = "bad_request", **facts: Any) -> ProblemError:
+    """Make the problem of a request that makes no sense."""
+    return ProblemError(400, code, detail, **facts)
+
+
+def too_large(size: int, limit: int, what: str) -> ProblemError:
+    """Make the problem of something that can never be taken."""
+    detail = f"{what}: {size} are more than the limit of {limit}"
+    return ProblemError(413, "too_large", detail, size=size, limit=limit)
+
+
+def too_many(what: str, used: int, limit: int) -> ProblemError:
+    """Make the problem of something that may be taken later."""
+    return retry(429, "busy", f"too many {what}: {used} of {limit} in use", resource=what, used=used, limit=limit)
+
+
+def retry(status: int, code: str, detail: str, **facts: Any) -> ProblemError:
+    """Make a problem that may be gone when the request is sent again."""
+    return ProblemError(status, code, detail, headers={"Retry-After": str(RETRY_SECONDS)}, **facts)
+
+
+def problem_of(error: Exception) -> ProblemError:
+    """Find the problem that *error* is; what is not in the table is a mistake of ours, logged and told as 500."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, RecordLogError):
+        return _of_log(error)
+    # msgspec lets a key that is no UTF-8 through as UnicodeDecodeError.
+    if isinstance(error, WireError | msgspec.DecodeError | UnicodeDecodeError | JSONDecodeError):
+        return bad_request(str(error)[:DETAIL_CHARACTERS], "bad_body")  # it may quote a member's name of 60 MB
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+        return _of_disk(error)
+    logger.error("unexpected error in a request", exc_info=error)
+    return ProblemError(500, "internal", "the service made a mistake; its log says more")
+
+
+def _of_log(error: RecordLogError) -> ProblemError:
+    detail = str(error)
+    match error:
+        case QueueNotFoundError():
+            return ProblemError(404, "queue_not_found", detail, queue=error.queue)
+        case QueueExistsError():
+            return ProblemError(409, "queue_exists", detail, queue=error.queue)
+        case PositionInPastError():
+            facts: dict[str, Any] = {
+                "queue": error.queue,
+                "position": error.position,
+                "next_position": error.next_position,
+            }
+            if error.outcome_unknown:
+                facts["outcome_unknown"] = True
+            return ProblemError(409, "position_in_past", detail, **facts)
+        case QueueNameError():
+            return bad_request(detail, "queue_name")
+        case RecordTooLargeError():
+            sizes: dict[str, Any] = {"size": error.size_bytes, "limit": error.limit_bytes, "limit_name": error.limit}
+            return ProblemError(413, "too_large", detail, **sizes)
+        case LogFullError(resource="space"):
+            stretches.log("disk_full", "appends are refused: %s", error.__cause__ or error)
+            return retry(507, "disk_full", detail, resource="space")
+        case LogFullError(resource="positions"):
+            # For good: positions are never given away twice, so there is nothing to wait for.
+            detail = f"the queue's positions end before {error.limit}; delete the queue, or append to another one"
+            return ProblemError(409, "log_full", detail, resource="positions", used=error.used, limit=error.limit)
+        case LogFullError():
+            return retry(429, "log_full", detail, resource=error.resource, used=error.used, limit=error.limit)
+        case LogClosedError():
+            return retry(503, "closing", "the log is closing", state="closing")
+        case LogFailedError():
+            # The cause names files of the server; whoever runs it finds them in the service's log.
+            stretches.log("log_failed", "requests are refused: %s", error)
+            detail = "the log failed and stores nothing any more; reads go on; it must be opened again"
+            return ProblemError(503, "log_failed", detail, state="failed", written=error.written)
+    logger.error("unexpected error of the log", exc_info=error)
+    return ProblemError(500, "internal", "the service made a mistake; its log says more")
+
+
+def _of_disk(error: OSError) -> ProblemError:
+    stretches.log("storage_error", "the disk refused: %s", error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return retry(
+            507, "disk_full", "the disk has no room: truncate or delete queues, or free space", resource="space"
+        )
+    return retry(503, "storage_error", "the disk refused; nothing was stored")

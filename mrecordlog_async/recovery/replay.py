@@ -1,0 +1,42 @@
+"""The fold of recovery: batches of one segment after another become queues, or say what does not fit."""
+
+from __future__ import annotations
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import HEADER_BYTES
+from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.record import Table
+from mrecordlog_async.memory.queue import FoldError
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.recovery.recovered import Counts
+
+
+class Fold:
+    """Folds the batches of one segment after another into queues, and turns what does not fit into CorruptionError."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.queues: Queues | None = None
+        self.first_table: Table | None = None
+        self.oldest_segment = 0
+        self._counts = counts
+
+    def begin(self, name: str, table: Table) -> None:
+        """Start a segment: its table is the state, or must equal what the segment before it left."""
+        if self.queues is None:
+            self.queues = Queues.from_table(table)
+            self.first_table = table
+        elif self.queues.table() != table:
+            raise CorruptionError(name, HEADER_BYTES, "its table of queues is not what the segment before it left")
+
+    def add(self, name: str, segment: int, batch: Batch) -> None:
+        """Apply a batch."""
+        assert self.queues is not None
+        counts = self._counts
+        counts.batches += 1
+        self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
+        try:
+            applied = self.queues.apply_all(segment, batch.records)
+        except FoldError as error:
+            raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
+        counts.records += applied.records
+        counts.bytes += applied.payload_bytes

@@ -1,0 +1,160 @@
+"""The application: the table of routes around one `Service`. It is served by `mrecordlog serve`, or mounted in another.
+
+Every request goes: route → guard (token, Host, Origin) → handler → answer, and every error becomes a problem document.
+That is one function around each handler instead of middleware, which costs each request more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of, too_large
+from mrecordlog_async.service.formats import BEGUN, SMALL_BYTES, SmallAnswer, seal
+from mrecordlog_async.service.openapi import TABLE
+from mrecordlog_async.service.receive import closing
+from mrecordlog_async.service.routes.route import Handler, Route
+from mrecordlog_async.service.service import Service
+
+UNREAD_BYTES = 256 * 1024
+"""Who sends request after request and leaves this much of the answers unread has to read first."""
+
+SERVICE = web.AppKey("mrecordlog.service", Service)
+
+
+def build_app(service: Service) -> web.Application:
+    """Return an application, or sub-application, that serves *service*. It neither opens nor closes the log."""
+    app = web.Application(client_max_size=0, handler_args={"auto_decompress": False})
+    app[SERVICE] = service
+    for route in TABLE:
+        for method in _methods(route):
+            app.router.add_route(
+                method,
+                route.path.replace("{queue}", r"{queue:[^/]+}"),
+                _guarded(service, route.handler, route.open_to_all, takes_body=route.takes is not None),
+                expect_handler=_expecting(service, route),
+            )
+    # Whatever else is asked for gets a problem document too, behind the same guard.
+    nothing = _guarded(service, _nothing_here, False)
+    app.router.add_route("*", r"/{path:[\s\S]*}", nothing, expect_handler=_refuse_expect)
+    return app
+
+
+def _guarded(
+    service: Service, handler: Handler, open_to_all: bool, *, takes_body: bool = False
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    guard = service.guard.check
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        service.requests += 1
+        service.active += 1
+        try:
+            guard(request, open_to_all=open_to_all)
+            if not takes_body and request.body_exists:
+                _check_stray_body(request)
+            transport = request.transport
+            if transport is not None and transport.get_write_buffer_size() > UNREAD_BYTES:
+                with service.sending.enter(request, UNREAD_BYTES) as out:
+                    if not await out.drained():
+                        return _gone(request)
+            response = await handler(service, request)
+            if not response.prepared:
+                if service.draining:
+                    response.force_close()
+                if type(response) is not SmallAnswer:
+                    seal(response)
+            return response
+        except asyncio.CancelledError:
+            raise
+        except ConnectionError:
+            return _gone(request)
+        except Exception as error:
+            # No name here may hold the error: its traceback holds this frame, and below it whole bodies.
+            return _answer_to(service, request, error)
+        finally:
+            service.end_request()
+
+    return handle
+
+
+def _check_stray_body(request: web.BaseRequest) -> None:
+    """Refuse a large body where nothing reads it: it would be kept for as long as the request takes."""
+    length = request.content_length
+    if length is None or length > SMALL_BYTES:
+        raise closing(too_large(length or 0, SMALL_BYTES, "bytes of a body that nothing here reads"))
+
+
+def _answer_to(service: Service, request: web.Request, error: Exception) -> web.StreamResponse:
+    """Return the problem document of *error*, or end an answer that had begun before it happened."""
+    problem = problem_of(error)
+    service.problems[problem.status] = service.problems.get(problem.status, 0) + 1
+    return _response(problem) if BEGUN not in request else _gone(request)
+
+
+def _gone(request: web.Request) -> web.StreamResponse:
+    """Cut the connection, and return an answer that nobody gets.
+
+    A second head would look like a part of the body that has begun. Nothing is raised: the web framework keeps an
+    exception with its traceback, and so what was being sent.
+    """
+    if request.transport is not None:
+        request.transport.abort()
+    begun: web.StreamResponse | None = request.get(BEGUN)
+    return begun if begun is not None else web.Response(status=499, reason="Client Closed Request")
+
+
+def _response(problem: ProblemError) -> web.Response:
+    response = web.Response(
+        status=problem.status, body=problem.document(), content_type=CONTENT_TYPE, headers=problem.headers or None
+    )
+    seal(response)
+    return response
+
+
+def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
+    """Answer `Expect: 100-continue`: who would be turned away need not send the body first."""
+
+    async def expect(request: web.Request) -> web.StreamResponse | None:
+        try:
+            service.guard.check(request, open_to_all=route.open_to_all)
+            service.bodies.check(request)
+        except ProblemError as problem:
+            return _refusal(problem)
+        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return None
+
+    return expect
+
+
+def _refusal(problem: ProblemError) -> web.Response:
+    response = _response(problem)
+    response.force_close()
+    return response
+
+
+async def _refuse_expect(request: web.Request) -> web.StreamResponse | None:
+    return None
+
+
+async def _nothing_here(service: Service, request: web.Request) -> web.StreamResponse:
+    """Tell a wrong method from a wrong path."""
+    path = request.match_info["path"]
+    allowed = sorted({method for route in TABLE if _fits(route, path.split("/")) for method in _methods(route)})
+    if allowed:
+        headers = {"Allow": ", ".join(allowed)}
+        raise ProblemError(405, "method", f"this path takes {headers['Allow']}", headers=headers)
+    raise ProblemError(404, "no_route", "there is nothing at this path; /openapi.json lists what there is")
+
+
+def _methods(route: Route) -> tuple[str, ...]:
+    return (route.method, "HEAD") if route.head else (route.method,)
+
+
+def _fits(route: Route, segments: list[str]) -> bool:
+    pattern = route.path.strip("/").split("/")
+    return len(pattern) == len(segments) and all(
+        part in ("{queue}", segment) for part, segment in zip(pattern, segments, strict=True)
+    )

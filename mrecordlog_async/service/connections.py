@@ -1,0 +1,191 @@
+"""Connections: how many there may be, how long one may sit without asking for anything, what they may hold.
+
+HTTP servers in Python leave a silent or dripping connection open for as long as it likes. Here:
+
+1. A connection that has not sent a whole request head `header_seconds` after it was made is cut.
+2. One that has been idle between requests, or has dripped a head, for `idle_seconds` is cut; after a tenth of that
+   when three quarters of all connections are taken.
+3. Above the limit the connection that has been idle for longest makes room. Where none is idle a new one gets a 503 and
+   is closed before anything is read.
+4. What was received and not yet asked for (requests that wait behind another one), and what was answered and not taken,
+   is no part of any body or answer that is charged. Where all connections together hold more of it than
+   `unread_bytes`, those that hold most are cut.
+
+One timer looks at all of them every second, so a request pays nothing for its deadlines. Bodies and answers have their
+own (`bodies`, `sending`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from aiohttp import web
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import RequestHandler
+
+from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, bad_request, too_many
+from mrecordlog_async.service.formats import seal
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.service import ConnectionCounts
+
+logger = logging.getLogger("mrecordlog_async.http")
+
+SWEEP_SECONDS = 1.0
+CROWDED = 0.75
+HURRY = 10
+
+
+class Connection(RequestHandler):
+    """One connection. What is no HTTP is told so in a problem document."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what the parser refused, and end the connection."""
+        problem = bad_request("this is no HTTP request that the service understands")
+        if status >= 500:
+            problem = ProblemError(status, "internal", "the service made a mistake; its log says more")
+        if request.writer.output_size > 0 and self.transport is not None:
+            self.transport.abort()
+        response = web.Response(status=problem.status, body=problem.document(), content_type=CONTENT_TYPE)
+        seal(response)
+        response.force_close()
+        return response
+
+    def waiting_bytes(self) -> int:
+        """Return what is held of requests that wait."""
+        # Requests without a body share EMPTY_PAYLOAD, a StreamReader that has no size.
+        return sum(payload._size for _, payload in self._messages if payload is not EMPTY_PAYLOAD)
+
+    def untaken_bytes(self) -> int:
+        """Return what is held of answers that nobody has taken."""
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+
+
+@dataclass(slots=True)
+class Watch:
+    """What was last seen of one connection."""
+
+    requests: int
+    since: float
+
+
+class Connections:
+    """Makes a protocol for each connection and watches them."""
+
+    def __init__(self, server: web.Server, options: ServiceOptions, counts: ConnectionCounts) -> None:
+        self.counts = counts
+        self._server = server
+        self._options = options
+        self._watched: dict[RequestHandler, Watch] = {}
+        self._idle: deque[RequestHandler] = deque()  # as of the last look, longest first
+
+    @property
+    def count(self) -> int:
+        """How many are open."""
+        return len(self._server._connections)  # the public property copies them all
+
+    def accept(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection: the factory that servers want."""
+        if self.count >= self._options.connections and not self._cut_idle():
+            self.counts.refused += 1
+            return Refusal(self.count, self._options.connections)
+        return Connection(self._server, loop=self._server._loop, **self._server._kwargs)
+
+    async def watch(self, each_second: Callable[[], object]) -> None:
+        """Cut what sits too long, until cancelled; call *each_second* on the way.
+
+        An error is logged, and the next second looked at again: nobody waits for this task, and without it no
+        connection has a deadline.
+        """
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                self.sweep(clock())
+                each_second()
+            except Exception:
+                logger.exception("connections could not be watched this second")
+
+    def sweep(self, now: float) -> None:
+        """Look at every connection once."""
+        watched, self._watched = self._watched, {}
+        self.counts.open = self.count
+        idle_seconds = self._options.idle_seconds
+        if self.count >= CROWDED * self._options.connections:
+            idle_seconds /= HURRY
+        for connection in self._server.connections:
+            requests = connection._request_count
+            watch = watched.get(connection)
+            if watch is None or connection._request_in_progress or watch.requests != requests:
+                watch = Watch(requests, now)
+            seconds = idle_seconds if requests else self._options.header_seconds
+            if now - watch.since >= seconds and connection.transport is not None:
+                self._cut(connection)
+            else:
+                self._watched[connection] = watch
+        resting = [(watch.since, number) for number, watch in enumerate(self._watched.values()) if watch.since < now]
+        connections = list(self._watched)
+        self._idle = deque(connections[number] for _, number in sorted(resting))
+        self._cut_hoarders()
+
+    def _cut(self, connection: RequestHandler) -> None:
+        self.counts.cut += 1
+        if connection.transport is not None:
+            connection.transport.abort()
+
+    def _cut_idle(self) -> bool:
+        """Cut the connection that has been idle for longest; False where none is."""
+        while self._idle:
+            connection = self._idle.popleft()
+            watch = self._watched.get(connection)
+            resting = watch is not None and watch.requests == connection._request_count
+            if resting and connection.transport is not None and not connection._request_in_progress:
+                self._cut(connection)
+                return True
+        return False
+
+    def _cut_hoarders(self) -> None:
+        """Cut the connections that hold most, until all together hold no more than they may."""
+        charged = self.counts.charged
+        held = {
+            connection: connection.waiting_bytes() + (0 if connection in charged else connection.untaken_bytes())
+            for connection in self._watched
+            if isinstance(connection, Connection)
+        }
+        self.counts.unread_bytes = sum(held.values())
+        for connection in sorted(held, key=held.__getitem__, reverse=True):
+            if self.counts.unread_bytes <= self._options.unread_bytes:
+                return
+            self.counts.unread_bytes -= held[connection]
+            self._cut(connection)
+
+
+class Refusal(asyncio.Protocol):
+    """Says that there are too many connections and closes."""
+
+    def __init__(self, used: int, limit: int) -> None:
+        self._problem = too_many("connections", used, limit)
+        self._problem.status = 503
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Answer before anything was asked."""
+        # uvloop's transports are no subclass of asyncio's.
+        body = self._problem.document()
+        head = (
+            "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+            f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        cast(asyncio.Transport, transport).write(head.encode() + body)
+        transport.close()

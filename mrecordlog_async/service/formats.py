@@ -1,0 +1,282 @@
+"""Reads as bodies, by the Accept header: NDJSON, lines, raw bytes, runs or Arrow.
+
+| Accept | body |
+|---|---|
+| none, `*/*`, `application/x-ndjson` | a line a record: `{"position":7,"payload":"base64"}`, or text with `?as=text` |
+| `text/plain` | the payloads, each with a newline behind it |
+| `application/octet-stream` | the payloads back to back: with `limit=1`, one record as it is |
+| `application/vnd.mrecordlog.runs` | runs (see `wire`) |
+| `application/vnd.apache.arrow.stream` | Arrow, where the service has pyarrow |
+
+An encoder is a generator: it makes one piece of the body when the one before was taken, never the whole body. A piece
+holds at most about `PIECE_BYTES`, also of a record that is larger.
+"""
+
+from __future__ import annotations
+
+import codecs
+from base64 import b64encode
+from bisect import bisect_right
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+from aiohttp import HttpVersion11, web
+from aiohttp.abc import AbstractStreamWriter
+
+from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.model import Run
+from mrecordlog_async.protocol import arrow, wire
+from mrecordlog_async.protocol.problems import ProblemError
+from mrecordlog_async.protocol.schemas import RecordAnswer, TextRecordAnswer
+from mrecordlog_async.service.receive import NDJSON, OCTET_STREAM
+from mrecordlog_async.service.send import PIECE_CHARGE_BYTES, Outgoing
+from mrecordlog_async.service.turns import Turns
+
+TEXT = "text/plain"
+PIECE_BYTES = 192 * 1024
+"""Payload in one piece; a multiple of 3, so that base64 can be made of parts."""
+PIECE_RECORDS = 2_000
+"""Records in one piece: encoding them takes about a millisecond."""
+SMALL_BYTES = 64 * 1024
+"""A smaller answer is neither charged nor watched: it fits into the connection's buffer."""
+
+BEGUN = web.RequestKey("mrecordlog.begun", web.StreamResponse)
+"""The answer of a request that has begun; an error can no longer be told by a status then."""
+
+SERVER = "mrecordlog"
+
+Pieces = Iterator[bytes]
+
+
+class Format(NamedTuple):
+    """How runs become a body.
+
+    encode: makes the pieces, given queue, queue id and runs. size: bytes of the whole body, where that is known before.
+    held: the most bytes that it holds at a time.
+    """
+
+    encode: Callable[[str, int, Iterable[Run]], Pieces]
+    size: Callable[[str, Sequence[Run]], int] | None = None
+    held: Callable[[Sequence[Run]], int] = lambda runs: PIECE_CHARGE_BYTES
+
+
+def format_of(accept: str | None, as_text: bool) -> tuple[str, Format]:
+    """Return content type and format for an Accept header; the first type that is known wins."""
+    if not accept:
+        return _choice(NDJSON, as_text)
+    for item in accept.split(","):
+        content_type = item.partition(";")[0].strip().lower()
+        if content_type in ("*/*", "application/*"):
+            return _choice(NDJSON, as_text)
+        if content_type in _BY_TYPE:
+            return _choice(content_type, as_text)
+    detail = f"no format for Accept {accept[:80]!r}; there are {', '.join(_BY_TYPE)}"
+    raise ProblemError(406, "not_acceptable", detail)
+
+
+class SmallAnswer(web.Response):
+    """A small JSON answer with status 200, written as one buffer where nothing speaks against it.
+
+    Making and sending headers one by one is a sixth of what a request costs; an append's answer has always the same.
+    What needs other headers (HTTP/1.0, a connection that is to be closed, the signals of a host application) goes the
+    usual way.
+    """
+
+    _head: bytes | None = None
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Decide how to send."""
+        if self._keep_alive is None and request.version == HttpVersion11 and request.keep_alive:
+            self._keep_alive = True
+            self._transport = request.transport
+            self._head = _SMALL_HEAD
+            return None
+        return await super().prepare(request)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Send."""
+        if self._head is None:
+            await super().write_eof(data)
+        elif not self._eof_sent:
+            self._eof_sent = True
+            body = self._body
+            assert isinstance(body, bytes), "made with bytes"
+            if self._transport is None:
+                raise ConnectionResetError("the client is gone")
+            self._body_length = len(body)  # for the access log
+            self._transport.write(b"%s%d\r\n\r\n%s" % (self._head, len(body), body))
+
+
+_SMALL_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\nContent-Length: "
+)
+
+
+def seal(response: web.StreamResponse) -> None:
+    """Set the headers of every answer: its type is what it says, and who answers is nobody's business."""
+    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    response.headers.setdefault("Server", SERVER)
+
+
+async def begin(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Send the head of an answer whose body follows piece by piece."""
+    seal(response)
+    request[BEGUN] = response
+    await response.prepare(request)
+
+
+async def send(
+    request: web.BaseRequest,
+    response: web.StreamResponse,
+    pieces: Iterable[bytes] | AsyncIterable[bytes],
+    out: Outgoing,
+) -> web.StreamResponse:
+    """Send *pieces* as the body and leave *out*; a client that does not take them in time is dropped."""
+    turns = Turns()
+    with out:
+        await begin(request, response)
+        if request.method == "HEAD":
+            await out.end(response)
+            return response
+        await turns.rest()
+        async for piece in _each(pieces):
+            if not await out.write(response, piece):
+                return response
+            await turns.rest()  # a fast reader never makes us wait, and the others are to be served too
+        await out.end(response)
+    return response
+
+
+async def _each(pieces: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    if isinstance(pieces, AsyncIterable):
+        async for piece in pieces:
+            yield piece
+    else:
+        for piece in pieces:
+            yield piece
+
+
+def drain(held: list[HeldRun]) -> Iterator[Run]:
+    """Yield the runs of *held* and let go of each, so that the list always is what is left, newest first."""
+    held.reverse()
+    while held:
+        one = held.pop()
+        if isinstance(one, Run):
+            yield one
+        else:
+            yield from one.runs()
+
+
+def cut_up(run: Run) -> Iterator[Run]:
+    """Yield *run* in parts of at most `PIECE_RECORDS` and about `PIECE_BYTES`, or itself where it is no larger."""
+    if len(run.payload) <= PIECE_BYTES and run.records <= PIECE_RECORDS:
+        yield run
+        return
+    ends, records, first = memoryview(run.offsets).cast("i"), run.records, run.first_position
+    at = 0
+    while at < records:
+        fitting = bisect_right(ends, ends[at] + PIECE_BYTES, at + 1) - 1
+        stop = min(records, at + PIECE_RECORDS, max(fitting, at + 1))
+        yield run.cut(first + at, first + stop)
+        at = stop
+
+
+def record_lines(run: Run, as_text: bool) -> Pieces:
+    """Yield the records of *run*, no larger than `cut_up` makes it, as lines of JSON; a large one in several pieces."""
+    if len(run.payload) > PIECE_BYTES:
+        yield b'{"position":%d,"payload":"' % run.first_position
+        yield from _text_parts(run.payload) if as_text else _base64_parts(run.payload)
+        yield b'"}\n'
+    elif as_text:
+        yield _lines_encoder.encode_lines(
+            [TextRecordAnswer(position, payload.decode(errors="replace")) for position, payload in run.each()]
+        )
+    else:
+        yield _lines_encoder.encode_lines([RecordAnswer(*record) for record in run.each()])
+
+
+def _base64_parts(payload: bytes) -> Pieces:
+    view = memoryview(payload)
+    for at in range(0, len(view), PIECE_BYTES):
+        yield b64encode(view[at : at + PIECE_BYTES])
+
+
+def _text_parts(payload: bytes) -> Pieces:
+    """Yield the inside of a JSON string."""
+    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+    view = memoryview(payload)
+    for at in range(0, len(view), PIECE_BYTES):
+        text = decode(bytes(view[at : at + PIECE_BYTES]), at + PIECE_BYTES >= len(view))
+        yield _lines_encoder.encode(text)[1:-1]
+
+
+def _choice(content_type: str, as_text: bool) -> tuple[str, Format]:
+    return content_type, _NDJSON_TEXT if as_text and content_type == NDJSON else _BY_TYPE[content_type]
+
+
+def _ndjson(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+    for run in runs:
+        for part in cut_up(run):
+            yield from record_lines(part, False)
+
+
+def _ndjson_text(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+    for run in runs:
+        for part in cut_up(run):
+            yield from record_lines(part, True)
+
+
+def _text(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+    for run in runs:
+        for part in cut_up(run):
+            if part.records == 1:
+                yield part.payload
+                yield b"\n"
+            else:
+                yield b"\n".join([*part.payloads(), b""])
+
+
+def _raw(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+    for run in runs:
+        yield run.payload
+
+
+def _runs(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+    return wire.encode([wire.QueueRuns(queue, queue_id, runs)])
+
+
+def _arrow(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+    return arrow.encode(chain.from_iterable(map(cut_up, runs)))
+
+
+def _payload_bytes(queue: str, runs: Sequence[Run]) -> int:
+    return sum(len(run.payload) for run in runs)
+
+
+def _text_bytes(queue: str, runs: Sequence[Run]) -> int:
+    return sum(len(run.payload) + run.records for run in runs)
+
+
+def _runs_bytes(queue: str, runs: Sequence[Run]) -> int:
+    return wire.size_of([wire.QueueRuns(queue, 0, runs)])
+
+
+def _arrow_held(runs: Sequence[Run]) -> int:
+    """Return what Arrow needs at a time: a batch, which is a part of a run or one record, is copied to be written."""
+    largest = max((len(run.payload) for run in runs if len(run.payload) > PIECE_BYTES), default=0)
+    return PIECE_CHARGE_BYTES + 2 * largest
+
+
+_lines_encoder = msgspec.json.Encoder()
+
+_NDJSON_TEXT = Format(_ndjson_text)
+
+_BY_TYPE: dict[str, Format] = {
+    NDJSON: Format(_ndjson),
+    TEXT: Format(_text, _text_bytes),
+    OCTET_STREAM: Format(_raw, _payload_bytes),
+    wire.CONTENT_TYPE: Format(_runs, _runs_bytes),
+    arrow.CONTENT_TYPE: Format(_arrow, None, _arrow_held),
+}

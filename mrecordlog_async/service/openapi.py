@@ -1,0 +1,103 @@
+"""`/openapi.json`, made from the table of routes and the types of their bodies: it cannot say what they do not do."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from mrecordlog_async.protocol import problems
+from mrecordlog_async.protocol.schemas import Problem
+from mrecordlog_async.service import routes
+from mrecordlog_async.service.routes.route import JSON, Route
+from mrecordlog_async.service.service import VERSION, Service
+
+EVERY_ROUTE_PROBLEMS = (400, 401, 403, 421, 503)
+
+
+async def schema(service: Service, request: web.Request) -> web.StreamResponse:
+    """Describe the routes as OpenAPI."""
+    return web.Response(body=_document_bytes(), content_type="application/json")
+
+
+ROUTES = (Route("GET", "/openapi.json", schema, "This schema", formats=("application/json",), head=True),)
+
+TABLE = (*routes.TABLE, *ROUTES)
+"""Every route that an application serves; the first are found first."""
+
+
+@cache
+def _document_bytes() -> bytes:
+    return msgspec.json.encode(document())
+
+
+def document() -> dict[str, Any]:
+    """Return the document."""
+    types = {kind for route in TABLE for kind in (route.takes, route.answers) if kind is not None} | {Problem}
+    ordered = sorted(types, key=lambda kind: kind.__name__)
+    schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    references = dict(zip(ordered, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in TABLE:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, references)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "mrecordlog", "version": VERSION, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"bearer": []}, {}],
+    }
+
+
+def _operation(route: Route, references: dict[type, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.handler.__name__,
+        "summary": route.summary,
+        "description": (route.handler.__doc__ or "").strip(),
+        "parameters": [*_path_parameters(route), *_query_parameters(route)],
+        "responses": _responses(route, references),
+    }
+    if route.takes is not None:
+        content: dict[str, Any] = {JSON: {"schema": references[route.takes]}}
+        content |= {kind: {"schema": {"type": "string", "format": "binary"}} for kind in route.accepts}
+        operation["requestBody"] = {"required": True, "content": content}
+    if route.open_to_all:
+        operation["security"] = []
+    return operation
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    if "{queue}" not in route.path:
+        return []
+    schema = {"type": "string", "minLength": 1}
+    description = "1 to 255 bytes of UTF-8 without control characters, percent-encoded once"
+    return [{"name": "queue", "in": "path", "required": True, "description": description, "schema": schema}]
+
+
+def _query_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}
+        for name, description in route.parameters
+    ]
+
+
+def _responses(route: Route, references: dict[type, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if route.answers is not None:
+        content[route.formats[0] if route.formats else JSON] = {"schema": references[route.answers]}
+    for kind in route.formats:
+        content.setdefault(kind, {"schema": {"type": "string"}})
+    success: dict[str, Any] = {"description": route.summary}
+    if content:
+        success["content"] = content
+    problem = {"content": {problems.CONTENT_TYPE: {"schema": references[Problem]}}}
+    responses: dict[str, Any] = {str(route.status): success}
+    for status in sorted({*route.problems, *EVERY_ROUTE_PROBLEMS}):
+        told = {"description": "see code and detail"} | problem if status >= 400 else success
+        responses.setdefault(str(status), {"description": "not modified"} if status == 304 else told)
+    return responses

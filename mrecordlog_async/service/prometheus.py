@@ -1,0 +1,264 @@
+"""`/metrics`: what the core counted, for Prometheus. Numbers are made when they are asked for; an append pays nothing.
+
+No series carries a queue's name unless `metrics_per_queue` is set; which queue keeps old segments is in `/v1/stats`.
+`Collector` may also be registered with an application's own registry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector as PrometheusCollector
+
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
+from mrecordlog_async.model import LogState
+from mrecordlog_async.service.bulk import summary_of
+from mrecordlog_async.service.service import VERSION, Service
+from mrecordlog_async.service.stats import find_pin
+from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.storage.segment import segment_name
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+PREFIX = "mrecordlog_"
+QUEUES_AT_ONCE = 250
+QUEUES_COLLECTED = 1_000
+
+COUNTERS = {
+    "appended_records": ("appended_records", "Records stored"),
+    "appended_bytes": ("appended_bytes", "Payload bytes stored"),
+    "truncated_records": ("truncated_records", "Records dropped by truncates"),
+    "duplicates": ("duplicates", "Appends that were already there"),
+    "wal_written_bytes": ("written_bytes", "Bytes written to segments"),
+    "commits": ("commits", "Batches written"),
+    "fsyncs": ("syncs", "Syncs of a segment"),
+    "files_created": ("rolls", "Segments rolled to"),
+    "files_deleted": ("segments_removed", "Segments removed"),
+    "io_errors": ("io_errors", "Errors of the disk"),
+}
+"""Metric name → attribute of `Counters`, help."""
+
+HISTOGRAMS = {
+    "append_seconds": "From the call to its answer",
+    "commit_seconds": "Of a batch, write and sync",
+    "fsync_seconds": "Of a sync",
+    "roll_seconds": "Of a batch that began a new segment",
+    "commit_records": "Records in a batch",
+    "commit_bytes": "Bytes in a batch",
+}
+
+USAGE = {
+    "memory_used_bytes": ("memory_bytes", "Memory of retained records"),
+    "memory_limit_bytes": ("memory_limit_bytes", "Its limit"),
+    "disk_used_bytes": ("disk_bytes", "Space reserved for segments"),
+    "disk_written_bytes": ("disk_written_bytes", "Space that holds data"),
+    "disk_limit_bytes": ("disk_limit_bytes", "Limit of the space reserved"),
+    "pending_bytes": ("pending_bytes", "Bytes of calls that wait for the writer"),
+    "queues": ("queues", "Queues"),
+    "files": ("segments", "Segments"),
+}
+
+PER_QUEUE = {
+    "queue_records": ("records", "Records retained"),
+    "queue_bytes": ("bytes", "Payload bytes retained"),
+    "queue_start_position": ("first_position", "Lowest position not truncated"),
+    "queue_next_position": ("next_position", "Position of the next record"),
+}
+
+
+class Oldest(NamedTuple):
+    """About the oldest segment: its age as `oldest_age` has it, None if unknown, and the queue that keeps it."""
+
+    age_seconds: float | None
+    pin: SegmentPin | None
+
+
+class Collector(PrometheusCollector):
+    """The metrics of one service.
+
+    oldest: what takes long to find out. Without it the queue that keeps most is looked for at once, and the age of the
+    oldest segment, which only the disk knows, is left away.
+    queues: with series for at most `QUEUES_COLLECTED` queues, where the service's options want any: a registry has no
+    way to let others in while it collects. `/metrics` makes them itself, in turns.
+    """
+
+    def __init__(self, service: Service, oldest: Oldest | None = None, *, queues: bool = True) -> None:
+        self._service = service
+        self._oldest = oldest
+        self._queues = queues
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric family."""
+        yield from _service(self._service)
+        log = self._service.attached
+        if log is None:
+            return
+        yield from _counters(log.stats())
+        yield from _usage(log)
+        yield from _segments(self._oldest or Oldest(None, log.pin()))
+        if self._queues and self._service.options.metrics_per_queue and log.state is not LogState.CLOSED:
+            yield from _queues(log)
+
+
+async def render(service: Service) -> list[bytes]:
+    """Return the text that Prometheus reads, in parts that were made in turns."""
+    log = service.attached
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(service, await _find_oldest(log) if log is not None else None, queues=False))
+    parts = [generate_latest(registry)]
+    if log is not None and service.options.metrics_per_queue and log.state is not LogState.CLOSED:
+        parts += await _render_queues(service, log)
+    return parts
+
+
+async def _render_queues(service: Service, log: MultiRecordLog) -> list[bytes]:
+    """Return the series of the first queues by name; how many are left out is a series of its own."""
+    turns, most = Turns(), service.options.metrics_queues
+    names = await service.names.sorted(log)
+    left_out = "queues_without_series"
+    parts = [_head(left_out, "Queues above the limit"), _sample(left_out, max(len(names) - most, 0))]
+    for name, (attribute, documentation) in PER_QUEUE.items():
+        parts.append(_head(name, documentation))
+        for at in range(0, min(len(names), most), QUEUES_AT_ONCE):
+            some = [summary_of(log, queue) for queue in names[at : min(at + QUEUES_AT_ONCE, most)]]
+            lines = [_line(name, one.queue, getattr(one, attribute)) for one in some if one is not None]
+            parts.append("".join(lines).encode())
+            await turns.rest()
+    return parts
+
+
+def _head(name: str, documentation: str) -> bytes:
+    return f"# HELP {PREFIX}{name} {documentation}\n# TYPE {PREFIX}{name} gauge\n".encode()
+
+
+def _sample(name: str, value: int) -> bytes:
+    return f"{PREFIX}{name} {float(value)}\n".encode()
+
+
+def _line(name: str, queue: str, value: int) -> str:
+    label = queue.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return f'{PREFIX}{name}{{queue="{label}"}} {float(value)}\n'
+
+
+async def _find_oldest(log: MultiRecordLog) -> Oldest:
+    return Oldest(await asyncio.to_thread(oldest_age, *_oldest_segment(log)), await find_pin(log))
+
+
+def oldest_age(path: str, is_current: bool) -> float:
+    """Return the seconds since the segment at *path*, the oldest, was written last; 0 for the current one.
+
+    So long ago, at least, the oldest record was stored that keeps the segment. 0 too where it was removed just now.
+    """
+    if is_current:
+        return 0.0
+    try:
+        return max(time.time() - os.stat(path).st_mtime, 0.0)
+    except FileNotFoundError:
+        return 0.0
+
+
+def _oldest_segment(log: MultiRecordLog) -> tuple[str, bool]:
+    segments = log.segments
+    return f"{log.directory}/{segment_name(segments[0])}", len(segments) == 1
+
+
+def _service(service: Service) -> Iterator[Metric]:
+    yield _gauge("recovery_fraction", "How much of the log is read", service.fraction)
+    yield _gauge("tails", "Clients that wait for records", service.tails)
+    bodies, sending = service.bodies.budget, service.sending
+    yield _gauge("receiving_bytes", "Request bodies being received, or waiting to be stored", bodies.used)
+    yield _gauge("receiving_limit_bytes", "Their limit", bodies.limit)
+    yield _counter("receiving_refused", "Requests refused because of it", bodies.refused)
+    yield _gauge("sending_bytes", "Held by answers being sent, with truncated records they keep", sending.used)
+    yield _gauge("sending_limit_bytes", "Their limit", sending.budget.limit)
+    yield _counter("sending_refused", "Requests refused because of it", sending.budget.refused)
+    yield _counter("http_readers_dropped", "Clients that read their answers too slowly", sending.dropped)
+    yield _gauge("http_connections", "Connections, as of the last second", service.connections.open)
+    yield _gauge("unread_bytes", "Of requests that wait and answers not taken", service.connections.unread_bytes)
+    yield _counter("http_connections_refused", "Connections above the limit", service.connections.refused)
+    yield _counter("http_connections_cut", "Connections without a request for too long", service.connections.cut)
+    state = GaugeMetricFamily(f"{PREFIX}state", "1 for the state the log is in", labels=("state",))
+    for name in LogState:
+        state.add_metric((name.value,), float(service.state is name))
+    yield state
+    yield _counter("http_requests", "Requests", service.requests)
+    problems = CounterMetricFamily(f"{PREFIX}http_problems", "Answers other than success", labels=("status",))
+    for status, count in sorted(service.problems.items()):
+        problems.add_metric((str(status),), count)
+    yield problems
+    build = GaugeMetricFamily(f"{PREFIX}build_info", "The version", labels=("version",))
+    build.add_metric((VERSION,), 1)
+    yield build
+
+
+def _counters(counters: Counters) -> Iterator[Metric]:
+    for name, (attribute, documentation) in COUNTERS.items():
+        yield _counter(name, documentation, getattr(counters, attribute))
+    rejected = CounterMetricFamily(f"{PREFIX}append_rejected", "Appends refused", labels=("reason",))
+    rejected.add_metric(("past",), counters.refused_past)
+    rejected.add_metric(("full",), counters.refused_full)
+    yield rejected
+    for name, documentation in HISTOGRAMS.items():
+        histogram: Histogram = getattr(counters, name.replace("fsync", "sync"))
+        yield HistogramMetricFamily(
+            f"{PREFIX}{name}", documentation, buckets=list(_buckets(histogram)), sum_value=histogram.sum
+        )
+
+
+def _buckets(histogram: Histogram) -> Iterable[tuple[str, float]]:
+    bounds = [*map(repr, map(float, histogram.bounds)), "+Inf"]
+    return zip(bounds, accumulate(histogram.counts), strict=True)
+
+
+def _usage(log: MultiRecordLog) -> Iterator[Metric]:
+    usage = log.resource_usage()
+    for name, (attribute, documentation) in USAGE.items():
+        yield _gauge(name, documentation, getattr(usage, attribute))
+    report = log.recovery_report
+    yield _gauge("pending_records", "Records that wait for the writer", log.pending_records)
+    yield _gauge("recovery_seconds", "How long opening took", report.seconds)
+    yield _counter("recovered_records", "Records read at opening", report.records)
+    yield _counter("recovered_bytes", "Payload bytes read at opening", report.bytes)
+    yield _counter("dropped_bytes", "Bytes of a torn tail, cut at opening", report.dropped_bytes)
+
+
+def _segments(oldest: Oldest) -> Iterator[Metric]:
+    if oldest.age_seconds is not None:
+        documentation = "Since the last write to the oldest segment, 0 if it is the only one"
+        yield _gauge("oldest_file_age_seconds", documentation, oldest.age_seconds)
+    pin = oldest.pin
+    segments, alone = (pin.segments, pin.alone) if pin is not None else (0, 0)
+    yield _gauge("pinned_files", "Segments kept by the queue that keeps most, without the current one", segments)
+    yield _gauge("pinned_files_alone", "Those of them that no other queue keeps", alone)
+
+
+def _queues(log: MultiRecordLog) -> Iterator[Metric]:
+    _, names = log.names()
+    found = [summary_of(log, name) for name in islice(names, QUEUES_COLLECTED)]
+    for name, (attribute, documentation) in PER_QUEUE.items():
+        family = GaugeMetricFamily(PREFIX + name, documentation, labels=("queue",))
+        for summary in found:
+            if summary is not None:
+                family.add_metric((summary.queue,), getattr(summary, attribute))
+        yield family
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, documentation, value)
+
+
+def _counter(name: str, documentation: str, value: float) -> Metric:
+    return CounterMetricFamily(PREFIX + name, documentation, value)

@@ -1,0 +1,143 @@
+"""Request bodies: received under limits and deadlines, and charged until they are answered.
+
+1. What can never be taken is refused by its Content-Length, before a byte is read; so is a compressed body.
+2. All bodies share one budget. They are charged what has arrived, not what was announced, until the answer: also while
+   they wait for the writer. Above it callers are told to come back. What small bodies need is kept free for them, and
+   JSON bodies up to 64 KiB that ask for something other than an append pass the budget: a truncate makes room.
+3. A body must arrive at a minimum rate and never pause for longer than `body_seconds`. One that was there with the
+   request's head, as small ones are, costs no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import StreamReader, web
+
+from mrecordlog_async.options import KIB, MIB
+from mrecordlog_async.protocol.problems import ProblemError, too_large
+from mrecordlog_async.service.budgets import Budget, Charge
+from mrecordlog_async.service.options import ServiceOptions
+
+OCTET_STREAM = "application/octet-stream"
+NDJSON = "application/x-ndjson"
+JSON = "application/json"
+
+CONTROL_FREE_BYTES = 64 * KIB
+"""A control body up to this size passes the budget."""
+SMALL_BODY_BYTES = MIB
+"""The last eighth of the budget is kept for bodies below this size."""
+
+
+class Bodies:
+    """Receives bodies; owns the budget they share."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        self._options = options
+        self.budget = Budget("body bytes", options.bodies_bytes)
+        self._ceiling = max(options.bodies_bytes * 7 // 8, options.body_bytes)
+
+    @property
+    def receiving_bytes(self) -> int:
+        """Bytes of the bodies that are being received or wait to be stored."""
+        return self.budget.used
+
+    def charge(self) -> Charge:
+        """Return what one request will be charged for its body; a context manager."""
+        return self.budget.charge()
+
+    async def receive(self, request: web.BaseRequest, charge: Charge) -> bytes:
+        """Return the whole body of *request*, an append."""
+        body = self.at_hand(request, charge)
+        if body is not None:
+            return body
+        length = self.check(request, self._options.body_bytes)
+        return await self._receive_slowly(request, length, self._options.body_bytes, charge, free=0)
+
+    async def receive_control(self, request: web.BaseRequest, charge: Charge) -> bytes:
+        """Return the whole body of *request*, which asks for something other than an append."""
+        limit = self._options.control_bytes
+        length = self.check(request, limit)
+        return await self._receive_slowly(request, length, limit, charge, free=CONTROL_FREE_BYTES)
+
+    def at_hand(self, request: web.BaseRequest, charge: Charge) -> bytes | None:
+        """Return the body if it has come whole, as small ones have; None if it must be received, or refused."""
+        content, headers = request.content, request.headers
+        if not content.is_eof() or "Content-Encoding" in headers or "Transfer-Encoding" in headers:
+            return None
+        body = content.read_nowait()
+        if len(body) > self._options.body_bytes:
+            raise too_large(len(body), self._options.body_bytes, "body bytes")
+        charge.add(len(body))
+        return body
+
+    def check(self, request: web.BaseRequest, limit: int | None = None) -> int | None:
+        """Refuse what the headers alone give away; return the length that they announce."""
+        headers = request.headers
+        if "Content-Encoding" in headers:
+            raise closing(ProblemError(415, "encoding", "compressed bodies are not taken: send it as it is"))
+        if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
+            raise closing(ProblemError(415, "encoding", "the only Transfer-Encoding taken is chunked"))
+        length = request.content_length
+        bytes_max = self._options.body_bytes if limit is None else limit
+        if length is not None and length > bytes_max:
+            raise closing(too_large(length, bytes_max, "body bytes"))
+        return length
+
+    async def _receive_slowly(
+        self, request: web.BaseRequest, length: int | None, limit: int, charge: Charge, *, free: int
+    ) -> bytes:
+        """Read the body piece by piece. *free*: the first bytes that are not charged."""
+        content, body, size = request.content, bytearray(), 0
+        clock = _RateClock(self._options)
+        # A body that can be seen to be small may use the part of the budget that is kept for those.
+        ceiling = None if length is not None and length < SMALL_BODY_BYTES else self._ceiling
+        while not content.at_eof():
+            piece = await clock.wait_for(content)
+            if piece is None:
+                raise closing(ProblemError(408, "too_slow", clock.detail(size)))
+            size += len(piece)
+            if size > limit:
+                raise closing(too_large(size, limit, "body bytes"))
+            if size > free:
+                self._take(charge, size - free - charge.size, ceiling)
+            body += piece  # no list of pieces: they may be a byte each
+            clock.arrived(len(piece))
+        return bytes(body)
+
+    def _take(self, charge: Charge, size: int, ceiling: int | None) -> None:
+        try:
+            charge.add(size, ceiling)
+        except ProblemError as problem:
+            raise closing(problem) from None
+
+
+class _RateClock:
+    """The deadline of one body: it moves on with every byte, but never further than `body_seconds` from now."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        self._options = options
+        self._now = asyncio.get_running_loop().time
+        self._begun = self._now()
+        self._deadline = self._begun + options.body_seconds
+
+    async def wait_for(self, content: StreamReader) -> bytes | None:
+        """Return what has come, at least a byte unless the body ended; None when it came too slowly."""
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await content.readany()
+        except TimeoutError:
+            return None
+
+    def arrived(self, size: int) -> None:
+        options = self._options
+        self._deadline = min(self._deadline + size / options.body_rate_bytes, self._now() + options.body_seconds)
+
+    def detail(self, size: int) -> str:
+        return f"the body came too slowly: {size} bytes in {self._now() - self._begun:.0f} seconds"
+
+
+def closing(problem: ProblemError) -> ProblemError:
+    """Tell the client that the connection ends: the rest of the body will not be read."""
+    problem.headers["Connection"] = "close"
+    return problem

@@ -1,0 +1,9 @@
+"""The routes, one module per group. `TABLE` lists them; `openapi` adds the schema that is made from it."""
+
+from __future__ import annotations
+
+from mrecordlog_async.service.routes import bulk, page, queues, records, system, tails
+from mrecordlog_async.service.routes.route import Route
+
+TABLE: tuple[Route, ...] = (*records.ROUTES, *queues.ROUTES, *tails.ROUTES, *bulk.ROUTES, *system.ROUTES, *page.ROUTES)
+"""Every route but that of the schema; the first are found first."""

@@ -1,0 +1,167 @@
+"""Routes for readers of many queues; see `messages` for what they promise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+from aiohttp import web
+
+from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.schemas import (
+    FetchRequest,
+    PlanAnswer,
+    PlanRequest,
+    PlanStart,
+    QueuePlan,
+    QueueStatus,
+    QueueTruncated,
+    TruncateManyAnswer,
+    TruncateManyRequest,
+    TruncateOne,
+)
+from mrecordlog_async.service.bulk import Fetcher, HeldRuns, Planner, check_entries, pinned_bytes, status_of, summary_of
+from mrecordlog_async.service.formats import drain, send
+from mrecordlog_async.service.parameters import check_query
+from mrecordlog_async.service.routes.route import PIECE_BYTES, Route, decode_control, encode_list, send_json
+from mrecordlog_async.service.service import Service
+
+
+async def plan_many(service: Service, request: web.Request) -> web.StreamResponse:
+    """From start positions and limits to ranges with counts and cut points."""
+    check_query(request, ())
+    log = service.log
+    with service.bodies.charge() as charge:
+        body = await service.bodies.receive_control(request, charge)
+        async with service.heavy:
+            asked = await decode_control(_plan_decoder, body or b"{}", service.options.entries)
+            del body
+            service.check_opening(asked.opening)
+            starts = asked.queues
+            if starts is None:
+                starts = [PlanStart(queue) for queue in await _all_names(service)]
+            plans = await Planner(log, asked, service.options).plan(starts)
+            parts = await _encode_plans(plans)
+    return await send_json(service, request, parts)
+
+
+async def _all_names(service: Service) -> list[str]:
+    names = await service.names.sorted(service.log)
+    check_entries(len(names), service.options)
+    return names
+
+
+async def _encode_plans(plans: list[QueuePlan]) -> list[bytes]:
+    records, size = sum(one.records for one in plans), sum(one.bytes for one in plans)
+    listed = await encode_list(plans)
+    return [b'{"queues":[', *listed, b'],"records":%d,"bytes":%d}' % (records, size)]
+
+
+async def fetch_many(service: Service, request: web.Request) -> web.StreamResponse:
+    """Many ranges in one stream of runs; all are checked before the first byte."""
+    check_query(request, ())
+    log = service.log
+    with service.bodies.charge() as charge:
+        body = await service.bodies.receive_control(request, charge)
+        async with service.heavy:
+            asked = await decode_control(_fetch_decoder, body, service.options.entries)
+            del body
+            fetcher = Fetcher(log, service.options)
+            response = web.StreamResponse()
+            response.content_type = wire.CONTENT_TYPE
+            if asked.payload:
+                parts = await fetcher.fetch(asked.ranges)
+                if fetcher.size is not None:
+                    response.content_length = fetcher.size
+                pieces = wire.encode(_drained(parts))
+                out = service.sending.enter(request, pinned=partial(pinned_bytes, log, parts))
+            else:
+                pieces = wire.encode_stretches(await fetcher.positions(asked.ranges))
+                out = service.sending.enter(request)
+    return await send(request, response, wire.gather(pieces, PIECE_BYTES), out)
+
+
+def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
+    """Yield the parts and let go of what was sent, so that the list always is what is left."""
+    parts.reverse()
+    while parts:
+        queue, queue_id, held = parts[-1]
+        yield wire.QueueRuns(queue, queue_id, drain(held))
+        parts.pop()
+
+
+async def truncate_many(service: Service, request: web.Request) -> web.StreamResponse:
+    """Truncate many queues; each is done, and durable, or refused on its own."""
+    check_query(request, ())
+    log = service.log
+    with service.bodies.charge() as charge:
+        body = await service.bodies.receive_control(request, charge)
+        async with service.heavy:
+            asked = await decode_control(_truncate_decoder, body, service.options.entries)
+            del body
+            service.check_opening(asked.opening)
+            answers: list[QueueTruncated] = []
+            for at in range(0, len(asked.queues), TRUNCATES_AT_ONCE):
+                some = asked.queues[at : at + TRUNCATES_AT_ONCE]
+                answers += await asyncio.gather(*(_truncate(log, one) for one in some))
+            parts = [b'{"queues":[', *await encode_list(answers), b"]}"]
+    return await send_json(service, request, parts)
+
+
+async def _truncate(log: MultiRecordLog, asked: TruncateOne) -> QueueTruncated:
+    summary = summary_of(log, asked.queue)
+    status = status_of(summary, asked.id)
+    if summary is None:
+        return QueueTruncated(asked.queue, status)
+    first, following = summary.first_position, summary.next_position
+    if status is QueueStatus.OK and asked.position >= following:
+        status = QueueStatus.AHEAD
+    if status is not QueueStatus.OK:
+        return QueueTruncated(asked.queue, status, 0, first, following)
+    try:
+        dropped = await log.truncate(asked.queue, asked.position, queue_id=summary.id)
+    except QueueNotFoundError:  # deleted meanwhile
+        return QueueTruncated(asked.queue, QueueStatus.MISSING)
+    return QueueTruncated(asked.queue, status, dropped, max(first, asked.position + 1), following)
+
+
+TRUNCATES_AT_ONCE = 1_000
+"""Calls that wait for the writer at a time: starting and answering them takes 20 ms."""
+
+_plan_decoder = msgspec.json.Decoder(PlanRequest)
+_fetch_decoder = msgspec.json.Decoder(FetchRequest)
+_truncate_decoder = msgspec.json.Decoder(TruncateManyRequest)
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/plan",
+        plan_many,
+        "Plan what to read of many queues",
+        takes=PlanRequest,
+        answers=PlanAnswer,
+        problems=(400, 409, 413, 429),
+    ),
+    Route(
+        "POST",
+        "/v1/fetch",
+        fetch_many,
+        "Read many ranges in one stream of runs",
+        takes=FetchRequest,
+        formats=(wire.CONTENT_TYPE,),
+        problems=(400, 404, 409, 410, 413, 429),
+    ),
+    Route(
+        "POST",
+        "/v1/truncate",
+        truncate_many,
+        "Truncate many queues",
+        takes=TruncateManyRequest,
+        answers=TruncateManyAnswer,
+        problems=(400, 409, 413, 429),
+    ),
+)

@@ -1,0 +1,56 @@
+"""The page at `/`: one HTML file, read once, with the headers that keep everything else out of it.
+
+The page holds no data, so it needs no token; what it asks for does. Its policy names the digests of its own script and
+style: nothing that a queue's name or a payload might smuggle in would run, and nothing is loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from importlib.resources import files
+
+from aiohttp import web
+
+from mrecordlog_async.service.routes.route import Route
+from mrecordlog_async.service.service import Service
+
+PAGE = (files("mrecordlog_async.service") / "page.html").read_bytes()
+HTML = "text/html"
+
+FRONT = """\
+mrecordlog: a durable log of many queues.
+
+    curl -X PUT  HOST/v1/queues/orders
+    curl --data-binary hello HOST/v1/queues/orders/records
+    curl HOST/v1/queues/orders/records
+
+/v1/queues  /v1/stats  /healthz  /readyz  /metrics  /openapi.json
+"""
+
+
+def _digest(tag: bytes) -> str:
+    (content,) = re.findall(rb"<%s>(.*?)</%s>" % (tag, tag), PAGE, re.DOTALL)
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content).digest()).decode()}'"
+
+
+HEADERS = {
+    "Content-Security-Policy": (
+        f"default-src 'none'; script-src {_digest(b'script')}; style-src {_digest(b'style')}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-cache",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+async def front(service: Service, request: web.Request) -> web.StreamResponse:
+    """Show the page to a browser, a few lines of text to anybody else."""
+    if HTML in request.headers.get("Accept", ""):
+        return web.Response(body=PAGE, content_type=HTML, charset="utf-8", headers=HEADERS)
+    return web.Response(text=FRONT)
+
+
+ROUTES = (Route("GET", "/", front, "The page", formats=(HTML, "text/plain"), open_to_all=True),)

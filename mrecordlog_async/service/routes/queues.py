@@ -1,0 +1,199 @@
+"""Queues: list, look at, create, delete, truncate."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import msgspec
+from aiohttp import web
+
+from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.problems import ProblemError
+from mrecordlog_async.protocol.schemas import (
+    CreateAnswer,
+    QueueAnswer,
+    QueuesAnswer,
+    QueueStatus,
+    TruncateAnswer,
+    TruncateRequest,
+)
+from mrecordlog_async.service.bulk import status_of, summary_of
+from mrecordlog_async.service.formats import send
+from mrecordlog_async.service.parameters import check_query, flag, number, queue_of
+from mrecordlog_async.service.routes.route import JSON, Route, decode_control, encode_json, json_answer
+from mrecordlog_async.service.service import Service
+
+LIST_PARAMETERS = (
+    ("prefix", "only queues whose names begin so"),
+    ("limit", "at most so many queues; the answer's `next` then says how to go on"),
+    ("after", "only queues behind this name: the `next` of the page before"),
+)
+QUEUES_AT_ONCE = 250
+
+
+async def list_queues(service: Service, request: web.Request) -> web.StreamResponse:
+    """All queues, or a page of them; an unchanged list is 304 for who names its ETag."""
+    check_query(request, ("prefix", "limit", "after"))
+    log = service.log
+    etag = f'"{service.opening}-{log.version}"'
+    if request.headers.get("If-None-Match") == etag:
+        return web.Response(status=304, headers={"ETag": etag})
+    names, following = await _page(service, request)
+    tail = encode_json(following)
+    head = b'{"log":%s,"opening":%s,"next":%s,"queues":[' % (
+        encode_json(log.public_id),
+        encode_json(service.opening),
+        tail,
+    )
+    if len(names) <= QUEUES_AT_ONCE:
+        body = b"".join([head, *_encode_queues(service, names), b"]}"])
+        return web.Response(body=body, content_type=JSON, headers={"ETag": etag})
+    response = web.StreamResponse(headers={"ETag": etag})
+    response.content_type = JSON
+    pieces = chain([head], _encode_queues(service, names), [b"]}"])
+    return await send(request, response, pieces, service.sending.enter(request))
+
+
+async def _page(service: Service, request: web.Request) -> tuple[Sequence[str], str | None]:
+    """Return the names to list, and the last of them where more follow."""
+    prefix, after = request.query.get("prefix", ""), request.query.get("after")
+    limit = number(request, "limit", minimum=1)
+    names = await service.names.sorted(service.log)
+    # Sorted by code point, as names are: all that begin with the prefix stand together.
+    first = max(bisect_left(names, prefix), 0 if after is None else bisect_right(names, after))
+    last = bisect_right(names, prefix, key=lambda name: name[: len(prefix)])
+    most = last - first if limit is None else min(limit, service.options.list_queues)
+    page = names[first : min(first + most, last)]
+    return page, page[-1] if page and first + most < last else None
+
+
+def _encode_queues(service: Service, names: Sequence[str]) -> Iterator[bytes]:
+    """Yield the queues as the inside of a JSON list, some at a time; those that were deleted meanwhile are left out."""
+    log, begun = service.log, False
+    for at in range(0, len(names), QUEUES_AT_ONCE):
+        some = [summary_of(log, name) for name in names[at : at + QUEUES_AT_ONCE]]
+        found = [answer_of(service, summary) for summary in some if summary is not None]
+        if found:
+            yield (b"," if begun else b"") + encode_json(found)[1:-1]
+            begun = True
+
+
+async def show_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """One queue."""
+    check_query(request, ())
+    return _with_etag(request, encode_json(answer_of(service, service.log.queue_summary(queue_of(request)))))
+
+
+async def create_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """Make a queue; 200 instead of 201 where it was there and `exist_ok` allows it."""
+    check_query(request, ("exist_ok",))
+    queue = queue_of(request)
+    created = await service.log.create_queue(queue, exist_ok=flag(request, "exist_ok"))
+    return json_answer(CreateAnswer(queue, created), 201 if created else 200)
+
+
+async def delete_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """Delete a queue and all it holds; with `id` only if it is still that incarnation."""
+    check_query(request, ("id",))
+    queue, queue_id = queue_of(request), number(request, "id")
+    _check_id(service.log.queue_summary(queue), queue_id)
+    await service.log.delete_queue(queue, queue_id=queue_id)
+    return web.Response(status=204)
+
+
+async def truncate_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """Drop records up to and including a position, which must have been given away."""
+    check_query(request, ())
+    queue = queue_of(request)
+    log = service.log
+    log.queue_summary(queue)  # 404 before the body is looked at
+    with service.bodies.charge() as charge:
+        body = await service.bodies.receive_control(request, charge)
+    asked = await decode_control(_truncate_decoder, body, 1)
+    summary = log.queue_summary(queue)
+    _check_id(summary, asked.id)
+    if asked.position >= summary.next_position:
+        detail = f"queue {queue!r}: position {asked.position} was never given away, the next one is "
+        following = summary.next_position
+        raise ProblemError(409, "ahead", f"{detail}{following}", queue=queue, next_position=following)
+    dropped = await log.truncate(queue, asked.position, queue_id=summary.id)
+    first = max(summary.first_position, asked.position + 1)
+    return json_answer(TruncateAnswer(queue, dropped, first, summary.next_position))
+
+
+def _check_id(summary: QueueSummary, queue_id: int | None) -> None:
+    if status_of(summary, queue_id) is not QueueStatus.OK:
+        detail = f"queue {summary.queue!r} was deleted and created again: its id is {summary.id}, not {queue_id}"
+        raise ProblemError(404, "queue_recreated", detail, queue=summary.queue, id=summary.id)
+
+
+def answer_of(service: Service, summary: QueueSummary) -> QueueAnswer:
+    """Return what is told about a queue."""
+    return QueueAnswer(
+        summary.queue,
+        summary.id,
+        summary.first_position,
+        summary.next_position,
+        summary.records,
+        summary.bytes,
+        summary.first_segment,
+        summary.began,
+        service.opened.get(summary.id, 0),
+    )
+
+
+def _with_etag(request: web.Request, body: bytes) -> web.Response:
+    etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    if request.headers.get("If-None-Match") == etag:
+        return web.Response(status=304, headers={"ETag": etag})
+    return web.Response(body=body, content_type="application/json", headers={"ETag": etag})
+
+
+_truncate_decoder = msgspec.json.Decoder(TruncateRequest)
+
+_EXIST_OK = ("exist_ok", "1: a queue that is there is fine")
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/queues",
+        list_queues,
+        "List all queues",
+        answers=QueuesAnswer,
+        parameters=LIST_PARAMETERS,
+        problems=(304, 429),
+        head=True,
+    ),
+    Route("GET", "/v1/queues/{queue}", show_queue, "Show a queue", answers=QueueAnswer, problems=(304, 404), head=True),
+    Route(
+        "PUT",
+        "/v1/queues/{queue}",
+        create_queue,
+        "Create a queue",
+        status=201,
+        answers=CreateAnswer,
+        parameters=(_EXIST_OK,),
+        problems=(200, 409, 429, 507),
+    ),
+    Route(
+        "DELETE",
+        "/v1/queues/{queue}",
+        delete_queue,
+        "Delete a queue",
+        status=204,
+        parameters=(("id", "only if the queue still has this id, else 404"),),
+        problems=(404,),
+    ),
+    Route(
+        "POST",
+        "/v1/queues/{queue}/truncate",
+        truncate_queue,
+        "Drop records up to and including a position",
+        takes=TruncateRequest,
+        answers=TruncateAnswer,
+        problems=(404, 409, 413),
+    ),
+)

@@ -1,0 +1,171 @@
+"""Records of one queue: append and read."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+
+from aiohttp import web
+
+from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.model import Run
+from mrecordlog_async.protocol import arrow, wire
+from mrecordlog_async.protocol.problems import bad_request
+from mrecordlog_async.protocol.schemas import AppendAnswer, AppendRequest, RecordAnswer
+from mrecordlog_async.service.bulk import HeldRuns, check_start, pinned_bytes, runs_of, take
+from mrecordlog_async.service.formats import TEXT, SmallAnswer, drain, format_of, send
+from mrecordlog_async.service.parameters import POSITION_LIMIT, as_text, check_query, flag, number, queue_of
+from mrecordlog_async.service.receive import NDJSON, OCTET_STREAM
+from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route
+from mrecordlog_async.service.service import Service
+
+READ_PARAMETERS = (
+    ("start", "first position wanted; the first retained one where it is not given"),
+    ("stop", "position behind the last one wanted"),
+    ("limit", "at most so many records"),
+    ("max_bytes", "at most about so many payload bytes (default 8 MiB), but at least one record"),
+    ("wait", "seconds to wait for a record where there is none yet (long poll)"),
+    ("as", "text: payloads as UTF-8 text instead of base64"),
+)
+_READ_NAMES = frozenset(name for name, _ in READ_PARAMETERS)
+
+APPEND_PARAMETERS = (
+    ("position", "of the first record; sent again, the same records are stored once"),
+    ("create", "1: make the queue if it is not there"),
+)
+_APPEND_NAMES = frozenset(name for name, _ in APPEND_PARAMETERS)
+
+READ_BYTES = 8 * 1024 * 1024
+"""What an answer holds unless more was asked for: enough to be fast, and encoded without holding others up."""
+
+READ_AT_ONCE_BYTES = 48 * 1024
+"""A smaller answer needs no deadline: it fits into the connection's buffer, also in base64."""
+
+LINE_BYTES = 32
+"""What a record costs in an answer besides its payload."""
+
+READ_RUNS = 10_000
+"""Runs in one answer; where positions have gaps they may hold a record each."""
+
+
+async def append(service: Service, request: web.Request) -> web.StreamResponse:
+    """Append one record or many, all or none; answered when they are as safe as the log's policy says."""
+    log = service.log
+    queue = queue_of(request)
+    position, create = None, False
+    if "?" in request.raw_path:
+        check_query(request, _APPEND_NAMES)
+        position = number(request, "position", limit=POSITION_LIMIT - 1)
+        create = flag(request, "create")
+    if not create and not log.queue_exists(queue):
+        raise QueueNotFoundError(queue)
+    with service.bodies.charge() as charge:  # until the append is answered: also while it waits for the writer
+        body = service.bodies.at_hand(request, charge)
+        if body is None:
+            service.check_room(service.bodies.check(request) or 0)
+            body = await service.bodies.receive(request, charge)
+        records = await service.splitter.split(body, request.headers.get("Content-Type"), charge)
+        del body
+        if position is not None and position + len(records) >= POSITION_LIMIT:
+            raise bad_request(f"position is a whole number that leaves room for {len(records)} records", "parameter")
+        if create and not log.queue_exists(queue):
+            await log.create_queue(queue, exist_ok=True)
+        count = len(records)
+        if count == 1:
+            last = await log.append_record(queue, position, records[0])
+        else:
+            last = await log.append_records(queue, position, records)
+    return _appended(service, last, position, count)
+
+
+def _appended(service: Service, last: int | None, position: int | None, records: int) -> web.Response:
+    duplicate = last is None and records > 0
+    if last is None and position is not None and records:
+        last = position + records - 1
+    answer = b'{"position":%s,"records":%d,"duplicate":%s}' % (
+        b"null" if last is None else b"%d" % last,
+        records,
+        b"true" if duplicate else b"false",
+    )
+    if service.alone:
+        return SmallAnswer(body=answer)
+    return web.Response(body=answer, content_type=JSON)
+
+
+async def read(service: Service, request: web.Request) -> web.StreamResponse:
+    """Read records; the header X-Next-Position says where to go on, also when there were none."""
+    check_query(request, _READ_NAMES)
+    log, options, queue = service.log, service.options, queue_of(request)
+    summary = log.queue_summary(queue)
+    start, stop = number(request, "start"), number(request, "stop")
+    limit = number(request, "limit", minimum=1)
+    bytes_max = min(number(request, "max_bytes", minimum=1) or READ_BYTES, options.read_bytes)
+    content_type, format_ = format_of(request.headers.get("Accept"), as_text(request))
+    if content_type == arrow.CONTENT_TYPE:
+        await arrow.ready(406)
+    if start is None:
+        start = summary.first_position
+    check_start(summary, start)
+    await _wait(service, request, queue, start)
+    if log.queue_summary(queue).id != summary.id:
+        raise QueueNotFoundError(queue)  # deleted while we waited, and created again
+    check_start(log.queue_summary(queue), start)
+    records_max = min(limit or POSITION_LIMIT, options.read_records)
+    held = log.held(queue, start, stop, most=READ_RUNS)
+    runs = take(islice(runs_of(held), READ_RUNS), records_max, bytes_max)
+    headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
+    if sum(len(run.payload) + LINE_BYTES * run.records for run in runs) <= READ_AT_ONCE_BYTES:
+        body = b"".join(format_.encode(queue, summary.id, runs))
+        return web.Response(body=body, content_type=content_type, headers=headers)
+    response = web.StreamResponse(headers=headers)
+    response.content_type = content_type
+    if format_.size is not None:
+        response.content_length = format_.size(queue, runs)
+    size = format_.held(runs)
+    if not all(isinstance(one, Run) for one in held):
+        size += sum(len(run.payload) for run in runs)  # copies, made of records with gaps between them
+    left: list[HeldRun] = [*runs]
+    del held, runs
+    out = service.sending.enter(request, size, partial(pinned_bytes, log, [HeldRuns(queue, summary.id, left)]))
+    pieces = wire.gather(format_.encode(queue, summary.id, drain(left)), PIECE_BYTES)
+    return await send(request, response, pieces, out)
+
+
+async def _wait(service: Service, request: web.Request, queue: str, start: int) -> None:
+    seconds = number(request, "wait")
+    if not seconds or service.log.next_position(queue) > start:
+        return
+    service.enter_tail()
+    try:
+        # A deleted queue is told as 404 by what follows; a service on its way down answers with what there is.
+        await service.wait_for(queue, start, min(seconds, service.options.wait_seconds))
+    finally:
+        service.leave_tail()
+
+
+_FORMATS = (NDJSON, TEXT, OCTET_STREAM, wire.CONTENT_TYPE, arrow.CONTENT_TYPE)
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/queues/{queue}/records",
+        append,
+        "Append records, all or none",
+        takes=AppendRequest,
+        accepts=(OCTET_STREAM, NDJSON, wire.CONTENT_TYPE, arrow.CONTENT_TYPE),
+        answers=AppendAnswer,
+        parameters=APPEND_PARAMETERS,
+        problems=(404, 408, 409, 413, 415, 429, 507),
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}/records",
+        read,
+        "Read records",
+        answers=RecordAnswer,
+        formats=_FORMATS,
+        parameters=READ_PARAMETERS,
+        problems=(404, 406, 410, 429),
+    ),
+)

@@ -1,0 +1,114 @@
+"""What a route is: where it is, what does it, and what the schema says about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.problems import bad_request, too_large
+from mrecordlog_async.service.formats import SMALL_BYTES, send
+from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
+from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.turns import Turns
+
+T = TypeVar("T")
+
+Handler = Callable[[Service, web.Request], Awaitable[web.StreamResponse]]
+
+JSON = "application/json"
+PIECE_BYTES = 256 * 1024
+ITEMS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method on a path.
+
+    takes and answers: the types of JSON bodies. formats: content types of an answer that is not JSON (or not only).
+    parameters: query parameters, with a sentence each. problems: the statuses it may answer besides those that
+    every route may. open_to_all: no token needed. head: HEAD works too.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    status: int = 200
+    takes: type[msgspec.Struct] | None = None
+    accepts: tuple[str, ...] = ()
+    answers: type[msgspec.Struct] | None = None
+    formats: tuple[str, ...] = ()
+    parameters: tuple[tuple[str, str], ...] = ()
+    problems: tuple[int, ...] = ()
+    open_to_all: bool = False
+    head: bool = False
+
+
+def json_answer(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return a small *answer* as JSON."""
+    return web.Response(status=status, body=encode_json(answer), content_type=JSON, headers=headers)
+
+
+async def send_json(
+    service: Service, request: web.Request, parts: list[bytes], headers: dict[str, str] | None = None
+) -> web.StreamResponse:
+    """Send a JSON answer that was made in *parts*; a large one is charged as a whole until it is sent."""
+    size = sum(map(len, parts))
+    if size <= SMALL_BYTES:
+        return web.Response(body=b"".join(parts), content_type=JSON, headers=headers)
+    out = service.sending.enter(request, size + PIECE_CHARGE_BYTES)
+    response = web.StreamResponse(headers=headers)
+    response.content_type = JSON
+    response.content_length = size
+    return await send(request, response, wire.gather(parts, PIECE_BYTES), out)
+
+
+async def encode_list(items: Sequence[Any]) -> list[bytes]:
+    """Return *items* as the inside of a JSON list, encoded in turns."""
+    turns, parts = Turns(), list[bytes]()
+    for at in range(0, len(items), ITEMS_AT_ONCE):
+        parts.append((b"," if at else b"") + encode_json(items[at : at + ITEMS_AT_ONCE])[1:-1])
+        await turns.rest()
+    return parts
+
+
+async def decode_control(decoder: msgspec.json.Decoder[T], body: bytes, entries_max: int | None = None) -> T:
+    """Decode a JSON body; problem 413 for more than *entries_max* objects in it, 400 for a member that stands twice."""
+    # Counted before it is decoded: only objects and their members cost anything.
+    objects = body.count(b"{")
+    if entries_max is not None and objects - 1 > entries_max:
+        raise too_large(objects - 1, entries_max, "entries in one request")
+    if body.count(b'"') - body.count(b'\\"') > QUOTES_PER_OBJECT * (objects + 5):
+        raise bad_request(_TWICE, "bad_body")
+    decoded = decoder.decode(body)
+    if len(body) <= SMALL_BYTES:
+        _check_twins(body)
+    else:
+        await asyncio.to_thread(_check_twins, body)
+    return decoded
+
+
+_TWICE = "a member stands twice in an object: which one is meant is not guessed"
+
+QUOTES_PER_OBJECT = 12
+"""No entry has more than four members and one text: objects with more quotes on average repeat some. A million of them
+in one object held the loop for 60 ms."""
+
+
+def _check_twins(body: bytes) -> None:
+    json.loads(body, object_pairs_hook=_refuse_twins)
+
+
+def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise bad_request(_TWICE, "bad_body")
+
+
+encode_json = msgspec.json.Encoder().encode

@@ -1,0 +1,80 @@
+"""The service itself: alive, ready, numbers, schema."""
+
+from __future__ import annotations
+
+import errno
+
+from aiohttp import web
+
+from mrecordlog_async.model import LogState
+from mrecordlog_async.protocol.schemas import HealthAnswer, ReadyAnswer, StatsAnswer
+from mrecordlog_async.service import prometheus
+from mrecordlog_async.service.formats import SMALL_BYTES, send
+from mrecordlog_async.service.parameters import check_query
+from mrecordlog_async.service.routes.route import Route, json_answer
+from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
+from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.stats import stats_of
+
+
+async def health(service: Service, request: web.Request) -> web.StreamResponse:
+    """Say that the process answers, whatever its log does."""
+    return json_answer(HealthAnswer("alive"))
+
+
+async def ready(service: Service, request: web.Request) -> web.StreamResponse:
+    """Answer 200 only while records are taken."""
+    state = service.state
+    answer = ReadyAnswer(state, round(service.fraction, 4), _cause(service, state))
+    return json_answer(answer, 200 if state is LogState.OPEN else 503)
+
+
+def _cause(service: Service, state: LogState) -> str | None:
+    """Say why the service is not ready, without what only its own log may say (paths, texts of the system)."""
+    match state:
+        case LogState.OPEN:
+            return None
+        case LogState.RECOVERING:
+            return "the log is being recovered"
+        case LogState.FAILED:
+            failure = service.log.failure
+            error = failure if isinstance(failure, OSError) else getattr(failure, "__cause__", None)
+            number = error.errno if isinstance(error, OSError) else None
+            code = errno.errorcode.get(number or 0, "see the service's log")
+            return f"a write or sync failed ({code}); nothing is stored until the log is opened again, reads go on"
+    return "the service is on its way down"
+
+
+async def stats(service: Service, request: web.Request) -> web.StreamResponse:
+    """Numbers as JSON."""
+    check_query(request, ())
+    return json_answer(await stats_of(service))
+
+
+async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
+    """Numbers for Prometheus."""
+    parts = await prometheus.render(service)
+    size = sum(map(len, parts))
+    if size <= SMALL_BYTES:
+        return web.Response(body=b"".join(parts), headers={"Content-Type": prometheus.CONTENT_TYPE})
+    out = service.sending.enter(request, size + PIECE_CHARGE_BYTES)
+    response = web.StreamResponse(headers={"Content-Type": prometheus.CONTENT_TYPE})
+    response.content_length = size
+    return await send(request, response, parts, out)
+
+
+ROUTES = (
+    Route("GET", "/healthz", health, "Is the process alive", answers=HealthAnswer, open_to_all=True, head=True),
+    Route(
+        "GET",
+        "/readyz",
+        ready,
+        "Does it take records",
+        answers=ReadyAnswer,
+        problems=(503,),
+        open_to_all=True,
+        head=True,
+    ),
+    Route("GET", "/metrics", metrics, "Numbers for Prometheus", formats=("text/plain",), head=True),
+    Route("GET", "/v1/stats", stats, "Numbers", answers=StatsAnswer, head=True),
+)

@@ -1,0 +1,186 @@
+"""Tails: the records of a queue as server-sent events, and the service's numbers as they move.
+
+An event's id is the record's position, so a browser or client that lost the connection goes on behind the last one it
+saw (`Last-Event-ID`). A tail ends with an event `end` when the queue is deleted, the log fails or the service goes
+down, and without one when its client does not read: events are made only as fast as they are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+
+from aiohttp import web
+
+from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.model import Run
+from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.problems import bad_request
+from mrecordlog_async.protocol.schemas import RecordAnswer, StatsAnswer, TextRecordAnswer
+from mrecordlog_async.service.bulk import runs_of, take
+from mrecordlog_async.service.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
+from mrecordlog_async.service.parameters import as_text, check_query, number, queue_of
+from mrecordlog_async.service.routes.route import Route, encode_json
+from mrecordlog_async.service.service import Service, Woken
+from mrecordlog_async.service.stats import stats_of
+
+EVENTS = "text/event-stream"
+STATS_SECONDS = 1.0
+ROOM_SECONDS = 0.25
+"""After which a tail that found no room for what it has to send tries again."""
+RUNS_AT_ONCE = 100
+
+TAIL_PARAMETERS = (
+    ("start", "first position wanted, or `next` for what comes from now on; the first retained one if not given"),
+    ("as", "text: payloads as UTF-8 text instead of base64"),
+)
+
+
+async def tail(service: Service, request: web.Request) -> web.StreamResponse:
+    """Send records as they come, until the queue is deleted, the service goes down or the client leaves."""
+    check_query(request, ("start", "as"))
+    queue = queue_of(request)
+    queue_id = service.log.queue_summary(queue).id
+    position = _start(service, request, queue)
+    text = as_text(request)
+    service.enter_tail()
+    try:
+        events = Events(service, request)
+        await events.begin()
+        reason = await _follow(service, events, queue, queue_id, position, text)
+        if reason is not None:
+            await events.send([b"event: end\ndata: %s\n\n" % reason.encode()])
+        return await events.end()
+    finally:
+        service.leave_tail()
+
+
+async def stats_stream(service: Service, request: web.Request) -> web.StreamResponse:
+    """Send the numbers of `/v1/stats` every second."""
+    check_query(request, ())
+    service.enter_tail()
+    try:
+        events = Events(service, request)
+        await events.begin()
+        while not service.draining and await events.send([b"data: %s\n\n" % encode_json(await stats_of(service))]):
+            await service.wait_for_drain(STATS_SECONDS)
+        return await events.end()
+    finally:
+        service.leave_tail()
+
+
+class Events:
+    """An answer that goes on for as long as there are events. It is charged only while it sends some."""
+
+    def __init__(self, service: Service, request: web.Request) -> None:
+        self._service = service
+        self._request = request
+        # no-transform and the header keep proxies from holding events back.
+        headers = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+        self._response = web.StreamResponse(headers=headers)
+        self._response.content_type = EVENTS
+        self._response.force_close()
+
+    async def begin(self) -> None:
+        """Send the head."""
+        await begin(self._request, self._response)
+
+    async def send(self, pieces: Iterable[bytes]) -> bool:
+        """Send *pieces*; False when the client is gone or was dropped because it does not read."""
+        sending = self._service.sending
+        while (out := sending.try_enter(self._request)) is None:  # others are sending: a tail may come later
+            if self._service.draining:
+                return False
+            await self._service.wait_for_drain(ROOM_SECONDS)
+        with out:
+            for piece in pieces:
+                if not await out.write(self._response, piece):
+                    return False
+            return await out.drained()
+
+    async def end(self) -> web.StreamResponse:
+        """End the answer."""
+        with suppress(ConnectionError, RuntimeError):
+            await self._response.write_eof()
+        return self._response
+
+
+async def _follow(service: Service, events: Events, queue: str, queue_id: int, position: int, text: bool) -> str | None:
+    """Send events until there is a reason to end, and return it; None when the client is gone."""
+    log = service.log
+    while True:
+        try:
+            woken = await service.wait_for(queue, position, service.options.heartbeat_seconds)
+        except LogFailedError:
+            return "failed"
+        if service.draining:
+            return "closing"
+        if woken is Woken.ENDED or not log.queue_exists(queue) or log.queue_summary(queue).id != queue_id:
+            return "deleted"
+        if woken is Woken.TIMEOUT:
+            if not await events.send([b": still here\n\n"]):
+                return None
+            continue
+        runs = take(runs_of(log.held(queue, position, most=RUNS_AT_ONCE)), PIECE_RECORDS, PIECE_BYTES)
+        if runs:
+            position = runs[-1].next_position
+            events_of = chain.from_iterable(_events(run, text) for run in runs)
+            if not await events.send(wire.gather(events_of, PIECE_BYTES)):
+                return None
+        await asyncio.sleep(0)  # one tail that has much to send lets the others in
+
+
+def _events(run: Run, text: bool) -> Iterator[bytes]:
+    for part in cut_up(run):
+        if len(part.payload) > PIECE_BYTES:
+            yield b"id: %d\ndata: " % part.first_position
+            yield from record_lines(part, text)
+            yield b"\n"
+        else:
+            yield b"".join(
+                b"id: %d\ndata: %s\n\n" % (position, _record(position, payload, text))
+                for position, payload in part.each()
+            )
+
+
+def _record(position: int, payload: bytes, text: bool) -> bytes:
+    if text:
+        return encode_json(TextRecordAnswer(position, payload.decode(errors="replace")))
+    return encode_json(RecordAnswer(position, payload))
+
+
+def _start(service: Service, request: web.Request, queue: str) -> int:
+    """Return the position to begin with; a resumed tail goes on behind the last event that was seen."""
+    last_seen = request.headers.get("Last-Event-ID")
+    if last_seen:
+        if not (last_seen.isascii() and last_seen.isdigit() and len(last_seen) <= 19):
+            raise bad_request("Last-Event-ID is the position of the last event seen", "parameter")
+        return int(last_seen) + 1
+    if request.query.get("start") == "next":
+        return service.log.next_position(queue)
+    start = number(request, "start")
+    return service.log.first_position(queue) if start is None else start
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/v1/queues/{queue}/tail",
+        tail,
+        "Follow a queue (server-sent events)",
+        formats=(EVENTS,),
+        parameters=TAIL_PARAMETERS,
+        problems=(404, 429),
+    ),
+    Route(
+        "GET",
+        "/v1/stats/stream",
+        stats_stream,
+        "Follow the numbers (server-sent events)",
+        answers=StatsAnswer,
+        formats=(EVENTS,),
+        problems=(429,),
+    ),
+)

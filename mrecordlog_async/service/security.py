@@ -1,0 +1,137 @@
+"""Who is let in: token, Host and Origin. Checked before the body is read and before a route does anything.
+
+1. A token, where the service has any: its digest is compared with every known one in constant time, so neither the
+   length nor a common beginning can be measured. 401 says nothing more.
+2. Host, where the service knows its names: a page elsewhere that made its own name point to 127.0.0.1 still sends that
+   name (DNS rebinding). Probes call by address, which no page can do under a name of its own: health passes then.
+3. Origin, always: browsers send it with every request that a foreign page may make them do. Only the service's own
+   page passes. There is no CORS.
+
+An API inside another application does not know where that application listens: `EmbeddedGuard` decides for each
+connection by the address that it came to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+
+from aiohttp import web
+
+from mrecordlog_async.protocol.problems import ProblemError
+
+LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+ACCEPTED_MAX = 100
+
+logger = logging.getLogger("mrecordlog_async.http")
+
+
+class Guard:
+    """The checks of one service."""
+
+    def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str]) -> None:
+        self._digests = [hashlib.sha256(token).digest() for token in tokens]
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._accepted: set[str] = set()  # Host headers as they came that were found right
+
+    def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
+        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health)."""
+        headers = request.headers
+        # A request with two Hosts or none does not get through the parser.
+        if self._hosts and headers.get("Host") not in self._accepted:
+            self._check_host(headers.get("Host", ""), by_address=open_to_all)
+        if "Origin" in headers:
+            self._check_origin(headers.getall("Origin"), headers.get("Host", ""))
+        if self._digests and not open_to_all:
+            self._check_token(headers.getall("Authorization", []))
+
+    def _check_host(self, host: str, *, by_address: bool) -> None:
+        name = host_name(host)
+        if name not in self._hosts:
+            if by_address and is_address(name):
+                return
+            raise ProblemError(421, "host", "this Host is none of the service's names: --allow-host or `hosts` add one")
+        if len(self._accepted) < ACCEPTED_MAX:
+            self._accepted.add(host)
+
+    def _check_origin(self, origins: list[str], host: str) -> None:
+        if len(origins) != 1 or origins[0].lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
+            raise ProblemError(403, "origin", "requests of other sites' pages are refused")
+
+    def _check_token(self, given: list[str]) -> None:
+        scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+        digest = hashlib.sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
+        found = False
+        for expected in self._digests:
+            found |= hmac.compare_digest(digest, expected)
+        if not found or scheme.lower() != "bearer":
+            challenge = {"WWW-Authenticate": "Bearer"}
+            raise ProblemError(401, "unauthorized", "a bearer token is needed", headers=challenge)
+
+
+class EmbeddedGuard:
+    """The checks of an API inside another application.
+
+    On loopback Host must be one of loopback's names or of *hosts*. From other machines nobody is let in without a
+    token, but for health, unless *exposed*: the application checks who may. A Unix socket has its own permissions.
+    """
+
+    def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str], *, exposed: bool = False) -> None:
+        tokens, hosts = frozenset(tokens), frozenset(hosts)
+        self._on_loopback = Guard(tokens, hosts | LOOPBACK_HOSTS)
+        self._elsewhere = Guard(tokens, hosts | LOOPBACK_HOSTS if hosts else ())
+        self._open_elsewhere = exposed or bool(tokens)
+        self._told = False
+
+    def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
+        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health)."""
+        transport = request.transport
+        local = transport.get_extra_info("sockname") if transport is not None else None
+        if type(local) is not tuple:  # a Unix socket
+            self._elsewhere.check(request, open_to_all=open_to_all)
+        elif is_loopback(local[0]):
+            self._on_loopback.check(request, open_to_all=open_to_all)
+        elif self._open_elsewhere or open_to_all:
+            self._elsewhere.check(request, open_to_all=open_to_all)
+        else:
+            self._refuse(local[0])
+
+    def _refuse(self, address: str) -> None:
+        if not self._told:
+            self._told = True
+            logger.error(
+                "the log's API refuses requests to %s: other machines reach it there, and it has no token. Give "
+                "setup(..., options=ServiceOptions(tokens=...)), or exposed=True where the application checks who may",
+                address,
+            )
+        raise ProblemError(403, "exposed", "without a token this API takes requests of its own machine only")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether *host* is this machine only."""
+    if host == "localhost":
+        return True
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        mapped = getattr(address, "ipv4_mapped", None)
+        return (mapped or address).is_loopback
+    return False
+
+
+def is_address(name: str) -> bool:
+    """Tell whether the name in a Host header is loopback's or an address: what DNS does not decide."""
+    with suppress(ValueError):
+        return name in LOOPBACK_HOSTS or bool(ipaddress.ip_address(name.strip("[]")))
+    return False
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header, without the port, in lower case."""
+    if host.startswith("["):
+        return host[: host.find("]") + 1].lower()
+    return host.partition(":")[0].lower()

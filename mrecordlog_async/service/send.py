@@ -1,0 +1,220 @@
+"""Answers on their way out: one budget for what they hold, a minimum rate for whoever reads them.
+
+1. An answer above 64 KiB is made piece by piece. While it is sent it is charged `PIECE_CHARGE_BYTES`: the piece being
+   written and what the connection still holds of the one before. Above the budget new ones are refused (429).
+2. A reader must take `write_rate_bytes` per second over the whole answer, and something every `write_seconds`. One
+   timer looks at all of them; whoever is late is dropped.
+3. An answer may hold records that were truncated since it began. They are charged to the same budget, and when it
+   overflows the answers that hold most of them are dropped.
+4. When the budget is full, a reader that has taken nothing for a second makes room for the next answer.
+
+A dropped reader's connection is aborted and its charge given back at once; nothing is raised, because an exception's
+traceback would keep the pieces alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any
+
+from aiohttp import web
+
+from mrecordlog_async.service.budgets import Budget
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.turns import Turns
+
+WRITE_BYTES = 512 * 1024
+"""What is handed to the connection at once: large enough to be cheap, small enough that a slow reader is seen."""
+
+PIECE_CHARGE_BYTES = 2 * WRITE_BYTES
+STALLED_SECONDS = 1.0
+SWEEP_SECONDS = 1.0
+
+PinnedBytes = Callable[[], Iterator[int]]
+
+
+class Sending:
+    """All answers that are being sent. Belongs to one event loop."""
+
+    def __init__(self, options: ServiceOptions) -> None:
+        self.budget = Budget("bytes being sent", options.sending_bytes)
+        self.pinned_bytes = 0  # of truncated records that answers still hold, as of the last look
+        self.dropped = 0  # readers that were too slow
+        self.protocols: set[object] = set()  # of the connections that answers are sent on
+        self._options = options
+        self._active: dict[Outgoing, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def used(self) -> int:
+        """Bytes charged, with the truncated records that answers hold."""
+        return self.budget.used + self.pinned_bytes
+
+    def enter(
+        self, request: web.BaseRequest, size: int = PIECE_CHARGE_BYTES, pinned: PinnedBytes | None = None
+    ) -> Outgoing:
+        """Charge an answer that holds *size* bytes at a time; the 429 problem if there is no room.
+
+        pinned: yields how many bytes of truncated records the answer still holds, in parts that add up.
+        """
+        out = self.try_enter(request, size, pinned)
+        if out is None:
+            raise self.budget.refuse()
+        return out
+
+    def try_enter(
+        self, request: web.BaseRequest, size: int = PIECE_CHARGE_BYTES, pinned: PinnedBytes | None = None
+    ) -> Outgoing | None:
+        """Do what `enter` does; None if there is no room."""
+        while self._active and self.used + size > self.budget.limit:
+            if not self._drop_stalled():
+                return None
+        out = Outgoing(self, request, self._options, size, pinned)
+        self.budget.used += size
+        self._active[out] = None
+        self.protocols.add(request.protocol)
+        self._arm()
+        return out
+
+    def leave(self, out: Outgoing) -> None:
+        """Give back what *out* was charged."""
+        if out in self._active:
+            del self._active[out]
+            self.budget.used -= out.size
+            self.protocols.discard(out.protocol)
+            if not self._active:
+                self.pinned_bytes = 0
+
+    def sweep(self) -> None:
+        """Drop readers that are late."""
+        now = asyncio.get_running_loop().time()
+        for out in [out for out in self._active if out.is_late(now)]:
+            self._drop(out)
+
+    async def look_at_pinned(self) -> None:
+        """Drop the readers that hold most truncated records, where all together hold too many.
+
+        In turns: an answer may hold a million runs, and there may be hundreds of answers.
+        """
+        turns, found = Turns(), dict[Outgoing, int]()
+        for out, pinned in [(out, out.pinned) for out in self._active if out.pinned is not None]:
+            found[out] = 0
+            for size in pinned():
+                found[out] += size
+                await turns.rest()
+        held = {out: size for out, size in found.items() if out in self._active}
+        self.pinned_bytes = sum(held.values())
+        for out in sorted(held, key=held.__getitem__, reverse=True):
+            if self.used <= self.budget.limit:
+                break
+            self.pinned_bytes -= held[out]
+            self._drop(out)
+
+    def _drop_stalled(self) -> bool:
+        """Drop the reader that has taken nothing for longest, if that is `STALLED_SECONDS`."""
+        waiting = [out for out in self._active if out.waiting_since]
+        slowest = min(waiting, key=lambda out: out.waiting_since, default=None)
+        if slowest is None or asyncio.get_running_loop().time() - slowest.waiting_since < STALLED_SECONDS:
+            return False
+        self._drop(slowest)
+        return True
+
+    def _drop(self, out: Outgoing) -> None:
+        self.dropped += 1
+        self.leave(out)
+        out.abort()
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            seconds = min(SWEEP_SECONDS, self._options.write_seconds / 4)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        try:
+            self.sweep()
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self.look_at_pinned())
+        finally:  # whatever happens: without the timer no reader has a deadline
+            if self._active:
+                self._arm()
+
+
+class Outgoing:
+    """One answer that is being sent. As a context manager it is charged until the end."""
+
+    __slots__ = ("_deadline", "_options", "_request", "_sending", "pinned", "size", "waiting_since")
+
+    def __init__(
+        self,
+        sending: Sending,
+        request: web.BaseRequest,
+        options: ServiceOptions,
+        size: int,
+        pinned: PinnedBytes | None,
+    ) -> None:
+        self.size = size
+        self.pinned = pinned
+        self.waiting_since = 0.0  # since when the reader has taken nothing, 0 while no piece waits for it
+        self._sending = sending
+        self._request = request
+        self._options = options
+        self._deadline = asyncio.get_running_loop().time() + options.write_seconds
+
+    def is_late(self, now: float) -> bool:
+        """Tell whether the reader has missed its deadline."""
+        return bool(self.waiting_since) and now >= self._deadline
+
+    @property
+    def protocol(self) -> object:
+        """Return the connection."""
+        return self._request.protocol
+
+    async def write(self, response: web.StreamResponse, piece: bytes | memoryview) -> bool:
+        """Write *piece*; False if the reader is gone or was dropped, and then nothing more need be made for it."""
+        view: bytes | memoryview = piece if len(piece) <= WRITE_BYTES else memoryview(piece)
+        for at in range(0, len(view), WRITE_BYTES):
+            part = view if view is piece and not at else view[at : at + WRITE_BYTES]
+            if not await self._wait_for(response.write(part), len(part)):
+                return False
+        return True
+
+    async def end(self, response: web.StreamResponse) -> bool:
+        """End the body and wait until the connection holds next to nothing of it."""
+        return await self._wait_for(response.write_eof(), 0) and await self.drained()
+
+    async def drained(self) -> bool:
+        """Wait until the connection holds next to nothing of what was written; False if the reader is gone."""
+        return await self._wait_for(self._request.writer.drain(), 0)
+
+    async def _wait_for(self, writing: Coroutine[Any, Any, None], size: int) -> bool:
+        clock = asyncio.get_running_loop().time
+        self.waiting_since = clock()
+        try:
+            await writing
+        except (ConnectionError, RuntimeError):  # RuntimeError: aborted, and nothing may be written any more
+            return False
+        finally:
+            self.waiting_since = 0.0
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            return False
+        now = clock()
+        self._deadline = min(self._deadline + size / self._options.write_rate_bytes, now + self._options.write_seconds)
+        return True
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    def __enter__(self) -> Outgoing:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._sending.leave(self)

@@ -1,0 +1,252 @@
+"""`serve`: a log directory as a service of its own, from listening to the exit code.
+
+1. Listen at once; until the log is recovered, `/readyz` says how far it is and everything else answers 503.
+2. Recover in the background. What prevents opening (damage, a lock, the disk) ends the service: no half service.
+3. On SIGTERM, SIGINT or SIGHUP (a closed terminal, unless `nohup` hides it): not ready → tails end → no new
+   connections → requests finish → sync → close, with a deadline.
+   A second signal does not wait for requests any more.
+4. A log that fails while it runs keeps being readable; the exit code then says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import signal
+import socket
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.model import RecoveryReport
+from mrecordlog_async.service.app import build_app
+from mrecordlog_async.service.connections import Connections
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.security import is_loopback
+from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.systemd import EXTEND_TIMEOUT, Status, notify
+
+logger = logging.getLogger("mrecordlog_async.serve")
+
+BACKLOG = 1_024
+READ_BUFFER_BYTES = 64 * 1024
+"""What a connection takes in of a body before anybody asks for it; about twice that at most."""
+LINGER_SECONDS = 2.0
+"""How long the rest of a refused body is read and thrown away, so that the client sees the answer and not a reset."""
+
+CLOSE_SECONDS_MIN = 5.0
+"""The disk has at least this long for the last sync and the note that the log was closed, however short the drain."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """Where to listen and what to open. uds: a Unix socket instead of host and port. log_options: of `open`."""
+
+    directory: str
+    host: str = "127.0.0.1"
+    port: int = 8080
+    uds: str | None = None
+    access_log: bool = False
+    options: ServiceOptions = field(default_factory=ServiceOptions)
+    log_options: dict[str, Any] = field(default_factory=dict)
+
+
+class ExposedError(ValueError):
+    """Refuses to be reachable from other machines without a token."""
+
+
+def check_exposure(settings: ServeSettings) -> None:
+    """Raise ExposedError where anybody in the network could write to the log."""
+    if settings.uds is None and not settings.options.tokens and not is_loopback(settings.host):
+        raise ExposedError(
+            f"{settings.host} can be reached from other machines: give --token-file, or listen on 127.0.0.1 or --uds"
+        )
+
+
+async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] | None = None) -> int:
+    """Serve until a signal comes; return the exit code. Raises what prevented listening or opening."""
+    check_exposure(settings)
+    raise_file_limit()
+    service = Service(settings.options)
+    service.alone = True
+    runner = _runner(service, settings)
+    await runner.setup()
+    assert runner.server is not None
+    connections = Connections(runner.server, settings.options, service.connections)
+    stop = _Stop()
+    try:
+        listening = await _listen(settings, connections)
+        address = _address(settings, listening)
+        notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
+        if on_listening is not None:
+            on_listening(address)
+        looks = (Status(service, address).look, service.look_at_memory)
+        sweeping = asyncio.create_task(connections.watch(lambda: [look() for look in looks]))
+        try:
+            await _recover(service, settings, stop, address)
+            await stop.first.wait()
+        finally:
+            notify("STOPPING=1", EXTEND_TIMEOUT)
+            service.drain()
+            listening.close()
+            await _finish_requests(service, stop, settings.options.drain_seconds)
+            sweeping.cancel()
+            _remove_socket(settings)
+    finally:
+        stop.release()
+        await runner.cleanup()
+        code = await _close(service, max(settings.options.drain_seconds, CLOSE_SECONDS_MIN))
+    return code
+
+
+def raise_file_limit() -> None:
+    """Allow as many connections as the system lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class _Stop:
+    """The signals: the first asks to stop, the second not to wait for requests."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+            self._numbers.append(signal.SIGHUP)
+        for number in self._numbers:
+            self._loop.add_signal_handler(number, self._on_signal)
+
+    def _on_signal(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+    def release(self) -> None:
+        for number in self._numbers:
+            self._loop.remove_signal_handler(number)
+
+
+def _runner(service: Service, settings: ServeSettings) -> web.AppRunner:
+    # What a client does wrong before there is a request is its problem: one line at debug level, no traceback.
+    quiet = logging.getLogger("mrecordlog_async.http.connection")
+    quiet.setLevel(logging.CRITICAL)
+    return web.AppRunner(
+        build_app(service),
+        access_log=logging.getLogger("mrecordlog_async.access") if settings.access_log else None,
+        logger=quiet,
+        handler_cancellation=True,
+        keepalive_timeout=settings.options.idle_seconds,
+        lingering_time=LINGER_SECONDS,
+        read_bufsize=READ_BUFFER_BYTES,
+        shutdown_timeout=1.0,
+    )
+
+
+async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    if settings.uds is None:
+        return await loop.create_server(connections.accept, settings.host, settings.port, backlog=BACKLOG)
+    _remove_stale_socket(settings.uds)
+    before = os.umask(0o177)  # only our own user may connect, from the first moment on
+    try:
+        return await loop.create_unix_server(connections.accept, settings.uds, backlog=BACKLOG)
+    finally:
+        os.umask(before)
+
+
+def _remove_stale_socket(path: str) -> None:
+    """Remove what a killed service left; OSError for a living one's socket, which event loops would just replace."""
+    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory for the socket", path)
+    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise OSError(errno.EADDRINUSE, "a service listens here already", path)
+
+
+def _remove_socket(settings: ServeSettings) -> None:
+    if settings.uds is not None:
+        with suppress(FileNotFoundError):
+            os.unlink(settings.uds)
+
+
+def _address(settings: ServeSettings, listening: asyncio.Server) -> str:
+    if settings.uds is not None:
+        return f"unix:{settings.uds}"
+    port = listening.sockets[0].getsockname()[1]
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{port}"
+
+
+async def _recover(service: Service, settings: ServeSettings, stop: _Stop, address: str) -> None:
+    """Open the log, unless a signal comes first."""
+    opening = asyncio.create_task(service.open(settings.directory, **settings.log_options))
+    stopping = asyncio.create_task(stop.first.wait())
+    try:
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            log = opening.result()
+            _tell_report(log.recovery_report)
+            notify("READY=1", f"STATUS=serving on {address}")
+    finally:
+        stopping.cancel()
+        if opening.cancel():
+            with suppress(asyncio.CancelledError):
+                await opening
+
+
+def _tell_report(report: RecoveryReport) -> None:
+    facts = {name: getattr(report, name) for name in report.__dataclass_fields__}
+    if report.created:
+        logger.info("new log", extra={"facts": facts})
+    else:
+        took = f"{report.records} records in {report.segments} segments, {report.seconds:.2f} s"
+        logger.info("recovered: %s", took, extra={"facts": facts})
+    if not report.clean:
+        torn = "%d bytes behind %s/%d that nobody was promised were cut: the last run ended in the middle of a write"
+        logger.warning(torn, report.dropped_bytes, report.segment, report.offset, extra={"facts": facts})
+
+
+async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> None:
+    """Wait until no request is being served, at most *seconds*, or until a second signal."""
+    waits = [asyncio.create_task(service.finished()), asyncio.create_task(stop.second.wait())]
+    done, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    if waits[0] not in done:
+        logger.warning("%d requests were not finished and are dropped", service.active)
+
+
+async def _close(service: Service, seconds: float) -> int:
+    """Close the log, unless the disk does not answer; its thread does not keep the process alive."""
+    log = service.attached
+    if log is None:
+        return 0
+    try:
+        async with asyncio.timeout(seconds):
+            await log.close()
+    except TimeoutError:
+        logger.error("the disk did not answer within %g s: what was not acknowledged may be lost", seconds)
+        return 1
+    except LogFailedError as failed:
+        logger.error("%s", failed)
+        return 1
+    if log.failure is not None:
+        logger.error("the log failed: %s", log.failure)
+        return 1
+    return 0

@@ -1,0 +1,200 @@
+"""`Service`: one log with everything that its routes share: its state, who waits, what was counted.
+
+Life: recovering (answers 503 with the fraction) → open → draining (tails end, requests finish) → closed. A failed log
+stays readable. The service may own the log (`open`) or serve one that its host opened (`attach`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Container
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from importlib.metadata import version
+from typing import Any
+
+from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.model import LogState, RecoveryProgress
+from mrecordlog_async.protocol.problems import ProblemError, retry, too_many
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.queue_names import Names
+from mrecordlog_async.service.receive import Bodies
+from mrecordlog_async.service.security import EmbeddedGuard, Guard
+from mrecordlog_async.service.send import Sending
+from mrecordlog_async.service.splitting import Splitter
+from mrecordlog_async.service.tidying import Tidy
+
+VERSION = version("mrecordlog_async")
+"""Read once, here: it lies in a file."""
+
+
+HEAVY = 2
+"""Plans, fetches and truncates of many queues that are worked on at a time; more wait in line, so that what they hold
+while they are made is bounded."""
+
+
+class Woken(Enum):
+    """Why a wait for records ended."""
+
+    RECORDS = auto()
+    TIMEOUT = auto()
+    ENDED = auto()
+    """The queue is deleted or the log is closing."""
+
+
+@dataclass(slots=True)
+class ConnectionCounts:
+    """What happened to connections. refused: there were too many. cut: they sat too long without a request.
+
+    unread_bytes: received and not yet asked for, or answered and not taken. charged: the connections whose answers are
+    charged elsewhere.
+    """
+
+    open: int = 0
+    unread_bytes: int = 0
+    charged: Container[object] = ()
+    refused: int = 0
+    cut: int = 0
+
+
+class Service:
+    """What the routes of one log share. Belongs to one event loop."""
+
+    def __init__(self, options: ServiceOptions | None = None) -> None:
+        self.options = options or ServiceOptions()
+        self.guard: Guard | EmbeddedGuard = Guard(self.options.tokens, self.options.hosts)
+        self.bodies = Bodies(self.options)
+        self.splitter = Splitter(self.options.body_records)
+        self.sending = Sending(self.options)
+        self.names = Names()
+        self._tidy = Tidy()
+        self.heavy = asyncio.Semaphore(HEAVY)
+        self.fraction = 0.0
+        self.alone = False  # nobody else's signals or middlewares see its answers
+        # Kept by whoever accepts connections; zeros inside another application.
+        self.connections = ConnectionCounts(charged=self.sending.protocols)
+        self.tails = 0
+        self.requests = 0
+        self.active = 0  # requests being served
+        self.problems: dict[int, int] = {}  # answers other than success, by status
+        self.opening = ""  # drawn anew whenever a log is attached: positions seen under another one may have gone back
+        self.opened: dict[int, int] = {}  # queue id → its next position then
+        self._log: MultiRecordLog | None = None
+        self._draining = asyncio.Event()
+        self._finished = asyncio.Event()
+
+    # Life.
+
+    async def open(self, directory: str | os.PathLike[str], **options: Any) -> MultiRecordLog:
+        """Open the log in *directory* (with the options of `MultiRecordLog.open`) and serve it."""
+        log = await MultiRecordLog.open(directory, on_progress=self._on_progress, **options)
+        self.attach(log)
+        return log
+
+    def attach(self, log: MultiRecordLog) -> None:
+        """Serve *log*, which somebody else opened and will close."""
+        self.opening, self.opened = secrets.token_hex(8), log.next_positions()
+        self._log = log
+        self.fraction = 1.0
+
+    def drain(self) -> None:
+        """Stop being ready and end everything that waits for records; other requests go on."""
+        self._draining.set()
+
+    def end_request(self) -> None:
+        """Count a request as served."""
+        self.active -= 1
+        if not self.active and self._draining.is_set():
+            self._finished.set()
+
+    async def finished(self) -> None:
+        """Wait until, while draining, no request is being served."""
+        if self.active:
+            await self._finished.wait()
+
+    def _on_progress(self, progress: RecoveryProgress) -> None:
+        self.fraction = progress.fraction
+
+    # State.
+
+    @property
+    def state(self) -> LogState:
+        """Where the log is in its life."""
+        if self._log is None:
+            return LogState.RECOVERING
+        return LogState.CLOSING if self._draining.is_set() and self._log.state is LogState.OPEN else self._log.state
+
+    @property
+    def draining(self) -> bool:
+        """Whether the service is on its way down."""
+        return self._draining.is_set()
+
+    @property
+    def log(self) -> MultiRecordLog:
+        """The log; the 503 problem while it recovers."""
+        if self._log is None:
+            detail = f"the log is being recovered, {self.fraction:.0%} done"
+            raise retry(503, "recovering", detail, state="recovering", fraction=round(self.fraction, 4))
+        return self._log
+
+    @property
+    def attached(self) -> MultiRecordLog | None:
+        """The log, None while it recovers."""
+        return self._log
+
+    def check_opening(self, known: str | None) -> None:
+        """Raise the 409 problem for a request that was made for what the log held before it was opened again."""
+        if known is not None and known != self.opening:
+            raise ProblemError(409, "reopened", "the log was opened again since it was listed; list it again")
+
+    def look_at_memory(self) -> None:
+        """Give memory back after large bodies and answers: to be called once a second."""
+        self._tidy.look(self.bodies.budget.used + self.sending.used)
+
+    def check_room(self, size: int) -> None:
+        """Raise the 429 problem if *size* more bytes cannot be retained: asked before a large body is read."""
+        usage = self.log.resource_usage()
+        used = usage.memory_bytes + usage.pending_bytes
+        if used + size > usage.memory_limit_bytes:
+            detail = f"the memory limit is reached: {used} of {usage.memory_limit_bytes} bytes in use"
+            facts = {"resource": "memory", "used": used, "limit": usage.memory_limit_bytes}
+            raise retry(429, "log_full", f"{detail}; truncate or delete queues", **facts)
+
+    # Waiting.
+
+    async def wait_for(self, queue: str, position: int, seconds: float) -> Woken:
+        """Wait until *queue* holds a record at *position* or later, but at most *seconds*, and not while draining."""
+        if self.draining:
+            return Woken.ENDED
+        waiting = asyncio.ensure_future(self.log.wait_for(queue, position))
+        draining = asyncio.ensure_future(self._draining.wait())
+        try:
+            await asyncio.wait((waiting, draining), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return Woken.RECORDS if waiting.result() else Woken.ENDED
+            return Woken.ENDED if self.draining else Woken.TIMEOUT
+        except LogClosedError:
+            return Woken.ENDED
+        finally:
+            waiting.cancel()
+            draining.cancel()
+
+    async def wait_for_drain(self, seconds: float) -> None:
+        """Sleep for *seconds*, or until the service goes down."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._draining.wait()
+
+    def enter_tail(self) -> None:
+        """Count one more client that waits; the 429 problem when there are too many."""
+        if self.tails >= self.options.tails:
+            raise too_many("tails", self.tails, self.options.tails)
+        self.tails += 1
+
+    def leave_tail(self) -> None:
+        """Count one less."""
+        self.tails -= 1

@@ -1,0 +1,52 @@
+"""The service's numbers in one answer."""
+
+from __future__ import annotations
+
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.metrics import Histogram, SegmentPin
+from mrecordlog_async.protocol.schemas import PinAnswer, StatsAnswer, TimesAnswer, UsageAnswer
+from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.turns import Turns
+
+
+async def find_pin(log: MultiRecordLog) -> SegmentPin | None:
+    """Do what `log.pin` does, in turns: a million queues take 0.14 s."""
+    turns, found = Turns(), None
+    for found in log.pin_in_steps():  # noqa: B007  # the last one counts
+        await turns.rest()
+    return found
+
+
+async def stats_of(service: Service) -> StatsAnswer:
+    """Return the numbers of now; zeros while the log recovers."""
+    answer = StatsAnswer(
+        state=service.state,
+        fraction=service.fraction,
+        tails=service.tails,
+        receiving_bytes=service.bodies.receiving_bytes,
+        requests=service.requests,
+        problems={str(status): count for status, count in sorted(service.problems.items())},
+        receiving_limit_bytes=service.bodies.budget.limit,
+        sending_bytes=service.sending.used,
+        sending_limit_bytes=service.sending.budget.limit,
+        dropped_readers=service.sending.dropped,
+    )
+    log = service.attached
+    if log is None:
+        return answer
+    pin = await find_pin(log)
+    usage, counters = log.resource_usage(), log.stats()
+    answer.usage = UsageAnswer(**{name: getattr(usage, name) for name in UsageAnswer.__struct_fields__})
+    answer.pending_records = log.pending_records
+    answer.pin = PinAnswer(*pin) if pin is not None else None
+    answer.counters = {
+        name: value for name in counters.__dataclass_fields__ if isinstance(value := getattr(counters, name), int)
+    }
+    answer.append_seconds = _times(counters.append_seconds)
+    answer.commit_seconds = _times(counters.commit_seconds)
+    answer.sync_seconds = _times(counters.sync_seconds)
+    return answer
+
+
+def _times(histogram: Histogram) -> TimesAnswer:
+    return TimesAnswer(histogram.count, histogram.sum, *map(histogram.quantile, (0.5, 0.9, 0.99)))

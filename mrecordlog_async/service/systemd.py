@@ -1,0 +1,74 @@
+"""What systemd wants to hear from a `Type=notify` service: datagrams to the socket that it names.
+
+`Status` looks at the service once a second and says what changed: progress of recovery, a failed log, a full disk.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from time import monotonic
+
+from mrecordlog_async.model import LogState
+from mrecordlog_async.service.service import Service
+
+EXTEND_TIMEOUT = "EXTEND_TIMEOUT_USEC=30000000"
+
+CALM_SECONDS = 30.0
+"""A stretch of a full disk ends when nothing was refused for so long."""
+
+
+def notify(*lines: str) -> None:
+    """Send *lines* (`READY=1`, `STATUS=…`) if the process runs under systemd; never fails."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address or address[0] not in "@/":
+        return
+    if address[0] == "@":
+        address = "\0" + address[1:]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        sender.connect(address)
+        sender.send("\n".join(lines).encode())
+
+
+class Status:
+    """Tells what changed at a service since it last looked."""
+
+    def __init__(self, service: Service, address: str, clock: Callable[[], float] = monotonic) -> None:
+        self._service = service
+        self._address = address
+        self._clock = clock
+        self._failed = False
+        self._refused = 0  # answers 507 so far
+        self._refused_at = 0.0
+        self._full = False
+
+    def look(self) -> None:
+        """Look once; called every second."""
+        if self._service.state is LogState.RECOVERING:
+            notify(f"STATUS=recovering, {self._service.fraction:.0%} read", EXTEND_TIMEOUT)
+        self._look_for_failure()
+        self._look_for_full_disk()
+
+    def _look_for_failure(self) -> None:
+        log = self._service.attached
+        if log is None or log.failure is None or self._failed:
+            return
+        self._failed = True  # the engine has written it to the log by now
+        cause = " ".join(str(log.failure).split())
+        notify(f"STATUS=failed: {cause}; nothing is stored until the service is restarted, reads go on")
+
+    def _look_for_full_disk(self) -> None:
+        refused, now = self._service.problems.get(HTTPStatus.INSUFFICIENT_STORAGE, 0), self._clock()
+        if refused != self._refused:
+            self._refused, self._refused_at = refused, now
+            self._tell_full(True)
+        elif now - self._refused_at >= CALM_SECONDS:
+            self._tell_full(False)
+
+    def _tell_full(self, full: bool) -> None:
+        if full is not self._full and not self._failed:
+            self._full = full
+            notify("STATUS=the disk is full, appends are refused" if full else f"STATUS=serving on {self._address}")

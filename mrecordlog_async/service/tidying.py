@@ -1,0 +1,45 @@
+"""Memory given back after large bodies and answers: by the C library, by pyarrow, and what hangs in cycles.
+
+Nothing in the service should need Python's cycle collector, which `calm_collector` makes rare. But a cycle in a library
+may hold a body, so the young generations are collected after much was given back, where that is a short piece of work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+from mrecordlog_async.engine.trim_heap import release_memory
+from mrecordlog_async.options import MIB
+from mrecordlog_async.protocol import arrow
+
+WORTH_BYTES = 32 * MIB
+PAUSE_SECONDS = 10.0
+OBJECTS_MAX = 100_000
+"""The collector looks at no more at once: ten milliseconds."""
+
+
+class Tidy:
+    """Looks once a second at what requests hold."""
+
+    def __init__(self) -> None:
+        self._peak = 0
+        self._last = 0.0
+        self._releasing: asyncio.Future[None] | None = None
+
+    def look(self, held: int) -> None:
+        """Give memory back if requests hold much less than they did. *held*: bytes of bodies and answers now."""
+        self._peak = max(self._peak, held)
+        now = asyncio.get_running_loop().time()
+        if self._peak - held < WORTH_BYTES or now - self._last < PAUSE_SECONDS:
+            return
+        self._last, self._peak = now, held
+        young, middle, _ = gc.get_count()
+        if young + middle * gc.get_threshold()[0] <= OBJECTS_MAX:
+            gc.collect(1)
+        self._releasing = asyncio.get_running_loop().run_in_executor(None, _release)
+
+
+def _release() -> None:
+    arrow.release_unused()
+    release_memory()

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import (
+    Limits,
+    LogFullError,
+    PositionInPastError,
+    QueueExistsError,
+    QueueNameError,
+    QueueNotFoundError,
+    RecordTooLargeError,
+)
+from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
+from mrecordlog_async.service.options import ServiceOptions
+from tests.service.serving import Process, Served, free_port, serving
+
+
+async def test_the_client_speaks_like_the_log(served: Served) -> None:
+    """Every method of the log answers the same through the service."""
+    log = served.log
+    async with RecordLogClient(served.url) as client:
+        assert await client.create_queue("a/b ü") is True
+        assert await client.create_queue("a/b ü", exist_ok=True) is False
+        assert await client.append_record("q", None, b"a") == 0
+        assert await client.append_record("q", 0, b"a") is None
+        assert await client.append_records("q", None, [b"b", bytearray(b"c")]) == 2
+        assert await client.append_records("q", 1, [b"b", b"c"]) is None
+        assert await client.append_records("q", None, []) is None
+        assert [tuple(record) async for record in client.range("q")] == [tuple(one) for one in log.range("q")]
+        assert [tuple(record) async for record in client.range("q", 1, 2)] == [(1, b"b")]
+        assert [record.payload async for record in client.iter_from("q", 1)] == [b"b", b"c"]
+        assert await client.truncate("q", 0) == 1
+        assert [record.position async for record in client.range("q", 0)] == [1, 2]
+        assert await client.list_queues() == log.list_queues() == ["a/b ü", "q"]
+        assert await client.first_position("q") == 1
+        assert await client.next_position("q") == 3
+        assert (await client.last_position("q"), await client.last_position("a/b ü")) == (2, None)
+        assert await client.last_record("q") == log.last_record("q")
+        assert await client.last_record("a/b ü") is None
+        summary = await client.queue_summary("q")
+        assert (summary.id, summary.records) == (log.queue_summary("q").id, 2)
+        assert (await client.stats()).counters["appended_records"] == 3
+        await client.delete_queue("a/b ü")
+        assert not await client.queue_exists("a/b ü")
+
+
+@pytest.mark.parametrize("queue", [".", "..", "%", "%2F", "a?b#c", "/", "{queue}", "+", "a\\b"])
+async def test_every_name_reaches_the_service_as_it_is(served: Served, queue: str) -> None:
+    """No character of a name is taken for a part of an address."""
+    async with RecordLogClient(served.url) as client:
+        await client.create_queue(queue)
+        await client.append_record(queue, None, b"a")
+        assert served.log.list_queues() == sorted([queue, "q"])
+        assert [record.payload async for record in client.range(queue)] == [b"a"]
+
+
+async def test_errors_are_those_of_the_log(directory: Path) -> None:
+    """Handlers written for the log work for the client."""
+    limits = Limits(record_bytes=1_000, memory_bytes=20_000, pending_bytes=10_000)
+    async with serving(directory, limits=limits) as served, RecordLogClient(served.url, retry_seconds=0.1) as client:
+        await client.create_queue("q")
+        with pytest.raises(QueueExistsError):
+            await client.create_queue("q")
+        with pytest.raises(QueueNotFoundError):
+            await client.append_record("nope", None, b"a")
+        with pytest.raises(QueueNameError):
+            await client.create_queue("a\0b")
+        with pytest.raises(RecordTooLargeError):
+            await client.append_record("q", None, bytes(1_001))
+        await client.append_record("q", None, b"a")
+        with pytest.raises(PositionInPastError) as caught:
+            await client.append_record("q", 0, b"b")
+        assert caught.value.next_position == 1
+        with pytest.raises(ServiceError, match="never given away"):
+            await client.truncate("q", 5)
+        with pytest.raises(LogFullError):
+            for _ in range(30):
+                await client.append_record("q", None, bytes(1_000))
+
+
+async def test_large_reads_come_in_pages(served: Served) -> None:
+    """More than one answer may hold is read in several, in order."""
+    records = [b"%d" % number * 100_000 for number in range(200)]
+    for start in range(0, 200, 20):
+        await served.log.append_records("q", None, records[start : start + 20])
+    async with RecordLogClient(served.url) as client:
+        assert [record.payload async for record in client.range("q")] == records
+
+
+async def test_a_tail_waits_for_more_and_ends_with_its_queue(served: Served) -> None:
+    """Records come as they are stored; deleting the queue ends the loop."""
+    seen: list[bytes] = []
+    async with RecordLogClient(served.url) as client:
+        await client.append_record("q", None, b"0")
+        async for record in client.tail("q"):
+            seen.append(record.payload)
+            if len(seen) < 5:
+                await client.append_record("q", None, b"%d" % len(seen))
+            else:
+                await client.delete_queue("q")
+    assert seen == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_full_log_is_waited_for(directory: Path) -> None:
+    """429 means later: an append goes through when somebody has truncated."""
+    limits = Limits(memory_bytes=30_000, pending_bytes=20_000, record_bytes=10_000)
+    async with serving(directory, limits=limits) as served, RecordLogClient(served.url) as client:
+        await client.create_queue("q")
+        for _ in range(2):
+            await client.append_record("q", None, bytes(10_000))
+        waiting = asyncio.create_task(client.append_record("q", None, bytes(10_000)))
+        while not served.service.problems.get(429):
+            await asyncio.sleep(0.001)
+        await served.log.truncate("q", 1)
+        assert await waiting == 2
+
+
+async def test_tokens_and_unix_sockets_work(tmp_path: Path, directory: Path) -> None:
+    """A service on a socket with a token is reached by a client that has it, and by nobody else."""
+    token = "0123456789abcdef"
+    async with serving(directory, ServiceOptions(tokens=frozenset({token.encode()}))) as served:
+        path = tmp_path / "socket"
+        server = await asyncio.get_running_loop().create_unix_server(served.connections.accept, path)
+        async with RecordLogClient(f"unix:{path}", token=token) as client, RecordLogClient(f"unix:{path}") as stranger:
+            assert await client.create_queue("q")
+            with pytest.raises(ServiceError, match="token"):
+                await stranger.list_queues()
+        server.close()
+
+
+async def test_a_service_that_is_not_there_is_named() -> None:
+    """After the time that was given the error says where nobody answered."""
+    unused_port = free_port()
+    async with RecordLogClient(f"http://127.0.0.1:{unused_port}", retry_seconds=0.1) as client:
+        with pytest.raises(ServiceUnreachableError, match=str(unused_port)):
+            await client.list_queues()
+
+
+async def test_a_lost_answer_to_an_append_without_position_is_said_to_be_unknown(directory: Path) -> None:
+    """Sending it again could store it twice, so the client does not."""
+    requests = 0
+
+    async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal requests
+        await reader.readuntil(b"\r\n\r\n")
+        requests += 1
+        writer.transport.abort()
+
+    server = await asyncio.start_server(drop, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with RecordLogClient(f"http://127.0.0.1:{port}", retry_seconds=0.3) as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.append_record("q", None, b"a")
+        assert requests == 1
+        with pytest.raises(ServiceUnreachableError):
+            await client.append_record("q", 7, b"a")
+        assert requests > 2
+    server.close()
+
+
+async def test_a_producer_shares_requests_between_callers(served: Served) -> None:
+    """A thousand tasks that append at once become a few requests, in the order they came."""
+    async with RecordLogClient(served.url) as client, client.producer("p", create=True) as producer:
+        before = served.service.requests
+        positions = await asyncio.gather(*(producer.append_record(b"%d" % number) for number in range(1_000)))
+        assert list(positions) == list(range(1_000))
+        assert await producer.append_records([b"x", b"y"]) == 1_001
+        assert served.service.requests - before < 10
+    assert [record.payload for record in served.log.range("p")][:1_000] == [b"%d" % number for number in range(1_000)]
+
+
+async def test_a_producer_that_meets_another_says_so(served: Served) -> None:
+    """Two producers of one queue are found by their positions, not mixed in silence."""
+    async with RecordLogClient(served.url) as client, client.producer("q") as producer:
+        await producer.append_record(b"mine")
+        await served.log.append_record("q", None, b"somebody else's")
+        with pytest.raises(PositionInPastError):
+            await producer.append_record(b"mine too")
+        with pytest.raises(PositionInPastError):
+            await producer.append_record(b"and this")
+
+
+async def test_kill_9_and_restart_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    """A producer appends through kill -9 of the service again and again: every record is there, in order, once."""
+    with Process(tmp_path / "wal") as process:
+        async with RecordLogClient(process.address) as client, client.producer("q", create=True) as producer:
+            acknowledged: list[int] = []
+
+            async def append(number: int) -> None:
+                assert await producer.append_record(b"%d" % number) == number
+                acknowledged.append(number)
+
+            for round_number in range(4):
+                first = round_number * 500
+                tasks = [asyncio.create_task(append(first + number)) for number in range(500)]
+                while len(acknowledged) <= first:  # some are answered, the others are under way
+                    await asyncio.sleep(0.0005)
+                process.kill()
+                await asyncio.to_thread(process.start)
+                await asyncio.gather(*tasks)
+            stored = [record async for record in client.range("q")]
+        assert stored == [(number, b"%d" % number) for number in range(2_000)]
+        assert process.stop(signal.SIGTERM)[0] == 0

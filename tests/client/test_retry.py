@@ -1,0 +1,162 @@
+"""What is tried again, when, and what a caller learns when it does not help."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from mrecordlog_async import LogFailedError, LogFullError, PositionInPastError
+from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
+from mrecordlog_async.client.responses import Reply
+from mrecordlog_async.client.retry import Repeat, Tries, retry_after
+from tests.client.scripted import DROP, REPEATED, Step, problem, scripted
+
+IN_PAST = problem(409, "position_in_past", queue="q", position=0, next_position=1)
+
+
+@pytest.mark.parametrize("status", [408, 429, 503, 507])
+async def test_what_may_pass_is_tried_again(status: int) -> None:
+    """A refusal of the service that says "not now", also of an append without position: nothing was stored."""
+    async with scripted([problem(status, "later")] * 3) as server, RecordLogClient(server.url) as client:
+        assert await client.append_record("q", None, b"a") == 0
+        assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize("status", [502, 503, 504, 507])
+async def test_what_a_proxy_says_while_the_service_restarts_is_tried_again(status: int) -> None:
+    """But not for an append without position: the proxy may have passed it on."""
+    step = Step(status, b"<html>upstream")
+    async with scripted([step] * 3) as server, RecordLogClient(server.url) as client:
+        assert await client.append_record("q", 0, b"a") == 0
+        assert len(server.requests) == 4
+    async with scripted([step]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.append_record("q", None, b"a")
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 415, 500, 501])
+async def test_what_does_not_pass_is_not_tried_again(status: int) -> None:
+    """The answer would be the same."""
+    async with scripted([problem(status, "no")]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(ServiceError, match=str(status)):
+            await client.append_record("q", 0, b"a")
+        assert len(server.requests) == 1
+
+
+async def test_a_failed_log_is_not_asked_again() -> None:
+    """It must be opened again first."""
+    step = problem(503, "log_failed", written="unknown")
+    async with scripted([step]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(LogFailedError) as caught:
+            await client.append_record("q", 0, b"a")
+        assert (caught.value.written, len(server.requests)) == ("unknown", 1)
+
+
+async def test_a_full_log_is_told_as_such_in_the_end() -> None:
+    """The last refusal is the error."""
+    step = problem(507, "disk_full")
+    async with scripted([], last=step) as server, RecordLogClient(server.url, retry_seconds=0.2) as client:
+        with pytest.raises(LogFullError, match="disk"):
+            await client.append_record("q", 0, b"a")
+        assert len(server.requests) > 1
+
+
+@pytest.mark.parametrize("refusal", [IN_PAST, problem(404, "queue_not_found", queue="q"), problem(401, "unauthorized")])
+async def test_a_refusal_after_a_lost_answer_leaves_the_outcome_open(refusal: Step) -> None:
+    """The first try may have been stored and truncated, in a queue that was deleted since."""
+    async with scripted([DROP, refusal]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.append_record("q", 0, b"a")
+        assert len(server.requests) == 2
+
+
+async def test_a_refusal_of_the_first_try_is_what_it_is() -> None:
+    """Nothing was lost, so the outcome is known."""
+    async with scripted([IN_PAST]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(PositionInPastError):
+            await client.append_record("q", 0, b"a")
+
+
+async def test_only_a_try_after_a_lost_answer_passes_for_a_repeat() -> None:
+    """Records that were there before are somebody else's, also with the same content."""
+    same = Step(body=REPEATED)
+    async with scripted([DROP, same]) as server, RecordLogClient(server.url) as client:
+        assert await client.append_new("q", 0, [b"a"]) == 0
+    async with scripted([same]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(PositionInPastError):
+            await client.append_new("q", 0, [b"a"])
+    async with scripted([same]) as server, RecordLogClient(server.url) as client:
+        assert await client.append_record("q", 0, b"a") is None
+
+
+async def test_an_error_says_whether_the_request_was_sent() -> None:
+    """Refused connections leave nothing open, lost answers do."""
+    async with scripted([], last=DROP) as server, RecordLogClient(server.url, retry_seconds=0.1) as client:
+        with pytest.raises(ServiceUnreachableError, match="not known") as caught:
+            await client.append_record("q", 0, b"a")
+        assert caught.value.sent
+    async with RecordLogClient(server.url, retry_seconds=0.1) as client:
+        with pytest.raises(ServiceUnreachableError) as caught:
+            await client.append_record("q", 0, b"a")
+        assert not caught.value.sent
+
+
+# Pauses.
+
+
+async def pauses(tries: Tries, at_least_seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    slept: list[float] = []
+
+    def note(seconds: float) -> asyncio.Timeout:
+        slept.append(seconds)
+        return asyncio.timeout_at(0)
+
+    monkeypatch.setattr("mrecordlog_async.client.retry.asyncio.timeout", note)
+    for _ in range(200):
+        tries.at_least_seconds = at_least_seconds
+        await tries.pause(asyncio.Event())
+    return slept
+
+
+def tries_of(seconds: float) -> Tries:
+    return Tries("GET /", "http://x", Repeat.FREELY, seconds, asyncio.get_running_loop().time() + seconds)
+
+
+async def test_retry_after_is_a_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jitter only makes a pause longer, never shorter than the service asked for."""
+    slept = await pauses(tries_of(10_000), 4.0, monkeypatch)
+    assert len(slept) == 200
+    assert 4.0 <= min(slept) < max(slept) <= 5.0
+
+
+async def test_pauses_grow_to_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the service asks for nothing."""
+    slept = await pauses(tries_of(10_000), 0.0, monkeypatch)
+    assert slept[0] <= 0.05
+    assert 1.0 <= min(slept[10:]) < max(slept) <= 2.0
+
+
+async def test_a_pause_beyond_the_deadline_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller learns at once that there will be no other try in time."""
+    assert await pauses(tries_of(3), 4.0, monkeypatch) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("4", 4.0), (" 120 ", 120.0), ("", 0.0), ("-1", 0.0), ("nan", 0.0), ("inf", 0.0), ("1e3", 0.0), ("soon", 0.0)]
+    + [(f"Fri, 01 Jan {year} 00:00:00 {zone}", 0.0) for year, zone in (("9" * 20, "GMT"), ("2020", "+" + "9" * 20))],
+)
+def test_seconds_of_retry_after(text: str, seconds: float) -> None:
+    """What is no number of seconds is not guessed."""
+    assert retry_after(Reply(503, {"Retry-After": text}, b"")) == seconds
+
+
+def test_retry_after_may_be_a_date() -> None:
+    """Proxies send one; a past one is now."""
+    for offset, low, high in ((100, 90, 101), (-100, 0, 0)):
+        when = format_datetime(datetime.now(UTC) + timedelta(seconds=offset), usegmt=True)
+        assert low <= retry_after(Reply(503, {"Retry-After": when}, b"")) <= high

@@ -1,0 +1,215 @@
+"""Connections, deadlines and redirects of the client, as a server sees them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mrecordlog_async import LogClosedError, QueueNotFoundError
+from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
+from mrecordlog_async.protocol import wire
+from tests.client.scripted import APPENDED, DROP, Step, problem, scripted
+from tests.service.serving import Served
+
+QUEUE = b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"bytes":0,"first_segment":null}'
+
+
+async def test_quiet_tails_do_not_stop_other_calls(served: Served) -> None:
+    """As many tails as the client has connections: appends go through, and every tail gets its record."""
+    async with RecordLogClient(served.url, connections=4, retry_seconds=1.0) as client:
+        tails = [client.tail("q") for _ in range(4)]
+        waiting = [asyncio.create_task(anext(tail)) for tail in tails]
+        while served.service.tails < 4:
+            await asyncio.sleep(0.001)
+        assert await client.append_record("q", None, b"a") == 0
+        assert [record.payload for record in await asyncio.gather(*waiting)] == [b"a"] * 4
+        for tail in tails:
+            await tail.aclose()
+
+
+async def test_callers_share_connections_in_the_order_they_came() -> None:
+    """A caller that asks again at once does not pass those that wait for a connection."""
+    async with scripted([]) as server, RecordLogClient(server.url, connections=1) as client:
+
+        async def hurry(name: bytes) -> None:
+            for _ in range(20):
+                await client.append_record("q", None, name)
+
+        await asyncio.gather(hurry(b"a"), hurry(b"b"), hurry(b"c"))
+        assert b"".join(body for _, body in server.requests) == b"abc" * 20
+
+
+async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait counts in retry_seconds; the error says that the client's own connections are all in use."""
+    monkeypatch.setattr("mrecordlog_async.client.transport.CONNECT_SECONDS", 0.05)
+    async with (
+        scripted([Step(drip=True)]) as server,
+        RecordLogClient(server.url, connections=1, retry_seconds=0.05) as client,
+    ):
+        blocking = asyncio.create_task(client.list_queues())
+        while not server.requests:
+            await asyncio.sleep(0.001)
+        with pytest.raises(ServiceUnreachableError, match="none of the client's 1 connections became free") as caught:
+            await client.append_record("q", None, b"a")
+        assert not caught.value.sent
+        assert len(server.requests) == 1
+        blocking.cancel()
+        await asyncio.gather(blocking, return_exceptions=True)
+
+
+async def test_a_dripping_answer_ends() -> None:
+    """A byte now and then is no silence, but one answer has a deadline as a whole."""
+    async with (
+        scripted([], last=Step(drip=True)) as server,
+        RecordLogClient(server.url, retry_seconds=0.0, answer_seconds=0.1) as client,
+    ):
+        with pytest.raises(ServiceUnreachableError):
+            await client.list_queues()
+
+
+async def test_a_long_poll_may_be_silent_for_as_long_as_it_waits(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadlines of a call do not cut a poll that waits for records, nor do they end the tail."""
+    monkeypatch.setattr("mrecordlog_async.client.client.WAIT_SECONDS", 1)
+    async with RecordLogClient(served.url, timeout_seconds=0.2, answer_seconds=0.3, retry_seconds=0.1) as client:
+        tail = client.tail("q")
+        waiting = asyncio.create_task(anext(tail))
+        before = served.service.requests
+        while served.service.requests < before + 3:  # two polls ended without a record
+            assert not waiting.done()
+            await asyncio.sleep(0.01)
+        await served.log.append_record("q", None, b"a")
+        assert (await waiting).payload == b"a"
+        await tail.aclose()
+
+
+async def test_put_and_delete_are_never_sent_twice_behind_the_callers_back() -> None:
+    """On a connection that was used before, too: the server did it and dropped the connection."""
+    for call, method in (("create_queue", "PUT"), ("delete_queue", "DELETE")):
+        async with scripted([Step(body=QUEUE), DROP]) as server, RecordLogClient(server.url) as client:
+            await client.queue_summary("q")
+            with pytest.raises(OutcomeUnknownError, match=f"{method} /v1/queues/q"):
+                await getattr(client, call)("q")
+            assert server.methods == ["GET", method]
+
+
+async def test_deleting_by_id_is_sent_again_and_spares_a_queue_made_since() -> None:
+    """The id is a precondition, so a repeat does no harm; a queue that does not exist any more was deleted."""
+    for refusal in ("queue_not_found", "queue_recreated"):
+        steps = [DROP, problem(404, refusal, queue="q")]
+        async with scripted(steps) as server, RecordLogClient(server.url) as client:
+            await client.delete_queue("q", queue_id=7)
+            assert [line for line, _ in server.requests] == ["DELETE /v1/queues/q?id=7"] * 2
+        async with scripted([problem(404, refusal, queue="q")]) as server, RecordLogClient(server.url) as client:
+            with pytest.raises(QueueNotFoundError):
+                await client.delete_queue("q", queue_id=7)
+
+
+async def test_the_service_takes_the_id_of_a_queue_as_precondition(served: Served) -> None:
+    """A queue that was made anew under the name is not deleted."""
+    async with RecordLogClient(served.url) as client:
+        old = (await client.queue_summary("q")).id
+        await client.delete_queue("q", queue_id=old)
+        await client.create_queue("q")
+        with pytest.raises(QueueNotFoundError):
+            await client.delete_queue("q", queue_id=old)
+        assert await client.queue_exists("q")
+        assert (await served.call("DELETE", "/v1/queues/q?id=x")).status == 400
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_refused(status: int) -> None:
+    """A redirected append would become a GET, or reach another service; the error names the address."""
+    step = Step(status, b"", ("Location: http://127.0.0.1:1/elsewhere",))
+    async with scripted([step]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(ServiceError, match=r"http://127\.0\.0\.1:1/elsewhere"):
+            await client.append_record("q", None, b"a")
+        assert len(server.requests) == 1
+
+
+async def test_a_success_that_is_not_the_services_is_an_error() -> None:
+    """A login page of a proxy does not pass for an answer."""
+    async with scripted([], last=Step(body=b"<html>")) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(ServiceError, match="not an answer of this service"):
+            await client.append_record("q", 0, b"a")
+        with pytest.raises(ServiceError, match="not an answer of this service"):
+            await client.stats()
+
+
+async def test_a_closed_client_stays_closed() -> None:
+    """A call that would try again after close() ends, and opens nothing."""
+    async with scripted([], last=problem(503, "recovering", "Retry-After: 3")) as server:
+        client = RecordLogClient(server.url)
+        trying = asyncio.create_task(client.list_queues())
+        while not server.requests:
+            await asyncio.sleep(0.001)
+        await client.close()
+        with pytest.raises(LogClosedError, match="client"):
+            await trying
+        with pytest.raises(LogClosedError, match="client"):
+            await client.append_record("q", None, b"a")
+        assert len(server.requests) == 1
+
+
+async def test_a_closed_client_does_not_know_what_became_of_an_append() -> None:
+    """The answer is lost with the connection."""
+    async with scripted([], last=Step(drip=True)) as server:
+        client = RecordLogClient(server.url)
+        appending = asyncio.create_task(client.append_record("q", 0, b"a"))
+        while not server.requests:
+            await asyncio.sleep(0.001)
+        await client.close()
+        with pytest.raises(OutcomeUnknownError):
+            await appending
+
+
+async def test_numbers_are_not_payloads() -> None:
+    """bytes(5) would be five zero bytes."""
+    async with scripted([]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(TypeError):
+            await client.append_record("q", None, 5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            await client.append_records("q", None, [b"a", 5])  # type: ignore[list-item]
+        assert not server.requests
+
+
+PAGE = "X-Next-Position: 1", "X-Queue-Id: 7"
+HELD = QUEUE.replace(b'"next_position":0,"records":0', b'"next_position":1,"records":1')
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step(body=b"<html>"),
+        Step(body=b"<html>", headers=PAGE),
+        Step(body=b"", headers=PAGE),
+        Step(body=wire.PREAMBLE + wire.ENTRY.pack(wire.TRAILER, 0, 0, 0, 0)),
+        Step(body=wire.PREAMBLE + wire.ENTRY.pack(wire.TRAILER, 0, 0, 0, 0), headers=("X-Next-Position: x", PAGE[1])),
+        problem(410, "truncated"),
+        problem(410, "truncated", first_position="x"),
+        problem(410, "truncated", first_position=0),
+    ],
+)
+async def test_a_read_that_makes_no_sense_is_a_service_error(step: Step) -> None:
+    """What a proxy responds in place of records is told as such, and a refusal that leads nowhere ends."""
+    async with scripted([Step(body=HELD)], last=step) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(ServiceError) as caught:
+            async for _ in client.range("q"):
+                pass
+        assert caught.value.code in ("unreadable", "truncated")
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("body", [b'{"position":5,"records":1,"duplicate":false}', APPENDED.replace(b"1", b"2")])
+async def test_the_answer_to_another_append_acknowledges_nothing(body: bytes) -> None:
+    """A proxy that mixes up answers does not make a record count as stored; a producer ends, as it does not know."""
+    async with scripted([Step(body=QUEUE)], last=Step(body=body)) as server, RecordLogClient(server.url) as client:
+        async with client.producer("q") as producer:
+            for _ in range(2):
+                with pytest.raises(ServiceError, match="the answer is about"):
+                    await producer.append_record(b"a")
+        assert server.methods == ["GET", "POST"]
+        with pytest.raises(ServiceError, match="the answer is about"):
+            await client.append_record("q", 0, b"a")

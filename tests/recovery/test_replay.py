@@ -1,0 +1,47 @@
+"""The fold of recovery: each segment's table must be what the segment before it left."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrecordlog_async import CorruptionError
+from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.record import Append, Commit, Table, TableEntry
+from mrecordlog_async.model import Run
+from mrecordlog_async.recovery.recovered import Counts
+from mrecordlog_async.recovery.replay import Fold
+
+BEGUN = Table(8, (TableEntry(7, "q", 2, 5),))
+LEFT = Table(8, (TableEntry(7, "q", 2, 6),))
+
+
+def folded() -> Fold:
+    """Fold a segment that appends a record to the only queue."""
+    fold = Fold(Counts())
+    fold.begin("first", BEGUN)
+    fold.add("first", 0, Batch([Append(7, Run.of(5, [b"a"]))], Commit(bytes(16), 1, 0, 0, 0, 0), 500))
+    return fold
+
+
+def test_the_next_table_is_what_was_left() -> None:
+    """Then folding goes on."""
+    folded().begin("second", LEFT)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        BEGUN,
+        Table(9, LEFT.entries),
+        Table(8, ()),
+        Table(8, (TableEntry(7, "p", 2, 6),)),
+        Table(8, (TableEntry(6, "q", 2, 6),)),
+        Table(8, (TableEntry(7, "q", 3, 6),)),
+        Table(8, (*LEFT.entries, TableEntry(8, "r", 0, 0))),
+    ],
+)
+def test_any_other_table_is_damage(table: Table) -> None:
+    """An id, a name, a position or a queue more or less: a segment was lost or exchanged in between."""
+    with pytest.raises(CorruptionError, match="not what the segment before it left") as refused:
+        folded().begin("second", table)
+    assert refused.value.segment == "second"

@@ -1,0 +1,185 @@
+"""A soak: attacks next to honest producers, for minutes. `python -m tests.service.soak --minutes 10`.
+
+At the end nothing that was acknowledged is missing, in the service and in its directory after it ended; memory stayed
+below memory_bytes + 300 MiB, no honest append took longer than a second, but for what the disk took itself, the loop
+let others in, nothing is held any more, and the service logged no traceback. Prints a summary; the exit code is 1 if
+anything is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from mrecordlog_async import MultiRecordLog
+from tests.service import adversary
+from tests.service.adversary import MIB, Client, Honest, Target
+from tests.service.test_adversary import ATTACKS, STALL_SECONDS
+
+MEMORY_BYTES = 256 * MIB
+ARGUMENTS = ("--memory-bytes", "256MiB", "--pending-bytes", "64MiB")
+RESIDENT_BYTES_MAX = MEMORY_BYTES + 300 * MIB
+APPEND_SECONDS_MAX = 1.0
+SYNC_BOUND = 1.5
+"""An append waits for the sync under way and for its own."""
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, target: Target, seconds: float, producers: int, attackers: int, seed: int) -> None:
+        self.target = target
+        self.seconds = seconds
+        self.seed = seed
+        self.attackers = attackers
+        self.honest = [Honest(target, f"honest-{number}") for number in range(producers)]
+        self.attacks: Counter[str] = Counter()
+        self.peak = 0
+        self.slowest_sync = 0.0
+        self.stop = asyncio.Event()
+
+    async def run(self) -> list[str]:
+        """Attack until the time is over; return what went wrong."""
+        producing = [asyncio.create_task(one.run(self.stop)) for one in self.honest]
+        others = [asyncio.create_task(self._keep_victims()), asyncio.create_task(self._watch())]
+        attacking = asyncio.create_task(self._attack())
+        done, _ = await asyncio.wait([*producing, attacking], return_when=asyncio.FIRST_COMPLETED)
+        done.discard(attacking)
+        await attacking
+        self.stop.set()
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        outcomes = await asyncio.gather(*producing, return_exceptions=True)
+        wrong = [f"a producer ended: {one!r}" for one in outcomes if isinstance(one, BaseException)]
+        wrong += ["a producer ended before the time was over"] if done else []
+        for one in self.honest:
+            try:
+                await one.check()
+            except AssertionError as error:
+                wrong.append(f"{one.queue}: {str(error)[:300]}")
+        if left := await self.target.leftovers():
+            wrong.append(f"still held after all requests: {left}")
+        return wrong + self._judge()
+
+    async def judge_directory(self, directory: Path) -> list[str]:
+        """End the service and compare what its directory holds; return what is wrong."""
+        code, told = self.target.stop()
+        wrong = [f"the service ended with {code}"] if code else []
+        if "Traceback" in told:
+            wrong.append(f"a traceback in the service's log: {told[told.index('Traceback') :][:2_000]}")
+        async with MultiRecordLog.open(directory) as log:
+            for one in self.honest:
+                expected = [(position, b"%d" % position) for position in range(one.truncated, one.acknowledged)]
+                if list(log.range(one.queue)) != expected:
+                    wrong.append(f"{one.queue}: the directory does not hold what was acknowledged")
+        return wrong
+
+    async def _attack(self) -> None:
+        """Attack from another process: making what attackers send must not hold up those who measure."""
+        command = [sys.executable, "-m", "tests.service.soak", "--attack", str(self.target.port)]
+        command += ["--attackers", str(self.attackers), "--seconds", str(self.seconds), "--seed", str(self.seed)]
+        attacking = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        told, _ = await attacking.communicate()
+        self.attacks = Counter(json.loads(told))
+
+    async def _keep_victims(self) -> None:
+        """Drop what attackers stored where it fills the log, as a drain would, and keep enough to ask for."""
+        while not self.stop.is_set():
+            await asyncio.sleep(1.0)
+            for queue in ("victim", "small"):
+                status, answer = await self.target.call("GET", f"/v1/queues/{queue}")
+                found: dict[str, Any] = json.loads(answer) if status == 200 else {}
+                if found.get("bytes", 0) > 100 * MIB or found.get("records", 0) > 1_000_000:
+                    middle = (found["first_position"] + found["next_position"]) // 2
+                    await self.target.call("POST", f"/v1/queues/{queue}/truncate", b'{"position":%d}' % middle)
+
+    async def _watch(self) -> None:
+        while not self.stop.is_set():
+            self.peak = max(self.peak, self.target.resident_bytes())
+            status, answer = await self.target.call("GET", "/v1/stats")
+            if status == 200:
+                self.slowest_sync = max(self.slowest_sync, json.loads(answer)["sync_seconds"]["p99"])
+            await asyncio.sleep(0.5)
+
+    def _judge(self) -> list[str]:
+        wrong = []
+        if self.peak > RESIDENT_BYTES_MAX:
+            wrong.append(f"memory reached {self.peak >> 20} MiB, the bound is {RESIDENT_BYTES_MAX >> 20}")
+        if self.target.stall_seconds > STALL_SECONDS:
+            wrong.append(f"the loop let nobody in for {self.target.stall_seconds:.2f} s of CPU")
+        slowest = max(one.slowest for one in self.honest)
+        if slowest > APPEND_SECONDS_MAX + SYNC_BOUND * self.slowest_sync:
+            wrong.append(f"an append took {slowest:.2f} s, syncs took {self.slowest_sync:.3f} (p99)")
+        return wrong
+
+    def summary(self) -> str:
+        """Say what was done."""
+        records, busy = sum(one.acknowledged for one in self.honest), sum(one.busy for one in self.honest)
+        slowest = max(one.slowest for one in self.honest)
+        lines = [
+            f"{self.seconds:.0f} s, {sum(self.attacks.values())} attacks by {self.attackers} attackers at a time",
+            f"{len(self.honest)} honest producers: {records} records acknowledged, {busy} answers 429 sent again",
+            f"slowest append {slowest * 1000:.0f} ms, sync p99 {self.slowest_sync * 1000:.1f} ms",
+            f"memory: peak {self.peak >> 20} MiB, at the end {self.target.resident_bytes() >> 20} MiB",
+            f"longest time that the loop let nobody in: {self.target.stall_seconds * 1000:.0f} ms of CPU",
+        ]
+        return "\n".join([*lines, *(f"  {count:6} x {name}" for name, count in sorted(self.attacks.items()))])
+
+
+async def attack(port: int, seconds: float, attackers: int, seed: int) -> Counter[str]:
+    """Attack the service at *port* for so long; return how often each attack was made."""
+    client, draw, made = Client(port), random.Random(seed), Counter[str]()
+    end = asyncio.get_running_loop().time() + seconds
+
+    async def attacker() -> None:
+        while asyncio.get_running_loop().time() < end:
+            name = draw.choice(list(ATTACKS))
+            made[name] += 1
+            try:
+                await ATTACKS[name][0](client)
+            except (OSError, asyncio.IncompleteReadError):
+                await asyncio.sleep(0.1)
+
+    await asyncio.gather(*(attacker() for _ in range(attackers)))
+    return made
+
+
+def main() -> int:
+    """Run it; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--producers", type=int, default=8)
+    parser.add_argument("--attackers", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--attack", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.attack:
+        print(json.dumps(asyncio.run(attack(arguments.attack, arguments.seconds, arguments.attackers, arguments.seed))))
+        return 0
+    with tempfile.TemporaryDirectory() as directory, Target(Path(directory) / "wal", *ARGUMENTS) as target:
+
+        async def run() -> tuple[Soak, list[str]]:
+            await adversary.prepare(target)
+            target.forget_stalls()
+            soak = Soak(target, arguments.minutes * 60, arguments.producers, arguments.attackers, arguments.seed)
+            return soak, await soak.run()
+
+        soak, wrong = asyncio.run(run())
+        print(soak.summary())
+        print(f"lines in the service's log: {len(target.told.splitlines())}")
+        wrong += asyncio.run(soak.judge_directory(Path(directory) / "wal"))
+    print("\n".join(wrong) if wrong else "nothing is wrong")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

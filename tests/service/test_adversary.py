@@ -1,0 +1,107 @@
+"""Clients that mean harm, next to one that does not: memory, stalls, and every honest request is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from tests.service import adversary
+from tests.service.adversary import MIB, Client, Honest, Target
+
+STALL_SECONDS = 0.15
+"""CPU time that the loop may use at once. Requests take 50 ms at most; the rest is for slow machines."""
+
+MEMORY_BYTES = 256 * MIB
+DATA_BYTES = 900 * MIB
+"""The process has 130 MiB to begin with, with pyarrow; then memory_bytes, both budgets and what passes through."""
+
+ARGUMENTS = ("--memory-bytes", "256MiB", "--pending-bytes", "64MiB", "--body-bytes", "64MiB")
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """Run a service that holds 60 MB of large records, 200,000 small ones and 2,000 queues."""
+    directory = tmp_path_factory.mktemp("adversary") / "wal"
+    with Target(directory, *ARGUMENTS, data_bytes=DATA_BYTES) as target:
+        asyncio.run(adversary.prepare(target))
+        yield target
+
+
+Attack = Callable[[Client], Coroutine[Any, Any, None]]
+
+
+def never_read(path: str, accept: str = "*/*") -> Attack:
+    return lambda target: adversary.never_read(target, 3.0, path, accept)
+
+
+def arrow(kind: str) -> Attack:
+    return lambda target: adversary.arrow_bomb(target, kind)
+
+
+ATTACKS: dict[str, tuple[Attack, int]] = {
+    "readers of NDJSON that never read": (never_read(f"{adversary.RECORDS}?max_bytes=67108864"), 40),
+    "readers of runs that never read": (
+        never_read(f"{adversary.RECORDS}?max_bytes=67108864", "application/vnd.mrecordlog.runs"),
+        40,
+    ),
+    "readers of Arrow that never read": (
+        never_read(f"{adversary.RECORDS}?max_bytes=67108864", "application/vnd.apache.arrow.stream"),
+        40,
+    ),
+    "tails that never read": (never_read("/v1/queues/victim/tail"), 40),
+    "listings that nobody reads": (never_read("/v1/queues"), 40),
+    "fetches that nobody reads": (lambda target: adversary.fetch_and_hang(target, 3.0), 20),
+    "small records, many": (lambda target: adversary.never_read(target, 1.0, "/v1/queues/small/records"), 10),
+    "bodies announced and not sent": (lambda target: adversary.announce(target, 3.0), 60),
+    "uploads that stall": (lambda target: adversary.stall(target, 3.0), 40),
+    "409 with large bodies": (adversary.in_the_past, 20),
+    "413 with many lines": (adversary.million_lines, 10),
+    "JSON of millions of records": (adversary.million_strings, 3),
+    "bodies that are just allowed": (adversary.many_lines_that_fit, 2),
+    "zstd in Arrow": (arrow("zstd"), 5),
+    "zstd in another column": (arrow("other"), 5),
+    "a dictionary in Arrow": (arrow("dictionary"), 5),
+    "rows without bytes in Arrow": (arrow("rows"), 5),
+    "a plan of single records": (adversary.plan_small_pieces, 5),
+    "a plan of one queue, often": (adversary.plan_twice, 5),
+    "a fetch of one range, often": (adversary.fetch_twice, 5),
+    "ranges of single records that nobody reads": (adversary.fetch_each, 5),
+    "JSON of one record": (lambda target: adversary.odd_json(target, b'{"records":["', b"QUFB", b'"]}'), 2),
+    "JSON of white space": (lambda target: adversary.odd_json(target, b"", b" ", b'{"records":[]}'), 2),
+    "JSON of one name": (lambda target: adversary.odd_json(target, b'{"', b"A", b'":[]}'), 2),
+    "requests behind a long poll": (lambda target: adversary.wait_behind(target, adversary.HEALTH * 1_000), 20),
+    "no requests behind a long poll": (lambda target: adversary.wait_behind(target, b"no HTTP\r\n\r\n"), 5),
+    "a body behind a long poll": (lambda target: adversary.wait_behind(target, adversary.LARGE_HEAD), 5),
+    "a truncate of many": (adversary.truncate_many, 2),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_harms_nobody_else(target: Target, name: str) -> None:
+    """An honest producer's appends and truncates are all answered, and memory and the loop stay within their bounds."""
+    attack, clients = ATTACKS[name]
+    if "Arrow" in name or "column" in name:
+        pytest.importorskip("pyarrow")
+    target.forget_stalls()
+    asyncio.run(_attack(target, attack, clients, f"honest-{list(ATTACKS).index(name)}"))
+    assert target.process.poll() is None
+    assert "Traceback" not in target.told
+    assert target.stall_seconds < STALL_SECONDS
+    assert target.resident_bytes() < MEMORY_BYTES + 300 * MIB
+
+
+async def _attack(target: Target, attack: Attack, clients: int, queue: str) -> None:
+    honest, stop = Honest(target, queue), asyncio.Event()
+    producing = asyncio.create_task(honest.run(stop))
+    await asyncio.gather(*(attack(target) for _ in range(clients)))
+    before = honest.acknowledged
+    while honest.acknowledged < before + 10:  # they go on when the attack is over
+        await asyncio.sleep(0.01)
+        assert not producing.done() or producing.result() is None
+    stop.set()
+    await producing
+    await honest.check()
+    assert await target.leftovers() == {}

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrecordlog_async.model import Run
+from mrecordlog_async.protocol import wire
+from mrecordlog_async.service.bulk import share, take
+from tests.service.serving import Served, serving
+
+
+async def plan(served: Served, **request: Any) -> Any:
+    answer = await served.call("POST", "/v1/plan", request)
+    assert answer.status == 200, answer.body
+    return answer.json()
+
+
+async def test_plan_of_everything_lists_every_queue(served: Served) -> None:
+    """Without a request all queues are planned from their first record."""
+    await served.log.append_records("q", None, [b"a", b"bb"])
+    await served.log.create_queue("r")
+    answer = await plan(served)
+    assert [(one["queue"], one["start"], one["stop"], one["records"], one["bytes"]) for one in answer["queues"]] == [
+        ("q", 0, 2, 2, 3),
+        ("r", 0, 0, 0, 0),
+    ]
+    assert (answer["records"], answer["bytes"]) == (2, 3)
+
+
+async def test_plan_counts_records_not_positions(served: Served) -> None:
+    """A gap of a million positions is no million records, and limits are reached all the same."""
+    await served.log.append_record("q", 0, b"a")
+    await served.log.append_record("q", 1_000_000, b"b")
+    await served.log.append_record("q", 2_000_000, b"c")
+    (one,) = (await plan(served, queues=[{"queue": "q", "start": 0}], max_records=2))["queues"]
+    assert (one["stop"], one["records"]) == (1_000_001, 2)
+
+
+async def test_plan_shares_a_limit_in_proportion(served: Served) -> None:
+    """Every queue gets on, large ones by more."""
+    await served.log.create_queue("big")
+    await served.log.append_records("big", None, [b"x"] * 90)
+    await served.log.append_records("q", None, [b"x"] * 10)
+    answer = await plan(served, max_records=50)
+    assert {one["queue"]: one["records"] for one in answer["queues"]} == {"big": 45, "q": 5}
+    assert answer["records"] == 50
+
+
+async def test_plan_stops_at_a_byte_limit(served: Served) -> None:
+    """Bytes bound a plan as records do; the tighter one wins."""
+    await served.log.append_records("q", None, [b"x" * 100] * 10)
+    (one,) = (await plan(served, max_bytes=350))["queues"]
+    assert (one["records"], one["bytes"]) == (3, 300)
+    (one,) = (await plan(served, max_bytes=350, max_records=2))["queues"]
+    assert one["records"] == 2
+
+
+async def test_pieces_are_the_range_cut(served: Served) -> None:
+    """Cut points lie between records; the pieces together are the plan, and can be fetched one by one."""
+    for _ in range(3):
+        await served.log.append_records("q", None, [b"x" * 10] * 7)
+    (one,) = (await plan(served, piece_records=5, piece_bytes=1_000))["queues"]
+    pieces = one["pieces"]
+    assert [piece["start"] for piece in pieces] == [0, *(piece["stop"] for piece in pieces[:-1])]
+    assert pieces[-1]["stop"] == one["stop"] == 21
+    assert sum(piece["records"] for piece in pieces) == 21
+    assert max(piece["records"] for piece in pieces) == 5
+
+
+async def test_plan_tells_what_is_wrong_with_each_queue(served: Served) -> None:
+    """Missing, re-created, truncated and ahead are told apart."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    await served.log.truncate("q", 0)
+    queue_id = served.log.queue_summary("q").id
+    asked = [
+        {"queue": "nope", "start": 3},
+        {"queue": "q", "start": 1, "id": queue_id + 1},
+        {"queue": "q", "start": 0, "id": queue_id},
+        {"queue": "q", "start": 9, "id": queue_id},
+        {"queue": "q", "start": 2, "id": queue_id},
+    ]
+    answers = [(await plan(served, queues=[one]))["queues"][0] for one in asked]
+    assert [(one["status"], one["start"], one["stop"]) for one in answers] == [
+        ("missing", 0, 0),
+        ("recreated", 1, 2),
+        ("truncated", 1, 2),
+        ("ahead", 2, 2),
+        ("ok", 2, 2),
+    ]
+
+
+async def test_fetch_answers_many_ranges_in_order(served: Served) -> None:
+    """One request reads many queues; the trailer proves that the answer is whole."""
+    await served.log.create_queue("r")
+    await served.log.append_records("q", None, [b"a", b"b", b"c"])
+    await served.log.append_record("r", 7, b"z")
+    ranges = [
+        {"queue": "r", "start": 7, "stop": 8},
+        {"queue": "q", "start": 1, "stop": 3, "id": served.log.queue_summary("q").id},
+        {"queue": "q", "start": 3, "stop": 3},
+    ]
+    answer = await served.call("POST", "/v1/fetch", {"ranges": ranges})
+    assert answer.headers["Content-Type"] == wire.CONTENT_TYPE
+    blocks = [(block.queue, block.run()) for block in wire.decode(answer.body)]
+    assert blocks == [("r", Run.of(7, [b"z"])), ("q", Run.of(1, [b"b", b"c"]))]
+
+
+async def test_fetch_without_payload_answers_positions(served: Served) -> None:
+    """What is there, gaps included, in a few bytes; every range has its queue entry as before."""
+    await served.log.create_queue("r")
+    await served.log.append_records("q", None, [bytes(10_000)] * 10)
+    await served.log.append_records("q", 90, [bytes(10_000)] * 5)
+    ranges = [{"queue": "q", "start": 3, "stop": 93}, {"queue": "r", "start": 0, "stop": 0}]
+    answer = await served.call("POST", "/v1/fetch", {"ranges": ranges, "payload": False})
+    blocks = list(wire.decode(answer.body, positions=True))
+    assert [(block.queue, block.first_position, block.records) for block in blocks] == [("q", 3, 7), ("q", 90, 3)]
+    assert len(answer.body) < 300
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "fact"),
+    [
+        ({"queue": "nope"}, 404, "queue_not_found", "nope"),
+        ({"id": 1}, 404, "queue_recreated", None),
+        ({"start": 0}, 410, "truncated", 1),
+        ({"stop": 9}, 409, "ahead", 2),
+    ],
+)
+async def test_fetch_checks_every_range_before_the_first_byte(
+    served: Served, change: dict[str, Any], status: int, code: str, fact: Any
+) -> None:
+    """A range that cannot be had whole fails the request, with what the reader needs to plan anew."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    await served.log.truncate("q", 0)
+    good = {"queue": "q", "start": 1, "stop": 2}
+    answer = await served.call("POST", "/v1/fetch", {"ranges": [good, {**good, **change}]})
+    assert (answer.status, answer.json()["code"]) == (status, code)
+    assert fact is None or fact in answer.json().values()
+
+
+async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
+    """Positions that were never given away and queues that are not the ones meant stay untouched."""
+    await served.log.create_queue("r")
+    await served.log.append_records("q", None, [b"a", b"b"])
+    await served.log.append_records("r", None, [b"a", b"b"])
+    queue_id = served.log.queue_summary("q").id
+    asked = [
+        {"queue": "q", "position": 0, "id": queue_id},
+        {"queue": "q", "position": 0, "id": queue_id},
+        {"queue": "r", "position": 2},
+        {"queue": "r", "position": 0, "id": queue_id},
+        {"queue": "nope", "position": 0},
+    ]
+    answers = (await served.call("POST", "/v1/truncate", {"queues": asked})).json()["queues"]
+    assert [(one["status"], one["first_position"]) for one in answers] == [
+        ("ok", 1),
+        ("ok", 1),
+        ("ahead", 0),
+        ("recreated", 0),
+        ("missing", 0),
+    ]
+    assert sum(one["dropped"] for one in answers) == 1
+    assert (served.log.first_position("q"), served.log.first_position("r")) == (1, 0)
+
+
+@pytest.mark.parametrize("path", ["/v1/plan", "/v1/fetch", "/v1/truncate"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"quues":[]}',
+        b'{"queues":1,"ranges":1}',
+        b"[" * 100_000,
+        b'{"queues":[{"queue":"q"%s}]}' % (b',"start":1' * 80_000),
+    ],
+    ids=["cut", "misspelt", "numbers", "deep", "repeated"],
+)
+async def test_bodies_that_make_no_sense_are_400(served: Served, path: str, body: bytes) -> None:
+    """Misspelt members and deep nesting are errors, not crashes."""
+    answer = await served.call("POST", path, body)
+    assert (answer.status, answer.json()["code"]) == (400, "bad_body")
+
+
+@given(st.lists(st.integers(0, 1000), max_size=8), st.integers(1, 2000))
+def test_shares_keep_the_limit_up_to_one_each(wanted: list[int], limit: int) -> None:
+    """Nobody gets more than wanted, nobody who wants something gets nothing."""
+    shares = share(wanted, limit)
+    assert all(part <= want and (part > 0) == (want > 0) for part, want in zip(shares, wanted, strict=True))
+    assert sum(shares) <= limit + len(wanted)
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=9), min_size=1, max_size=5), max_size=5),
+    st.integers(1, 30),
+    st.integers(1, 60),
+)
+def test_taking_keeps_both_limits_and_gets_on(groups: list[list[bytes]], records: int, size: int) -> None:
+    """What is taken is a head of the records, within both limits but for one record that is larger than all."""
+    runs, position = [], 0
+    for group in groups:
+        runs.append(Run.of(position, group))
+        position += len(group)
+    everything = [record for run in runs for record in run.each()]
+    taken = [record for run in take(runs, records, size) for record in run.each()]
+    assert taken == everything[: len(taken)]
+    assert len(taken) <= records
+    assert sum(len(record.payload) for record in taken) <= size or len(taken) == 1
+    assert bool(taken) == bool(everything)
+
+
+async def test_a_request_for_another_opening_is_refused(served: Served) -> None:
+    """What was listed before the log was opened again says nothing about what it holds now."""
+    opening = (await served.call("GET", "/v1/queues")).json()["opening"]
+    for path in ("/v1/plan", "/v1/truncate"):
+        body: dict[str, Any] = {"queues": []}
+        assert (await served.call("POST", path, {**body, "opening": opening})).status == 200
+        refused = await served.call("POST", path, {**body, "opening": "another"})
+        assert (refused.status, refused.json()["code"]) == (409, "reopened")
+
+
+async def test_a_tail_is_another_one_for_another_record_or_position(served: Served) -> None:
+    """Equal digests mean that the same record stands at the same position."""
+    for queue, position, payload in (("q", 5, b"a"), ("same", 5, b"a"), ("payload", 5, b"b"), ("position", 6, b"a")):
+        await served.log.create_queue(queue, exist_ok=True)
+        await served.log.append_records(queue, 0, [b"first"])
+        await served.log.append_record(queue, position, payload)
+    found = {one["queue"]: one["tail"] for one in (await plan(served, tails=True))["queues"]}
+    assert found["q"] == found["same"]
+    assert len(set(found.values())) == 3
+    assert {one["tail"] for one in (await plan(served))["queues"]} == {None}
+    (part,) = (await plan(served, queues=[{"queue": "q", "stop": 3}], tails=True))["queues"]
+    assert part["tail"] not in (None, found["q"])
+
+
+async def test_a_plan_tells_where_a_deleted_queue_ended(directory: Path) -> None:
+    """Whoever had read so far lost nothing; known also after the log was opened again."""
+    async with serving(directory) as served:
+        for queue in ("gone", "anew"):
+            await served.log.create_queue(queue)
+            await served.log.append_records(queue, None, [b"x"] * 7)
+        ids = {queue: served.log.queue_summary(queue).id for queue in ("gone", "anew")}
+        for queue in ids:
+            await served.log.delete_queue(queue)
+        await served.log.create_queue("anew")
+        asked = [{"queue": queue, "id": queue_id, "start": 3} for queue, queue_id in ids.items()]
+        unknown = {"queue": "never", "id": 1, "start": 0}
+        found = (await plan(served, queues=[*asked, unknown]))["queues"]
+        assert [(one["status"], one["ended"]) for one in found] == [("missing", 7), ("recreated", 7), ("missing", None)]
+    async with serving(directory) as served:
+        assert [one["ended"] for one in (await plan(served, queues=asked))["queues"]] == [7, 7]

@@ -1,0 +1,105 @@
+"""What the service says about itself: schema, metrics, numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mrecordlog_async.protocol import schemas
+from mrecordlog_async.service.app import build_app
+from mrecordlog_async.service.openapi import document
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.service import Service
+from tests.service.serving import Served, serving
+
+
+def test_the_schema_lists_exactly_the_routes() -> None:
+    """Every route of the application is in the schema, with its method, and nothing else is."""
+    app = build_app(Service())
+    served = set()
+    for route in app.router.routes():
+        assert route.resource is not None
+        path = route.resource.canonical
+        if path != "/{path}" and route.method != "HEAD":  # the answer to everything else; HEAD goes without saying
+            served.add((route.method, path))
+    assert served == {(method.upper(), path) for path, methods in document()["paths"].items() for method in methods}
+
+
+def test_every_reference_of_the_schema_is_defined() -> None:
+    """Generators of clients can follow it."""
+    schemas = document()["components"]["schemas"]
+
+    def references(node: Any) -> set[str]:
+        if isinstance(node, dict):
+            found = {node["$ref"].rpartition("/")[2]} if "$ref" in node else set()
+            return found.union(*map(references, node.values()))
+        return set().union(*map(references, node)) if isinstance(node, list) else set()
+
+    assert references(document()) <= schemas.keys()
+    assert {"Problem", "PlanRequest", "AppendAnswer"} <= schemas.keys()
+
+
+async def test_answers_are_what_the_schema_says(served: Served) -> None:
+    """Each JSON answer decodes as the type that the schema gives it, without members that the type does not know."""
+    await served.log.append_record("q", None, b"a")
+    answers: list[tuple[str, str, Any, type[msgspec.Struct]]] = [
+        ("GET", "/v1/queues", None, schemas.QueuesAnswer),
+        ("GET", "/v1/queues/q", None, schemas.QueueAnswer),
+        ("PUT", "/v1/queues/r", None, schemas.CreateAnswer),
+        ("POST", "/v1/queues/q/records", b"b", schemas.AppendAnswer),
+        ("GET", "/v1/queues/q/records?limit=1", None, schemas.RecordAnswer),
+        ("POST", "/v1/plan", {}, schemas.PlanAnswer),
+        ("POST", "/v1/truncate", {"queues": [{"queue": "q", "position": 0}]}, schemas.TruncateManyAnswer),
+        ("POST", "/v1/queues/q/truncate", {"position": 0}, schemas.TruncateAnswer),
+        ("GET", "/healthz", None, schemas.HealthAnswer),
+        ("GET", "/readyz", None, schemas.ReadyAnswer),
+        ("GET", "/v1/stats", None, schemas.StatsAnswer),
+        ("GET", "/v1/queues/nope", None, schemas.Problem),
+    ]
+    for method, path, body, kind in answers:
+        answer = await served.call(method, path, body)
+        decoded: Any = msgspec.json.decode(answer.body, type=kind)
+        known = {field.encode_name for field in msgspec.structs.fields(kind)}
+        assert kind is schemas.Problem or answer.json().keys() <= known, path
+        assert decoded is not None
+
+
+async def test_openapi_is_served(served: Served) -> None:
+    """As JSON, at the place where tools look."""
+    assert (await served.call("GET", "/openapi.json")).json() == msgspec.json.decode(msgspec.json.encode(document()))
+
+
+async def test_metrics_are_what_prometheus_reads(directory: Path) -> None:
+    """Names, types and values parse; per-queue series come only when asked for."""
+    for per_queue in (False, True):
+        async with serving(directory, ServiceOptions(metrics_per_queue=per_queue)) as served:
+            await served.log.create_queue("q", exist_ok=True)
+            await served.call("POST", "/v1/queues/q/records", b"abc")
+            await served.call("GET", "/v1/queues/nope")
+            families = {
+                family.name: family
+                for family in text_string_to_metric_families((await served.call("GET", "/metrics")).body.decode())
+            }
+        samples = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in families.values()
+            for sample in family.samples
+        }
+        assert samples["mrecordlog_appended_records_total",] == 1
+        assert samples["mrecordlog_appended_bytes_total",] == 3
+        assert samples["mrecordlog_state", "open"] == 1
+        assert samples["mrecordlog_http_problems_total", "404"] == 1
+        assert samples["mrecordlog_append_seconds_count",] == samples["mrecordlog_append_seconds_bucket", "+Inf"] > 0
+        assert families["mrecordlog_commits"].type == "counter"
+        assert (("mrecordlog_queue_records", "q") in samples) is per_queue
+
+
+@pytest.mark.parametrize("options", [{"body_bytes": 0}, {"body_bytes": 2, "bodies_bytes": 1}, {"tails": 0}])
+def test_limits_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
+    """A limit is a number above 0, and the whole is not smaller than its part."""
+    with pytest.raises(ValueError, match="must be at least"):
+        ServiceOptions(**options)  # type: ignore[arg-type]  # all of these are whole numbers

@@ -1,0 +1,360 @@
+"""The log inside other people's applications."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from aiohttp import ClientSession, UnixConnector, web
+from fastapi import FastAPI, WebSocket
+
+from mrecordlog_async import LogLockedError, LogState, MultiRecordLog
+from mrecordlog_async.aiohttp import LOG, setup
+from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
+from mrecordlog_async.service import ServiceOptions
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
+
+@asynccontextmanager
+async def serving_app(app: web.Application) -> AsyncIterator[str]:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{site.port}"
+    finally:
+        await runner.cleanup()
+
+
+async def test_setup_opens_and_closes_the_log_with_the_application(directory: Path) -> None:
+    """Handlers find it under LOG; after the end the directory is free and the log closed cleanly."""
+
+    async def ingest(request: web.Request) -> web.Response:
+        position = await request.app[LOG].append_record("q", None, await request.read())
+        return web.json_response({"position": position})
+
+    async def make_queue(app: web.Application) -> AsyncIterator[None]:
+        await app[LOG].create_queue("q", exist_ok=True)
+        yield
+        assert app[LOG].state is LogState.OPEN  # what began later ends earlier
+
+    app = web.Application()
+    setup(app, directory)
+    app.cleanup_ctx.append(make_queue)
+    app.router.add_post("/ingest", ingest)
+    async with serving_app(app) as url, ClientSession() as session:
+        async with session.post(url + "/ingest", data=b"a") as response:
+            assert await response.json() == {"position": 0}
+        async with session.get(url + "/v1/queues") as response:
+            assert response.status == 404  # the API is there only where it was asked for
+    async with MultiRecordLog.open(directory) as log:
+        assert log.recovery_report.clean
+        assert [record.payload for record in log.range("q")] == [b"a"]
+
+
+async def test_the_api_below_a_prefix_has_its_own_token(directory: Path) -> None:
+    """The application decides about its own routes, the options about those of the log."""
+    app = web.Application()
+    setup(app, directory, prefix="/wal", options=ServiceOptions(tokens=frozenset({b"0123456789abcdef"})))
+    async with serving_app(app) as url, ClientSession() as session:
+        headers = {"Authorization": "Bearer 0123456789abcdef"}
+        for expected, sent in ((401, {}), (201, headers)):
+            async with session.put(url + "/wal/v1/queues/a%2Fb", headers=sent) as response:
+                assert response.status == expected
+        async with session.post(url + "/wal/v1/queues/a%2Fb/records", data=b"x", headers=headers) as response:
+            assert await response.json() == {"position": 0, "records": 1, "duplicate": False}
+        async with session.get(url + "/wal/nothing", headers=headers) as response:
+            assert (response.status, (await response.json())["code"]) == (404, "no_route")
+        assert app[LOG].list_queues() == ["a/b"]
+
+
+async def test_open_tails_do_not_hold_up_the_application(directory: Path) -> None:
+    """They end when the application shuts down."""
+    app = web.Application()
+    setup(app, directory, prefix="/wal")
+    async with ClientSession() as session:
+        async with serving_app(app) as url:
+            await app[LOG].create_queue("q")
+            tail = await session.get(url + "/wal/v1/queues/q/tail")
+        assert b"event: end\ndata: closing" in await tail.read()
+
+
+async def test_a_host_applications_signals_see_every_answer(directory: Path) -> None:
+    """Headers that the application adds to all responses are on appends too."""
+
+    async def add_header(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["X-Request-Id"] = "7"
+
+    app = web.Application()
+    app.on_response_prepare.append(add_header)
+    setup(app, directory, prefix="/wal")
+    async with (
+        serving_app(app) as url,
+        ClientSession() as session,
+        session.post(url + "/wal/v1/queues/q/records?create=1", data=b"a") as response,
+    ):
+        assert (response.status, response.headers["X-Request-Id"]) == (200, "7")
+
+
+async def test_a_second_application_on_the_directory_does_not_start(directory: Path) -> None:
+    """It names the ways out; the first one goes on."""
+    async with MultiRecordLog.open(directory):
+        app = web.Application()
+        setup(app, directory)
+        with pytest.raises(LogLockedError, match="Use one worker"):
+            async with serving_app(app):
+                raise AssertionError("it must not start")
+
+
+async def test_fastapi_lifespans_are_composed(directory: Path) -> None:
+    """The application's own lifespan runs inside the log's, and what it yields stays in the application's state."""
+    seen: list[Any] = []
+
+    @asynccontextmanager
+    async def own(app: FastAPI) -> AsyncIterator[dict[str, int]]:
+        await log_of(app).create_queue("q")
+        yield {"answer": 42}
+        seen.append(log_of(app).state)
+
+    app = FastAPI()
+    async with lifespan(directory, own)(app) as state:
+        log = log_of(app)
+        assert state == {"answer": 42, "mrecordlog": log}  # where mounted applications find it
+        assert log.list_queues() == ["q"]
+    assert seen == [LogState.OPEN]
+    assert log.state is LogState.CLOSED
+
+
+async def test_fastapi_without_lifespan_says_what_is_missing() -> None:
+    """Forgetting the lifespan is found by its message."""
+    with pytest.raises(RuntimeError, match="lifespan"):
+        log_of(FastAPI())
+
+
+async def test_a_fastapi_tail_ends_with_its_client_queue_or_log(log: MultiRecordLog) -> None:
+    """A stream never outlives what it is about."""
+
+    class Client:
+        gone = False
+
+        async def is_disconnected(self) -> bool:
+            return self.gone
+
+    async def read(client: Any) -> list[bytes]:
+        return [record.payload async for record in tail_until_disconnect(client, log, "q", look_seconds=0.01)]
+
+    await log.append_record("q", None, b"a")
+    leaving = Client()
+    reading = asyncio.create_task(read(leaving))
+    await log.append_record("q", None, b"b")
+    leaving.gone = True
+    assert (await reading)[:1] == [b"a"]
+    reading = asyncio.create_task(read(Client()))
+    await asyncio.sleep(0)
+    await log.delete_queue("q")
+    assert await reading == [b"a", b"b"]
+
+
+# Who is let in below the prefix.
+
+
+async def asked(url: str, method: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    async with ClientSession() as session, session.request(method, url, headers=headers) as response:
+        body = await response.json() if response.content_type.endswith("json") and response.status != 204 else {}
+        return response.status, body.get("code", "")
+
+
+async def test_the_api_on_loopback_answers_to_names_of_this_machine_only(directory: Path) -> None:
+    """A page elsewhere that makes its name point to 127.0.0.1 neither appends nor deletes; named hosts pass."""
+    app = web.Application()
+    setup(app, directory, prefix="/wal", options=ServiceOptions(hosts=frozenset({"wal.example.com"})))
+    async with serving_app(app) as url:
+        await app[LOG].create_queue("q")
+        evil = {"Host": "evil.com:18121", "Origin": "http://evil.com:18121"}
+        for method, path in (("DELETE", "/q"), ("POST", "/q/records"), ("GET", "/q")):
+            assert await asked(f"{url}/wal/v1/queues{path}", method, evil) == (421, "host")
+        assert await asked(f"{url}/wal/v1/queues/q", "GET", {"Origin": "http://evil.com"}) == (403, "origin")
+        assert await asked(f"{url}/wal/v1/queues/q", "GET", {"Host": "localhost:1"}) == (200, "")
+        assert await asked(f"{url}/wal/v1/queues/q", "GET", {"Host": "wal.example.com"}) == (200, "")
+
+
+async def test_other_machines_need_a_token(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without one they reach health alone, and the application's log says once what to do."""
+    monkeypatch.setattr("mrecordlog_async.service.security.is_loopback", lambda host: False)
+    app = web.Application()
+    setup(app, directory, prefix="/wal")
+    async with serving_app(app) as url:
+        for _ in range(2):
+            assert await asked(f"{url}/wal/v1/queues/q", "PUT") == (403, "exposed")
+        assert await asked(f"{url}/wal/readyz", "GET", {"Host": "10.0.0.7:8080"}) == (200, "")
+        assert app[LOG].list_queues() == []
+    told = [record.message for record in caplog.records if "no token" in record.message]
+    assert len(told) == 1
+    assert "exposed=True" in told[0]
+
+
+async def test_a_token_or_the_applications_word_opens_the_api_to_other_machines(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`exposed` is for applications whose middlewares check who may."""
+    monkeypatch.setattr("mrecordlog_async.service.security.is_loopback", lambda host: False)
+    token = "0123456789abcdef"
+    app = web.Application()
+    setup(app, directory, prefix="/wal", options=ServiceOptions(tokens=frozenset({token.encode()})))
+    async with serving_app(app) as url:
+        assert await asked(f"{url}/wal/v1/queues/q", "PUT") == (401, "unauthorized")
+        assert (await asked(f"{url}/wal/v1/queues/q", "PUT", {"Authorization": f"Bearer {token}"}))[0] == 201
+    app = web.Application()
+    setup(app, directory, prefix="/wal", exposed=True)
+    async with serving_app(app) as url:
+        assert await asked(f"{url}/wal/v1/queues/q", "GET", {"Host": "anything"}) == (200, "")
+
+
+async def test_a_unix_socket_has_its_own_permissions(directory: Path, tmp_path: Path) -> None:
+    """Who may open it may use the API, whatever Host a proxy sends."""
+    app = web.Application()
+    setup(app, directory, prefix="/wal")
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "socket")).start()
+    connector = UnixConnector(str(tmp_path / "socket"))
+    async with (
+        ClientSession(connector=connector) as session,
+        session.put("http://wal.example.com/wal/v1/queues/q") as response,
+    ):
+        assert response.status == 201
+    await runner.cleanup()
+
+
+# FastAPI: the ASGI messages that a server would send.
+
+
+async def call_asgi(app: Any, path: str, state: dict[str, Any]) -> tuple[int, bytes]:
+    """Send one GET to an ASGI application; return status and body."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"host", b"x")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+        "state": dict(state),
+    }
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+async def test_the_dependency_works_in_mounted_applications_and_websockets(directory: Path) -> None:
+    """Wherever a route is, `Log` is the log of the application that opened it."""
+    app, inner = FastAPI(lifespan=lifespan(directory)), FastAPI()
+
+    @inner.get("/names")
+    async def names(log: Log) -> list[str]:
+        return log.list_queues()
+
+    @app.websocket("/live")
+    async def live(socket: WebSocket, log: Log) -> None:
+        await socket.accept()
+        await socket.send_json(log.list_queues())
+        await socket.close()
+
+    app.mount("/inner", inner)
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        await state["mrecordlog"].create_queue("q")
+        assert await call_asgi(app, "/inner/names", state) == (200, b'["q"]')
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "websocket.connect"}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(dict(message))
+
+        scope = {"type": "websocket", "path": "/live", "query_string": b"", "headers": [], "state": dict(state)}
+        await app(scope, receive, send)
+        assert sent[1]["text"] == '["q"]'
+
+
+async def test_fastapi_tells_disk_errors_of_the_log_from_those_of_the_application(directory: Path) -> None:
+    """503 as the service says it; what the application's own files do stays its own."""
+
+    class Disk(OsFileSystem):
+        refuses = False
+
+        def create(self, path: str) -> int:
+            if self.refuses:
+                raise PermissionError(errno.EACCES, "no new segment", path)
+            return super().create(path)
+
+    disk = Disk()
+    app = FastAPI(lifespan=lifespan(directory, filesystem=disk, segment_bytes=32_768))
+    add_exception_handlers(app)
+
+    @app.get("/log")
+    async def use_log(log: Log) -> None:
+        await log.append_record("q", None, bytes(40_000))
+
+    @app.get("/own")
+    async def use_file() -> None:
+        open("/nonexistent/file")  # noqa: SIM115
+
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        await state["mrecordlog"].create_queue("q")
+        assert (await call_asgi(app, "/log", state))[0] == 200
+        disk.refuses = True
+        for _ in range(4):  # a segment that is ready is used first
+            status, body = await call_asgi(app, "/log", state)
+        assert (status, b"storage_error" in body) == (503, True)
+        with pytest.raises(FileNotFoundError):
+            await call_asgi(app, "/own", state)
+
+
+async def test_a_call_from_another_thread_is_said_to_be_one(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not "closing": the log is open, and the application's mistake is in its log with the way out."""
+    app = FastAPI(lifespan=lifespan(directory))
+    add_exception_handlers(app)
+
+    @app.get("/sync")
+    def wrong(log: Log) -> int | None:
+        return asyncio.run(append(log))
+
+    async def append(log: MultiRecordLog) -> int | None:
+        return await log.append_record("q", None, b"a")
+
+    @app.get("/right")
+    def right(log: Log) -> int | None:
+        position: int | None = anyio.from_thread.run(log.append_record, "q", None, b"a")
+        return position
+
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        await state["mrecordlog"].create_queue("q")
+        status, body = await call_asgi(app, "/sync", state)
+        assert (status, b"wrong thread" in body, b"closing" in body) == (500, True, False)
+        assert "anyio.from_thread.run" in caplog.text
+        assert await call_asgi(app, "/right", state) == (200, b"0")

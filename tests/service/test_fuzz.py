@@ -1,0 +1,120 @@
+"""Requests that nobody thought of: the service answers each with a status that means something, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mrecordlog_async.model import Run
+from mrecordlog_async.protocol import wire
+from mrecordlog_async.service.openapi import TABLE
+from tests.service.serving import serving
+
+names = st.one_of(st.just("q"), st.just("r"), st.text(max_size=12)).map(lambda name: quote(name, safe=""))
+numbers = st.one_of(st.integers(-1, 5).map(str), st.integers().map(str), st.text(max_size=3))
+queue_members = st.fixed_dictionaries(
+    {"queue": st.sampled_from(["q", "r", "nope"])},
+    optional={
+        "start": st.integers(-1, 9),
+        "stop": st.integers(-1, 9),
+        "position": st.integers(-1, 9),
+        "id": st.integers(-1, 2**63),
+    },
+)
+members = st.one_of(st.lists(queue_members, max_size=3), st.integers(-1, 5), st.none(), st.text(max_size=5))
+bulk_bodies = st.one_of(
+    st.fixed_dictionaries({"queues": st.lists(queue_members, max_size=3)}),
+    st.fixed_dictionaries({"ranges": st.lists(queue_members, max_size=3)}),
+    st.fixed_dictionaries({"position": st.integers(-1, 5)}),
+    st.fixed_dictionaries({}, optional={"max_records": st.integers(0, 5), "piece_bytes": st.integers(0, 9)}),
+    st.dictionaries(st.sampled_from(["queues", "ranges", "records", "position", "max_bytes"]), members, max_size=2),
+).map(msgspec.json.encode)
+run_bodies = st.lists(st.binary(max_size=9), min_size=1, max_size=4).map(
+    lambda payloads: b"".join(wire.encode([wire.QueueRuns("q", 0, [Run.of(0, payloads)])]))
+)
+bodies = st.one_of(st.binary(max_size=60), bulk_bodies, run_bodies)
+content_types = st.sampled_from(
+    ["application/json", "application/x-ndjson", wire.CONTENT_TYPE, "application/vnd.apache.arrow.stream", "text/x", ""]
+)
+accepts = st.sampled_from(["*/*", "text/plain", wire.CONTENT_TYPE, "application/vnd.apache.arrow.stream", "x/y", ","])
+TARGETS = [route for route in TABLE if not route.path.endswith(("/tail", "/stream"))]
+other_methods = st.sampled_from(["GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH"])
+
+
+class Sent(NamedTuple):
+    method: str
+    path: str
+    name: str
+    query: str
+    body: bytes
+    content_type: str
+    accept: str
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Sent:
+    """Draw a request: mostly a route with its own parameters, sometimes another method or parameter."""
+    route = draw(st.sampled_from(TARGETS))
+    allowed = [name for name, _ in route.parameters if name != "wait"] or ["x"]
+    if draw(st.integers(0, 9)) == 0:
+        allowed.append("x")
+    query = draw(st.dictionaries(st.sampled_from(allowed), numbers, max_size=2 if len(allowed) > 1 else 0))
+    return Sent(
+        draw(other_methods) if draw(st.integers(0, 9)) == 0 else route.method,
+        route.path,
+        draw(names),
+        "&".join(f"{name}={quote(value)}" for name, value in query.items()),
+        draw(bodies),
+        draw(content_types),
+        draw(accepts),
+    )
+
+
+def as_bytes(sent: Sent) -> bytes:
+    target = sent.path.replace("{queue}", sent.name) + (f"?{sent.query}" if sent.query else "")
+    head = f"{sent.method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: {sent.accept}\r\n"
+    head += f"Content-Type: {sent.content_type}\r\nContent-Length: {len(sent.body)}\r\n\r\n"
+    return head.encode() + sent.body
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(requests(), min_size=5, max_size=30))
+def test_no_request_makes_the_service_fail(sent: list[Sent]) -> None:
+    """Never 500, never silence; errors are problem documents; what is stored afterwards is still a log."""
+    asyncio.run(_send_all(sent))
+
+
+async def _send_all(sent: list[Sent]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        async with serving(Path(directory) / "wal") as served:
+            await served.log.create_queue("q")
+            for request in sent:
+                reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+                writer.write(as_bytes(request))
+                answer = await reader.read()
+                writer.close()
+                check(request, answer)
+            assert (await served.call("GET", "/readyz")).status == 200
+            before = {queue: list(served.log.range(queue)) for queue in served.log.list_queues()}
+        async with serving(Path(directory) / "wal") as served:
+            assert {queue: list(served.log.range(queue)) for queue in served.log.list_queues()} == before
+
+
+def check(request: Sent, answer: bytes) -> None:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = int(head.split()[1])
+    assert status < 500, (request, answer)
+    if status >= 400 and b"problem+json" in head and request.method != "HEAD":
+        problem = msgspec.json.decode(body)
+        assert problem["status"] == status
+        assert problem["code"]
+        assert problem["detail"]
+    else:
+        assert status < 400 or request.method == "HEAD" or status == 400, (request, answer)

@@ -1,0 +1,408 @@
+"""What one request may ask for, and what all may hold together: each limit is named where it is met."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from mrecordlog_async.options import Limits
+from mrecordlog_async.protocol.problems import Stretches
+from mrecordlog_async.service.bulk import HeldRuns, pinned_bytes
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from tests.service import adversary
+from tests.service.serving import Served, serving
+from tests.service.test_security import HEAD, raw
+
+RECORDS = "/v1/queues/q/records"
+ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("zstd", 400), ("other", 400), ("dictionary", 400), ("rows", 413)], ids=str
+)
+async def test_arrow_that_stands_for_more_than_its_bytes_is_refused(served: Served, kind: str, status: int) -> None:
+    """Compressed buffers, dictionaries and rows without bytes are seen before anything is unpacked."""
+    pytest.importorskip("pyarrow")
+    answer = await served.call("POST", RECORDS, BytesIO(adversary.arrow_body(kind)), headers=ARROW)
+    assert answer.status == status
+    assert served.log.next_position("q") == 0
+    assert served.service.bodies.receiving_bytes == 0
+
+
+async def test_announced_bodies_hold_nothing(directory: Path) -> None:
+    """Only what has arrived is charged: four clients that announce the whole budget keep nobody out."""
+    async with serving(directory, ServiceOptions(body_bytes=1_000_000, bodies_bytes=1_000_000)) as served:
+        await served.log.create_queue("q")
+        async with raw(served) as one, raw(served) as two, raw(served) as three:
+            for connection in (one, two, three):
+                await connection.send(HEAD + b"Content-Length: 1000000\r\n\r\n")
+            while served.service.active < 3:
+                await asyncio.sleep(0.001)
+            assert (await served.call("POST", RECORDS, bytes(500_000))).status == 200
+
+
+async def test_a_truncate_passes_a_full_budget(directory: Path) -> None:
+    """Uploads that fill the budget do not keep those out who would make room."""
+    async with serving(directory, ServiceOptions(body_bytes=1_000_000, bodies_bytes=1_000_000)) as served:
+        await served.log.create_queue("q")
+        await served.log.append_records("q", None, [b"a", b"b"])
+        async with raw(served) as upload, raw(served) as truncate:
+            await upload.send(HEAD + b"Content-Length: 1000000\r\n\r\n" + bytes(999_999))
+            while served.service.bodies.receiving_bytes < 999_999:
+                await asyncio.sleep(0.001)
+            assert (await served.call("POST", RECORDS, bytes(10))).status == 429
+            await truncate.send(b"POST /v1/queues/q/truncate HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n")
+            await asyncio.sleep(0)
+            await truncate.send(b'{"position":0}')
+            assert await truncate.status() == 200
+            assert (await served.call("POST", "/v1/plan", {})).status == 200
+
+
+class SlowDisk(OsFileSystem):
+    """A disk whose syncs end when they are allowed to."""
+
+    def __init__(self) -> None:
+        self.slow = False
+
+    def sync(self, handle: int) -> None:
+        while self.slow:
+            os.sched_yield()
+        super().sync(handle)
+
+
+async def test_bodies_are_charged_until_they_are_stored(directory: Path) -> None:
+    """A body that waits for a slow disk counts as one that is being received, and is given back with its answer."""
+    disk = SlowDisk()
+    options = ServiceOptions(body_bytes=1_000_000, bodies_bytes=1_500_000)
+    async with serving(directory, options, filesystem=disk) as served:
+        await served.log.create_queue("q")
+        disk.slow = True
+        try:
+            waiting = asyncio.create_task(served.call("POST", RECORDS, bytes(900_000)))
+            while served.service.bodies.receiving_bytes < 900_000:
+                await asyncio.sleep(0.001)
+            assert (await served.call("POST", RECORDS, bytes(900_000))).status == 429
+        finally:
+            disk.slow = False
+        assert (await waiting).status == 200
+        assert served.service.bodies.receiving_bytes == 0
+        assert (await served.call("GET", "/v1/stats")).json()["receiving_limit_bytes"] == 1_500_000
+
+
+async def test_answers_share_one_budget(directory: Path) -> None:
+    """Readers that take nothing hold a piece each; above the budget the next is told to come back."""
+    async with serving(directory, ServiceOptions(sending_bytes=2 << 20)) as served:
+        await served.log.create_queue("q")
+        await served.log.append_record("q", None, bytes(30_000_000))
+        request = b"GET /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n\r\n"
+        async with raw(served) as one, raw(served) as two:
+            for connection in (one, two):
+                connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+                await connection.send(request)
+            while served.service.sending.used < 2 << 20:
+                await asyncio.sleep(0.001)
+            refused = await served.call("GET", RECORDS)
+            assert (refused.status, refused.json()["resource"]) == (429, "bytes being sent")
+        while served.service.sending.used:
+            await asyncio.sleep(0.001)
+        whole = await served.call("GET", RECORDS, headers={"Accept": "application/octet-stream"})
+        assert whole.body == bytes(30_000_000)
+
+
+async def test_a_fetch_that_keeps_truncated_records_is_charged_for_them(directory: Path) -> None:
+    """What only a slow reader still holds is seen, and the reader dropped when it is too much."""
+    async with serving(directory, ServiceOptions(sending_bytes=10 << 20)) as served:
+        await served.log.create_queue("q")
+        await served.log.append_records("q", None, [bytes(1_000_000)] * 30)
+        body = b'{"ranges":[{"queue":"q","start":0,"stop":30}]}'
+        async with raw(served) as reader:
+            reader.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await reader.send(b"POST /v1/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            while not served.service.sending.used:
+                await asyncio.sleep(0.001)
+            await served.service.sending.look_at_pinned()
+            assert served.service.sending.pinned_bytes == 0
+            await served.log.truncate("q", 29)
+            await served.service.sending.look_at_pinned()
+            assert (served.service.sending.used, served.service.sending.dropped) == (0, 1)
+
+
+async def test_looking_at_what_slow_readers_hold_lets_others_in(served: Served) -> None:
+    """However many ranges answers hold, the look at them is taken in turns."""
+    now = iter(range(1_000_000))
+    names = [f"{number:03}" for number in range(300)]
+    for name in names:
+        await served.log.append_record(await created(served, name), None, bytes(1_000))
+    parts = [HeldRuns(name, served.log.queue_summary(name).id, served.log.held(name, 0)) for name in names]
+    for name in names[:200]:
+        await served.log.truncate(name, 0)
+    await served.log.delete_queue(names[-1])
+    request = make_mocked_request("GET", "/")
+    with served.service.sending.enter(request, pinned=partial(pinned_bytes, served.log, parts)):
+        looking = asyncio.create_task(served.service.sending.look_at_pinned())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("mrecordlog_async.service.turns.perf_counter", lambda: next(now))  # every step takes a second
+            passes = 0
+            while not looking.done():
+                passes += 1
+                await asyncio.sleep(0)
+        assert passes > 300
+        assert served.service.sending.pinned_bytes == 201_000
+
+
+async def created(served: Served, queue: str) -> str:
+    await served.log.create_queue(queue)
+    return queue
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+async def test_a_record_larger_than_a_piece_is_one_line(served: Served, as_text: bool) -> None:
+    """Base64 and text are made piece by piece; together they are what they always were."""
+    payload = ('ü"\\\n' * 200_000).encode() + b"\xff"
+    await served.log.append_records("q", None, [b"before", payload, b"behind"])
+    answer = await served.call("GET", RECORDS + ("?as=text" if as_text else ""))
+    import base64
+    import json
+
+    found = [json.loads(line)["payload"] for line in answer.body.splitlines()]
+    wanted = [b"before", payload, b"behind"]
+    decoded = [one.decode(errors="replace") for one in wanted] if as_text else wanted
+    assert (found if as_text else [base64.b64decode(one) for one in found]) == decoded
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "options", "status", "said"),
+    [
+        ("POST", "/v1/plan", {"queues": [{"queue": "q"}] * 3}, {}, 400, "twice"),
+        ("POST", "/v1/plan", {"queues": [{"queue": "q"}] * 3}, {"entries": 2}, 413, "limit of 2"),
+        ("POST", "/v1/plan", {"piece_records": 1}, {"pieces": 5}, 413, "limit of 5"),
+        ("POST", "/v1/plan", {}, {"entries": 1}, 413, "limit of 1"),
+        ("POST", "/v1/fetch", {"ranges": [{"queue": "q", "start": 0, "stop": 5}] * 2}, {}, 400, "overlap"),
+        (
+            "POST",
+            "/v1/fetch",
+            {"ranges": [{"queue": "q", "start": 0, "stop": 9}]},
+            {"fetch_runs": 1},
+            413,
+            "limit of 1",
+        ),
+        ("POST", "/v1/truncate", {"queues": [{"queue": "q", "position": 0}] * 3}, {"entries": 2}, 413, "limit of 2"),
+        ("POST", "/v1/plan", {"queues": [{"queue": "x" * 99_999}]}, {"control_bytes": 1_000}, 413, "limit of 1000"),
+        ("GET", "/v1/queues", b"x" * 70_000, {}, 413, "nothing here reads"),
+    ],
+)
+async def test_each_limit_is_named(
+    directory: Path, method: str, path: str, body: Any, options: dict[str, Any], status: int, said: str
+) -> None:
+    """413 for more than may be asked for, 400 for the same thing twice."""
+    async with serving(directory, ServiceOptions(**options)) as served:
+        for queue in ("q", "r"):
+            await served.log.create_queue(queue)
+        for _ in range(3):
+            await served.log.append_records("q", None, [b"x" * 30_000] * 3)
+        answer = await served.call(method, path, body)
+        assert answer.status == status
+        assert said in answer.json()["detail"]
+
+
+LONG = b"x" * 70_000
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (RECORDS, b'{"%s":[]}' % LONG[:60_000]),
+        ("/v1/queues/q/truncate", b'{"%s":1}' % LONG),
+        ("/v1/plan", b'{"%s":1}' % LONG),
+        ("/v1/plan", b'{"queues":[{"queue":"%s"}]}' % LONG),
+        ("/v1/fetch", b'{"ranges":[{"queue":"%s","start":0,"stop":1}]}' % LONG),
+        ("/v1/truncate", b'{"queues":[{"queue":"%s","position":1}]}' % LONG),
+    ],
+    ids=["append", "truncate", "plan", "plan of a name", "fetch of a name", "truncate of a name"],
+)
+async def test_a_refusal_does_not_repeat_what_was_sent(served: Served, path: str, body: bytes) -> None:
+    """A member's or a queue's name as large as the body does not come back in the answer."""
+    answer = await served.call("POST", path, BytesIO(body), headers={"Content-Type": "application/json"})
+    assert answer.status == 400
+    assert len(answer.body) < 1_000
+
+
+async def test_a_read_is_limited_by_records(directory: Path) -> None:
+    """Records without a payload count too; the header says where to go on."""
+    async with serving(directory, ServiceOptions(read_records=1_000)) as served:
+        await served.log.create_queue("q")
+        await served.log.append_records("q", None, [b""] * 2_500)
+        answer = await served.call("GET", RECORDS)
+        assert answer.body.count(b"\n") == 1_000
+        assert answer.headers["X-Next-Position"] == "1000"
+
+
+async def test_a_listing_has_pages(served: Served) -> None:
+    """`next` of one page is `after` of the next one; nothing is missing and nothing comes twice."""
+    names = [f"a{number:03}" for number in range(25)]
+    for name in names:
+        await served.log.create_queue(name)
+    found: list[str] = []
+    path = "/v1/queues?limit=10"
+    while True:
+        page = (await served.call("GET", path)).json()
+        found += [one["queue"] for one in page["queues"]]
+        if page["next"] is None:
+            break
+        path = f"/v1/queues?limit=10&after={page['next']}"
+    assert found == [*names, "q"]
+    prefixed = (await served.call("GET", "/v1/queues?prefix=a00&limit=3")).json()
+    assert ([one["queue"] for one in prefixed["queues"]], prefixed["next"]) == (["a000", "a001", "a002"], "a002")
+
+
+async def test_a_long_listing_is_made_in_turns_and_whole(served: Served) -> None:
+    """Without a limit every queue is listed, as it always was."""
+    for at in range(0, 2_000, 500):
+        await asyncio.gather(*(served.log.create_queue(f"{number:05}") for number in range(at, at + 500)))
+    answer = await served.call("GET", "/v1/queues")
+    assert [one["queue"] for one in answer.json()["queues"]] == served.log.list_queues()
+    again = await served.call("GET", "/v1/queues", headers={"If-None-Match": answer.headers["ETag"]})
+    assert again.status == 304
+    await served.log.delete_queue("00000")
+    assert len((await served.call("GET", "/v1/queues")).json()["queues"]) == 2_000
+
+
+class FailingDisk(OsFileSystem):
+    error: int | None = None
+
+    def sync(self, handle: int) -> None:
+        if self.error is not None:
+            raise OSError(self.error, os.strerror(self.error))
+        super().sync(handle)
+
+
+async def test_a_tail_on_a_log_that_fails_ends_with_an_event(directory: Path) -> None:
+    """The answer had begun, so its end is an event and not another head."""
+    disk = FailingDisk()
+    async with serving(directory, filesystem=disk) as served:
+        await served.log.create_queue("q")
+        await served.log.append_record("q", None, b"a")
+        async with raw(served) as tail, raw(served) as later:
+            await tail.send(b"GET /v1/queues/q/tail HTTP/1.1\r\nHost: x\r\n\r\n")
+            await tail.reader.readuntil(b"YQ==")
+            disk.error = errno.EIO
+            assert (await served.call("POST", RECORDS, b"b")).status == 503
+            rest = await tail.reader.read()
+            assert b"event: end\ndata: failed\n\n" in rest
+            assert b"HTTP/1.1" not in rest
+            await later.send(b"GET /v1/queues/q/tail?start=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = await later.reader.read()
+            assert answer.count(b"HTTP/1.1") == 1
+
+
+async def test_an_error_behind_the_head_cuts_the_connection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be told by a status any more is told by an answer that is not whole."""
+
+    def broken(*_: Any) -> Any:
+        yield bytes(300_000)
+        raise ValueError("a mistake")
+
+    from mrecordlog_async.service import formats
+
+    await served.log.append_record("q", None, bytes(1_000_000))
+    monkeypatch.setitem(formats._BY_TYPE, "application/x-ndjson", formats.Format(broken))
+    async with raw(served) as connection:
+        await connection.send(b"GET /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n\r\n")
+        try:
+            answer = await connection.reader.read()
+        except ConnectionError:
+            return
+        assert answer.count(b"HTTP/1.1") <= 1
+        assert not answer.endswith(b"0\r\n\r\n")
+
+
+async def test_a_queue_without_positions_left_is_no_matter_of_waiting(served: Served) -> None:
+    """409 without Retry-After: it stays as it is."""
+    assert (await served.call("POST", f"{RECORDS}?position={2**63 - 2}", b"last")).status == 200
+    answer = await served.call("POST", RECORDS, b"more")
+    assert (answer.status, answer.json()["code"], answer.json()["resource"]) == (409, "log_full", "positions")
+    assert "Retry-After" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", 415),
+        (
+            b'POST /v1/queues/q/truncate HTTP/1.1\r\nHost: x\r\nContent-Length: 27\r\n\r\n{"position":0,"position":1}',
+            400,
+        ),
+        (b"NOT HTTP\r\n\r\n", 400),
+    ],
+    ids=["gzip, chunked", "a member twice", "no HTTP"],
+)
+async def test_what_may_mean_two_things_is_refused(served: Served, sent: bytes, status: int) -> None:
+    """Each with a problem document."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    async with raw(served) as connection:
+        await connection.send(sent)
+        head = await connection.reader.readuntil(b"\r\n\r\n")
+        assert int(head.split()[1]) == status
+        assert b"application/problem+json" in head
+    assert served.log.first_position("q") == 0
+
+
+async def test_answers_say_what_they_are_and_not_who_made_them(served: Served) -> None:
+    """Browsers must not guess a type, and versions are nobody's business."""
+    await served.log.append_record("q", None, b"<script>")
+    for path in (RECORDS, "/v1/queues", "/nothing", "/metrics", "/"):
+        headers = (await served.call("GET", path)).headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Server"] == "mrecordlog"
+
+
+async def test_the_longest_idle_connection_makes_room(directory: Path) -> None:
+    """Connections that rest do not keep new ones out."""
+    now = asyncio.get_running_loop().time()
+    async with serving(directory, ServiceOptions(connections=2)) as served, raw(served) as first, raw(served) as second:
+        for connection in (first, second):
+            await connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await connection.status() == 200
+            served.connections.sweep(now)
+            now += 1
+        served.connections.sweep(now)
+        async with raw(served) as third:
+            await third.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await third.status() == 200
+
+
+def test_an_error_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients cannot fill the service's log with it; after a quiet minute it is news again."""
+    now = 0.0
+    stretches = Stretches(lambda: now)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            now += 1.0
+            stretches.log("disk_full", "refused: %s", OSError("no space"))
+        assert len(caplog.records) == 1
+        now += 61.0
+        stretches.log("disk_full", "refused: %s", OSError("no space"))
+    assert len(caplog.records) == 2
+
+
+async def test_memory_that_waits_for_the_writer_counts_before_a_body_is_read(directory: Path) -> None:
+    """A body that could never be retained is refused by its length."""
+    async with serving(
+        directory, limits=Limits(memory_bytes=2_000_000, record_bytes=1_000_000, pending_bytes=1_000_000)
+    ) as served:
+        await served.log.create_queue("q")
+        await served.log.append_record("q", None, bytes(900_000))
+        async with raw(served) as connection:
+            await connection.send(HEAD + b"Content-Length: 1200000\r\n\r\nx")
+            assert await connection.status() == 429

@@ -1,0 +1,187 @@
+"""`/metrics` of a real service: what an operator looks at when a disk fills, stalls or fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.model import LogState
+from mrecordlog_async.service.prometheus import Collector, oldest_age
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from tests import damage
+from tests.service.serving import Served, serving
+
+SEGMENT = bytes(4 * 32_768)
+"""A record that fills a segment of these tests by itself."""
+
+
+async def scrape(served: Served) -> dict[str, float]:
+    """Return the samples of `/metrics` by name, with a label's value behind it."""
+    text = (await served.call("GET", "/metrics")).body.decode()
+    return {
+        " ".join((sample.name.removeprefix("mrecordlog_"), *sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+class SlowDisk(OsFileSystem):
+    """A disk whose syncs can be made to wait."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.waits = threading.Event()
+
+    def sync(self, handle: int) -> None:
+        if not self.goes_on.is_set():
+            self.waits.set()
+        self.goes_on.wait()
+        super().sync(handle)
+
+
+async def test_records_that_wait_are_counted(directory: Path) -> None:
+    """Those of the batch that the disk is busy with, and those that came since."""
+    disk = SlowDisk()
+    async with serving(directory, filesystem=disk) as served:
+        await served.log.create_queue("q")
+        await served.log.append_record("q", None, b"a")
+        still = await scrape(served)
+        assert (still["pending_records"], still["pending_bytes"]) == (0, 0)
+        disk.goes_on.clear()
+        try:
+            first = asyncio.ensure_future(served.call("POST", "/v1/queues/q/records", b"first"))
+            await asyncio.to_thread(disk.waits.wait)
+            calls = [served.log.append_record("q", None, b"single") for _ in range(3)]
+            calls.append(served.log.append_records("q", None, [b"one", b"call"]))
+            later = [asyncio.ensure_future(call) for call in calls]
+            await asyncio.sleep(0)
+            busy = await scrape(served)
+            stats = (await served.call("GET", "/v1/stats")).json()
+        finally:
+            disk.goes_on.set()
+        assert (busy["pending_records"], stats["pending_records"]) == (6, 6)
+        assert busy["pending_bytes"] == stats["usage"]["pending_bytes"] > 6 * len(b"first")
+        await asyncio.gather(first, *later)
+        done = await scrape(served)
+        assert (done["pending_records"], done["pending_bytes"]) == (0, 0)
+
+
+async def test_the_queue_that_keeps_segments_is_counted_and_named_apart(served: Served) -> None:
+    """How many segments is a gauge without labels; whose they are is in `/v1/stats`."""
+    await served.log.append_record("q", None, b"idle")
+    fresh = await scrape(served)
+    assert (fresh["pinned_files"], fresh["pinned_files_alone"], fresh["oldest_file_age_seconds"]) == (0, 0, 0)
+    assert (await served.call("GET", "/v1/stats")).json()["pin"] is None
+
+    await served.log.create_queue("busy")
+    for _ in range(3):
+        last = await served.log.append_record("busy", None, SEGMENT)
+    pinned = await scrape(served)
+    assert (pinned["files"], pinned["pinned_files"], pinned["pinned_files_alone"]) == (4, 3, 1)
+    assert (await served.call("GET", "/v1/stats")).json()["pin"] == {"queue": "q", "segments": 3, "alone": 1}
+
+    assert last is not None
+    await served.log.truncate("busy", last)
+    await served.log.sync()  # behind the roll that may follow a truncate
+    alone = await scrape(served)
+    assert alone["pinned_files"] == alone["pinned_files_alone"] == alone["files"] - 1 >= 3
+    assert not any("idle" in name or "busy" in name for name in alone)
+
+    await served.log.truncate("q", 0)
+    await served.log.sync()
+    await served.log.append_record("q", None, b"in the current segment")
+    freed = await scrape(served)
+    assert (freed["pinned_files"], freed["pinned_files_alone"]) == (0, 0)
+    assert served.log.pin() is None
+
+
+async def test_two_queues_that_keep_the_same_segment_keep_it_together(served: Served) -> None:
+    """Neither alone would free it: the gauge still tells that it is kept."""
+    await served.log.create_queue("r")
+    for queue in ("q", "r"):
+        await served.log.append_record(queue, None, b"idle")
+    await served.log.append_record("q", None, SEGMENT)
+    pinned = await scrape(served)
+    assert (pinned["pinned_files"], pinned["pinned_files_alone"]) == (1, 0)
+
+
+async def test_the_age_of_the_oldest_segment_is_told(served: Served, directory: Path) -> None:
+    """Seconds since its last write, by the clock of the file system."""
+    await served.log.append_record("q", None, b"idle")
+    await served.log.append_record("q", None, SEGMENT)
+    oldest = damage.segments(directory)[0]
+    written = oldest.stat().st_mtime - 1_000
+    os.utime(oldest, (written, written))
+    age = (await scrape(served))["oldest_file_age_seconds"]
+    assert 1_000 <= age < 1_600
+
+
+async def test_a_collector_of_an_application_never_asks_the_disk(served: Served) -> None:
+    """It is collected on the event loop, so it has every series but the one that only the disk knows."""
+    own = CollectorRegistry()
+    own.register(Collector(served.service))
+    assert own.get_sample_value("mrecordlog_pinned_files") == 0
+    assert own.get_sample_value("mrecordlog_oldest_file_age_seconds") is None
+
+
+def test_a_segment_that_was_removed_just_now_has_no_age(tmp_path: Path) -> None:
+    """It went between looking which one is the oldest and asking for its time."""
+    assert oldest_age(str(tmp_path / "gone"), is_current=False) == 0.0
+
+
+async def test_a_torn_tail_that_opening_cut_is_counted_in_bytes(directory: Path) -> None:
+    """Bytes that nobody was promised, of a batch that a crash interrupted."""
+    async with MultiRecordLog.open(directory, segment_bytes=len(SEGMENT)) as log:
+        await log.create_queue("q")
+    (directory / "CLOSED").unlink()
+    segment = damage.last_segment(directory)
+    damage.write_at(segment, damage.batch_ends(segment)[-1], b"half a batch")
+    async with serving(directory) as served:
+        assert (await scrape(served))["dropped_bytes_total"] == len(b"half a batch")
+    async with serving(directory) as served:
+        assert (await scrape(served))["dropped_bytes_total"] == 0
+
+
+class FailingDisk(OsFileSystem):
+    """A disk whose syncs can be made to fail."""
+
+    fails = False
+
+    def sync(self, handle: int) -> None:
+        if self.fails:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(handle)
+
+
+async def test_a_failed_log_is_told_and_still_scraped(directory: Path) -> None:
+    """Exactly one state is 1, and nothing waits any more."""
+    disk = FailingDisk()
+    async with serving(directory, filesystem=disk) as served:
+        await served.log.create_queue("q")
+        before = await scrape(served)
+        disk.fails = True
+        assert (await served.call("POST", "/v1/queues/q/records", b"a")).status == 503
+        after = await scrape(served)
+    states = {state: (before[f"state {state}"], after[f"state {state}"]) for state in LogState}
+    assert states.pop(LogState.OPEN) == (1, 0)
+    assert states.pop(LogState.FAILED) == (0, 1)
+    assert set(states.values()) == {(0, 0)}
+    assert after["pending_records"] == 0
+
+
+@pytest.mark.parametrize("state", ["recovering", "closed"])
+async def test_there_is_something_to_scrape_before_and_after(directory: Path, state: str) -> None:
+    """A service whose log is not open yet, or not any more, says so instead of failing."""
+    async with serving(directory, recovered=state == "closed") as served:
+        if state == "closed":
+            await served.log.close()
+        assert (await scrape(served))[f"state {state}"] == 1

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import Limits, Run
+from mrecordlog_async.protocol import wire
+from mrecordlog_async.service.options import ServiceOptions
+from tests.service.serving import Served, serving
+
+RECORDS = "/v1/queues/q/records"
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+def payloads(served: Served) -> list[bytes]:
+    return [record.payload for record in served.log.range("q")]
+
+
+@pytest.mark.parametrize("content_type", ["application/octet-stream", "text/csv", "application/x-www-form-urlencoded"])
+async def test_a_body_is_one_record_whatever_its_type(served: Served, content_type: str) -> None:
+    """`curl --data-binary @file` just works: newlines and all are one record."""
+    answer = await served.call("POST", RECORDS, b"a\nb\n", headers={"Content-Type": content_type})
+    assert answer.json() == {"position": 0, "records": 1, "duplicate": False}
+    assert payloads(served) == [b"a\nb\n"]
+
+
+async def test_an_empty_body_is_an_empty_record(served: Served) -> None:
+    """A record may be empty."""
+    assert (await served.call("POST", RECORDS, b"")).json()["position"] == 0
+    assert payloads(served) == [b""]
+
+
+@pytest.mark.parametrize(
+    ("body", "stored"),
+    [
+        (b"a\nb\n", [b"a", b"b"]),
+        (b"a\nb", [b"a", b"b"]),
+        (b"a\n\nb\r\n", [b"a", b"", b"b\r"]),
+        (b"\n", [b""]),
+        (b"", []),
+    ],
+)
+async def test_ndjson_is_a_record_a_line_as_it_is(served: Served, body: bytes, stored: list[bytes]) -> None:
+    """Lines are stored as they came, blank ones too; the last one needs no newline."""
+    answer = (await served.call("POST", RECORDS, body, headers=NDJSON)).json()
+    assert answer["records"] == len(stored)
+    assert answer["position"] == (len(stored) - 1 if stored else None)
+    assert payloads(served) == stored
+
+
+async def test_json_holds_base64(served: Served) -> None:
+    """Binary records fit into JSON."""
+    body = {"records": [base64.b64encode(b"\0\xff").decode(), ""]}
+    assert (await served.call("POST", RECORDS, body)).json()["position"] == 1
+    assert payloads(served) == [b"\0\xff", b""]
+
+
+async def test_runs_are_stored_record_by_record(served: Served) -> None:
+    """What a bulk writer sends as runs is found as records, at the queue's next positions."""
+    body = b"".join(wire.encode([wire.QueueRuns("q", 0, [Run.of(70, [b"a", b"bb"]), Run.of(90, [b"c"])])]))
+    answer = await served.call("POST", RECORDS, body, headers={"Content-Type": wire.CONTENT_TYPE})
+    assert answer.json() == {"position": 2, "records": 3, "duplicate": False}
+    assert payloads(served) == [b"a", b"bb", b"c"]
+
+
+async def test_a_cut_stream_of_runs_stores_nothing(served: Served) -> None:
+    """A body that lost its end is refused whole."""
+    body = b"".join(wire.encode([wire.QueueRuns("q", 0, [Run.of(0, [b"a"])])]))[:-8]
+    answer = await served.call("POST", RECORDS, body, headers={"Content-Type": wire.CONTENT_TYPE})
+    assert (answer.status, answer.json()["code"]) == (400, "bad_body")
+    assert payloads(served) == []
+
+
+async def test_sending_the_same_records_at_their_position_stores_them_once(served: Served) -> None:
+    """A retry after a lost answer is told to be a repeat, with the same position."""
+    first = await served.call("POST", RECORDS + "?position=0", b"a\nb\n", headers=NDJSON)
+    again = await served.call("POST", RECORDS + "?position=0", b"a\nb\n", headers=NDJSON)
+    assert first.json() == {"position": 1, "records": 2, "duplicate": False}
+    assert again.json() == {"position": 1, "records": 2, "duplicate": True}
+    assert payloads(served) == [b"a", b"b"]
+
+
+async def test_other_records_at_a_taken_position_are_409(served: Served) -> None:
+    """The answer says where the queue stands."""
+    await served.call("POST", RECORDS, b"a")
+    answer = await served.call("POST", RECORDS + "?position=0", b"b")
+    assert (answer.status, answer.json()["code"], answer.json()["next_position"]) == (409, "position_in_past", 1)
+
+
+async def test_append_to_an_unknown_queue_is_404_unless_it_may_be_made(served: Served) -> None:
+    """Queues are not made by accident."""
+    assert (await served.call("POST", "/v1/queues/new/records", b"a")).status == 404
+    assert (await served.call("POST", "/v1/queues/new/records?create=1", b"a")).json()["position"] == 0
+
+
+@pytest.mark.parametrize("position", ["-1", "x", "1.0", "9223372036854775807", "0" * 5000, "%C2%B2", ""])
+async def test_positions_that_are_none_are_400(served: Served, position: str) -> None:
+    """A position is a whole number that fits, told in few digits."""
+    answer = await served.call("POST", f"{RECORDS}?position={position}", b"a")
+    assert (answer.status, answer.json()["code"]) == (400, "parameter")
+    assert payloads(served) == []
+
+
+async def test_the_last_position_takes_a_record_and_no_more(served: Served) -> None:
+    """Positions end at 2**63 - 2, also for the second record of a call."""
+    last = 2**63 - 2
+    assert (await served.call("POST", f"{RECORDS}?position={last}", b"a\nb\n", headers=NDJSON)).status == 400
+    assert (await served.call("POST", f"{RECORDS}?position={last}", b"a")).json()["position"] == last
+
+
+async def test_reads_have_their_format_by_accept(served: Served) -> None:
+    """NDJSON is the default; lines, raw bytes and runs are asked for."""
+    await served.log.append_records("q", None, [b"a", b"\xff"])
+
+    async def read(accept: str | None, query: str = "") -> bytes:
+        answer = await served.call("GET", RECORDS + query, headers={} if accept is None else {"Accept": accept})
+        assert (answer.status, answer.headers["X-Next-Position"]) == (200, "2")
+        return answer.body
+
+    lines = b'{"position":0,"payload":"YQ=="}\n{"position":1,"payload":"/w=="}\n'
+    assert await read("*/*") == await read("text/html, application/x-ndjson;q=0.5") == lines
+    assert json.loads((await read("*/*", "?as=text")).splitlines()[1]) == {"position": 1, "payload": "\ufffd"}
+    assert await read("text/plain") == b"a\n\xff\n"
+    assert await read("application/octet-stream") == b"a\xff"
+    (block,) = wire.decode(await read(wire.CONTENT_TYPE))
+    assert (block.queue, block.queue_id) == ("q", served.log.queue_summary("q").id)
+    assert block.run() == Run.of(0, [b"a", b"\xff"])
+
+
+async def test_an_unknown_format_is_406(served: Served) -> None:
+    """Nobody gets a format that was not asked for."""
+    answer = await served.call("GET", RECORDS, headers={"Accept": "application/xml"})
+    assert (answer.status, answer.json()["code"]) == (406, "not_acceptable")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected", "following"),
+    [
+        ("", "abcdef", 6),
+        ("?start=2", "cdef", 6),
+        ("?stop=2", "ab", 2),
+        ("?start=1&stop=4", "bcd", 4),
+        ("?limit=2", "ab", 2),
+        ("?start=4&limit=9", "ef", 6),
+        ("?max_bytes=3", "abc", 3),
+        ("?start=3&max_bytes=1", "d", 4),
+        ("?start=6", "", 6),
+        ("?start=9", "", 9),
+        ("?start=3&stop=2", "", 3),
+    ],
+)
+async def test_reads_are_bounded_and_say_where_to_go_on(
+    served: Served, query: str, expected: str, following: int
+) -> None:
+    """start is included, stop is not; limit and max_bytes cut; X-Next-Position continues."""
+    await served.log.append_records("q", None, [b"a", b"b", b"c"])
+    await served.log.append_records("q", None, [b"d", b"e", b"f"])
+    answer = await served.call("GET", RECORDS + query, headers={"Accept": "application/octet-stream"})
+    assert (answer.body.decode(), int(answer.headers["X-Next-Position"])) == (expected, following)
+
+
+async def test_one_record_larger_than_max_bytes_is_still_handed_out(served: Served) -> None:
+    """A reader always gets on."""
+    await served.log.append_record("q", None, b"x" * 1000)
+    assert len((await served.call("GET", RECORDS + "?max_bytes=10", headers={"Accept": "text/plain"})).body) == 1001
+
+
+async def test_reading_what_is_truncated_is_410_and_says_where_to_go_on(served: Served) -> None:
+    """A reader that fell behind is told, not given a hole."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    await served.log.truncate("q", 0)
+    answer = await served.call("GET", RECORDS + "?start=0")
+    assert (answer.status, answer.json()["first_position"]) == (410, 1)
+    assert (await served.call("GET", RECORDS, headers={"Accept": "text/plain"})).body == b"b\n"
+
+
+async def test_a_large_answer_arrives_whole(served: Served) -> None:
+    """Megabytes are sent in pieces, with their length told before."""
+    records = [bytes([number]) * 300_000 for number in range(20)]
+    await served.log.append_records("q", None, records)
+    answer = await served.call("GET", RECORDS, headers={"Accept": "application/octet-stream"})
+    assert answer.body == b"".join(records)
+    assert answer.headers["Content-Length"] == "6000000"
+
+
+async def test_a_long_poll_is_answered_by_the_append(served: Served) -> None:
+    """A reader at the end of the queue waits for the next record instead of asking again."""
+    polling = asyncio.create_task(served.call("GET", RECORDS + "?start=0&wait=30", headers={"Accept": "text/plain"}))
+    while not served.service.tails:
+        await asyncio.sleep(0.001)
+    await served.log.append_record("q", None, b"news")
+    assert (await polling).body == b"news\n"
+    assert served.service.tails == 0
+
+
+async def test_a_long_poll_ends_when_the_queue_is_deleted_or_the_service_goes_down(served: Served) -> None:
+    """Nobody waits for what cannot come."""
+    polling = asyncio.create_task(served.call("GET", RECORDS + "?wait=30"))
+    while not served.service.tails:
+        await asyncio.sleep(0.001)
+    await served.log.delete_queue("q")
+    assert (await polling).status == 404
+    await served.log.create_queue("q")
+    polling = asyncio.create_task(served.call("GET", RECORDS + "?wait=30"))
+    while not served.service.tails:
+        await asyncio.sleep(0.001)
+    served.service.drain()
+    assert ((await polling).status, (await polling).body) == (200, b"")
+
+
+async def test_a_full_log_answers_429_before_the_body_is_read(directory: Path) -> None:
+    """Push-back comes with the numbers and a time to come back; truncating makes room again."""
+    limits = Limits(memory_bytes=300_000, pending_bytes=200_000, record_bytes=200_000)
+    async with serving(directory, limits=limits) as served:
+        await served.log.create_queue("q")
+        for _ in range(3):
+            await served.call("POST", RECORDS, bytes(90_000))
+        answer = await served.call("POST", RECORDS, bytes(90_000))
+        assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
+        problem = answer.json()
+        assert (problem["code"], problem["resource"], problem["limit"]) == ("log_full", "memory", 300_000)
+        assert (await served.call("POST", "/v1/queues/q/truncate", {"position": 2})).status == 200
+        assert (await served.call("POST", RECORDS, bytes(90_000))).status == 200
+
+
+async def test_what_can_never_fit_is_413_with_the_numbers(directory: Path) -> None:
+    """Sizes are refused with the limit that they break."""
+    options = ServiceOptions(body_bytes=2_000, body_records=3)
+    async with serving(directory, options, limits=Limits(record_bytes=1_000)) as served:
+        await served.log.create_queue("q")
+        body = await served.call("POST", RECORDS, bytes(2_001))
+        assert (body.status, body.json()["size"], body.json()["limit"]) == (413, 2_001, 2_000)
+        record = await served.call("POST", RECORDS, bytes(1_001))
+        assert (record.status, record.json()["limit_name"]) == (413, "record_bytes")
+        lines = await served.call("POST", RECORDS, b"\n" * 4, headers=NDJSON)
+        assert (lines.status, lines.json()["limit"]) == (413, 3)
+
+
+async def test_many_callers_share_syncs(served: Served) -> None:
+    """Requests that wait at the same time are stored by one sync."""
+    before = served.log.stats().syncs
+    answers = await asyncio.gather(*(served.call("POST", RECORDS, b"%d" % number) for number in range(100)))
+    assert sorted(answer.json()["position"] for answer in answers) == list(range(100))
+    assert served.log.stats().syncs - before < 50
+
+
+@pytest.mark.parametrize(
+    ("version", "header", "stays"),
+    [
+        (b"1.1", b"", True),
+        (b"1.1", b"Connection: close\r\n", False),
+        (b"1.0", b"", False),
+        (b"1.0", b"Connection: keep-alive\r\n", True),
+    ],
+)
+async def test_connections_stay_or_end_as_the_client_says(
+    served: Served, version: bytes, header: bytes, stays: bool
+) -> None:
+    """The short way that answers to appends take keeps to the rules of HTTP."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    head = b"POST %s HTTP/%s\r\nHost: x\r\n%sContent-Length: 1\r\n\r\n" % (RECORDS.encode(), version, header)
+    writer.write(head + b"a" + (head + b"b" if stays else b""))
+    answers = b""
+    while answers.count(b'"duplicate":false}') < 1 + stays:
+        answers += await reader.read(1_000)
+    assert answers.count(b"HTTP/") == 1 + stays
+    assert stays or await reader.read() == b""
+    writer.close()
+
+
+async def test_a_client_that_sends_and_never_reads_is_dropped(directory: Path) -> None:
+    """Answers that nobody reads do not gather without end."""
+    async with serving(directory, ServiceOptions(write_seconds=0.2)) as served:
+        await served.log.create_queue("q")
+        await served.log.append_record("q", None, b"x" * 60_000)
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1)
+        request = b"GET %s?limit=1 HTTP/1.1\r\nHost: x\r\n\r\n" % RECORDS.encode()
+        with pytest.raises(ConnectionError):
+            while True:
+                writer.write(request * 100)
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.transport.abort()

@@ -1,0 +1,515 @@
+"""What a hostile or broken client may do, one raw socket each: it gets an answer or is cut, and the service goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.security import LOOPBACK_HOSTS, host_name
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from tests.service.serving import Served, serving
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+HEAD = b"POST /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n"
+
+
+class Raw:
+    """A connection that sends exactly what it is told."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def status(self) -> int:
+        """Read an answer and return its status, 0 where the connection was cut instead."""
+        try:
+            head = await self.reader.readuntil(b"\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return 0
+        return int(head.split()[1])
+
+    async def is_cut(self) -> bool:
+        try:
+            return await self.reader.read() == b""
+        except ConnectionError:
+            return True
+
+
+@asynccontextmanager
+async def raw(served: Served) -> AsyncIterator[Raw]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    try:
+        yield Raw(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+async def ask(served: Served, request: bytes) -> int:
+    async with raw(served) as connection:
+        await connection.send(request)
+        return await connection.status()
+
+
+async def still_answers(served: Served) -> bool:
+    return (await served.call("GET", "/healthz")).status == 200
+
+
+# Time: who does not get on is cut. The sweep is called by hand with a clock of its own, so nothing waits.
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Half"], ids=["silent", "half headers"])
+async def test_a_connection_without_a_request_is_cut(served: Served, sent: bytes) -> None:
+    """Ten seconds for a whole request head, however little of it comes."""
+    now = asyncio.get_running_loop().time()
+    async with raw(served) as connection:
+        await connection.send(sent)
+        while not served.connections.count:
+            await asyncio.sleep(0.001)
+        served.connections.sweep(now)
+        served.connections.sweep(now + 9)
+        assert served.connections.counts.cut == 0
+        served.connections.sweep(now + 10)
+        assert await connection.is_cut()
+    assert await still_answers(served)
+
+
+async def test_dripping_headers_do_not_win_time(served: Served) -> None:
+    """The deadline is for the whole head; a byte now and then does not move it."""
+    now = asyncio.get_running_loop().time()
+    async with raw(served) as connection:
+        for second, byte in enumerate(b"GET / HTTP"):
+            await connection.send(bytes([byte]))
+            while not served.connections.count:
+                await asyncio.sleep(0.001)
+            served.connections.sweep(now + second)
+        served.connections.sweep(now + 10)
+        assert await connection.is_cut()
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"this is no HTTP\r\n\r\n", HEAD + b"Content-Length: 3\r\n\r\nabc"],
+    ids=["no body", "no HTTP", "a body"],
+)
+async def test_connections_are_watched_while_requests_wait_behind_another(served: Served, behind: bytes) -> None:
+    """What a client sends behind a long poll waits, and does not keep the deadlines from anybody."""
+    now = asyncio.get_running_loop().time()
+    async with raw(served) as polling, raw(served):
+        await polling.send(b"GET /v1/queues/q/records?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not served.service.tails or served.connections.count < 2:
+            await asyncio.sleep(0.001)
+        await polling.send(behind)
+        while not any(connection._messages for connection in served.connections._server.connections):
+            await asyncio.sleep(0.001)
+        served.connections.sweep(now)
+        assert served.connections.counts.unread_bytes in (0, 3)
+        served.connections.sweep(now + 10)
+        assert served.connections.counts.cut == 1
+
+
+async def test_an_error_does_not_end_the_watch(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What goes wrong in one second is logged, and the next second is looked at again."""
+    monkeypatch.setattr("mrecordlog_async.service.connections.SWEEP_SECONDS", 0.0)
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        raise RuntimeError("a mistake")
+
+    watching = asyncio.create_task(served.connections.watch(look))
+    while looks < 3 and not watching.done():
+        await asyncio.sleep(0.001)
+    assert not watching.done()
+    watching.cancel()
+    assert "could not be watched" in caplog.text
+
+
+async def test_an_idle_connection_is_cut_later(served: Served) -> None:
+    """Between requests a connection may rest for 75 seconds."""
+    now = asyncio.get_running_loop().time()
+    async with raw(served) as connection:
+        await connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await connection.status() == 200
+        await connection.reader.readexactly(len(b'{"status":"alive"}'))
+        served.connections.sweep(now)
+        served.connections.sweep(now + 74)
+        assert served.connections.counts.cut == 0
+        served.connections.sweep(now + 75)
+        assert await connection.is_cut()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"Content-Length: 3000000\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"],
+    ids=["half body", "chunks that stop"],
+)
+async def test_half_a_body_is_answered_and_cut(directory: Path, sent: bytes) -> None:
+    """A body that does not come at the minimum rate is 408, and nothing of it is stored or kept."""
+    async with serving(directory, ServiceOptions(body_seconds=0.05)) as served:
+        await served.log.create_queue("q")
+        async with raw(served) as connection:
+            await connection.send(HEAD + sent)
+            assert await connection.status() == 408
+        assert served.log.next_position("q") == 0
+        assert served.service.bodies.receiving_bytes == 0
+
+
+# Size and number.
+
+
+async def test_ten_gigabytes_announced_are_refused_at_once(served: Served) -> None:
+    """A Content-Length above the limit is 413 before a byte of it is read."""
+    assert await ask(served, HEAD + b"Content-Length: 10000000000\r\n\r\n") == 413
+
+
+async def test_an_expected_body_is_refused_before_it_is_sent(served: Served) -> None:
+    """Who asks with Expect: 100-continue is not told to go on with what would be refused."""
+    assert await ask(served, HEAD + b"Expect: 100-continue\r\nContent-Length: 10000000000\r\n\r\n") == 413
+    assert await ask(served, HEAD + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n") == 100
+
+
+async def test_a_flood_of_chunks_is_bounded(directory: Path) -> None:
+    """Chunks are counted while they come: one byte each or many, the limit is the same."""
+    async with serving(directory, ServiceOptions(body_bytes=100_000)) as served:
+        await served.log.create_queue("q")
+        async with raw(served) as connection:
+            await connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+            writing = asyncio.create_task(connection.send(b"1\r\nx\r\n" * 200_000))
+            assert await connection.status() == 413
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+        assert served.log.next_position("q") == 0
+
+
+async def test_bodies_share_one_budget(directory: Path) -> None:
+    """Many large bodies at once are pushed back before they are read, not gathered in memory."""
+    async with serving(directory, ServiceOptions(body_bytes=1_000_000, bodies_bytes=1_500_000)) as served:
+        await served.log.create_queue("q")
+        async with raw(served) as first, raw(served) as second:
+            await first.send(HEAD + b"Content-Length: 1000000\r\n\r\n" + bytes(800_000))
+            while served.service.bodies.receiving_bytes < 800_000:
+                await asyncio.sleep(0.001)
+            await second.send(HEAD + b"Content-Length: 900000\r\n\r\n" + bytes(800_000))
+            assert await second.status() == 429
+            await first.send(bytes(200_000))
+            assert await first.status() == 200
+
+
+async def test_a_megabyte_of_header_is_refused(served: Served) -> None:
+    """Headers have a limit of their own."""
+    assert await ask(served, b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 1_000_000 + b"\r\n\r\n") in (400, 431, 0)
+    assert await still_answers(served)
+
+
+async def test_a_megabyte_of_name_is_refused(served: Served) -> None:
+    """So does the request line."""
+    assert await ask(served, b"PUT /v1/queues/" + b"x" * 1_000_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n") in (400, 414, 0)
+    assert await still_answers(served)
+
+
+async def test_connections_are_limited(directory: Path) -> None:
+    """One too many gets a 503 and is closed; those that are there go on."""
+    async with serving(directory, ServiceOptions(connections=1)) as served, raw(served) as first:
+        await first.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await first.status() == 200
+        async with raw(served) as second:
+            assert await second.status() == 503
+        assert served.connections.counts.refused == 1
+        await first.reader.readexactly(len(b'{"status":"alive"}'))
+        await first.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await first.status() == 200
+
+
+async def test_a_thousand_idle_and_half_open_connections_cost_little(directory: Path) -> None:
+    """The service goes on answering, in bounded memory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 4_096:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4_096, hard), hard))
+    async with serving(directory) as served:
+        before = resident_bytes()
+        connections = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(1_000)]
+        for _, writer in connections[::2]:
+            writer.write(b"POST /v1/queues/q/records HTTP/1.1\r\nHost: x\r\nX-Half")
+        while served.connections.count < 1_000:
+            await asyncio.sleep(0.001)
+        assert await still_answers(served)
+        grown = resident_bytes() - before  # with the thousand clients, which live in this process too
+        assert grown < 100_000_000
+        served.connections.sweep(0.0)
+        served.connections.sweep(1_000.0)
+        while served.connections.count > 1:  # the one that asked for health
+            await asyncio.sleep(0.001)
+        for _, writer in connections:
+            writer.transport.abort()
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+# Framing.
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"Content-Length: 1\r\nContent-Length: 2\r\n",
+        b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: -1\r\n",
+        b"Content-Length: 1_0\r\n",
+        b"X-Folded: a\r\n b\r\n",
+        b"X-Nul: a\0b\r\n",
+        b"No-Colon\r\n",
+    ],
+    ids=["two lengths", "length and chunks", "negative", "underscore", "folded", "nul", "no colon"],
+)
+async def test_headers_that_two_readers_could_read_differently_are_refused(served: Served, headers: bytes) -> None:
+    """Request smuggling begins with headers that a proxy understands otherwise."""
+    assert await ask(served, HEAD + headers + b"\r\nx") == 400
+    assert served.log.next_position("q") == 0
+    assert await still_answers(served)
+
+
+async def test_compressed_bodies_are_refused(served: Served) -> None:
+    """What unpacks to more than it says is not unpacked."""
+    assert await ask(served, HEAD + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx") == 415
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("path", "queue"),
+    [
+        (b"%2e%2e%252f", "..%2f"),
+        (b"%2e%2e%2f%2e%2e%2fetc%2fpasswd", "../../etc/passwd"),
+        (b"..", ".."),
+        (b"a%2Fb", "a/b"),
+        (b"%C3%BC", "ü"),
+        (b"a+b", "a+b"),
+        (b"a%20b", "a b"),
+        (b"{a}", "{a}"),
+    ],
+)
+async def test_names_are_decoded_once_and_are_never_paths(directory: Path, path: bytes, queue: str) -> None:
+    """Whatever a name looks like, it is a name: undone once, stored as it is, nothing beside the log is touched."""
+    async with serving(directory) as served:
+        assert await ask(served, b"PUT /v1/queues/" + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 201
+        assert served.log.list_queues() == [queue]
+        (shown,) = (await served.call("GET", "/v1/queues")).json()["queues"]
+        assert shown["queue"] == queue
+    assert [entry.name for entry in directory.parent.iterdir()] == [directory.name]
+
+
+@pytest.mark.parametrize(
+    "path", [b"%00", b"a%0d%0ab", b"a%7f", b"%c2%80", b"%ff", b"%ed%a0%80", b"x" * 256, b"%c3%bc" * 128]
+)
+async def test_names_that_are_none_are_refused(served: Served, path: bytes) -> None:
+    """Control characters, NUL, line ends, what is not UTF-8, more than 255 bytes: 400."""
+    assert await ask(served, b"PUT /v1/queues/" + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
+    assert served.log.list_queues() == ["q"]
+
+
+# Who is let in.
+
+
+@asynccontextmanager
+async def with_token(directory: Path) -> AsyncIterator[Served]:
+    async with serving(
+        directory, ServiceOptions(tokens=frozenset({TOKEN.encode(), b"another-token-0123456789"}))
+    ) as served:
+        await served.log.create_queue("q")
+        yield served
+
+
+async def test_every_token_lets_in(directory: Path) -> None:
+    """Several tokens are valid at once, so that one can be replaced without a gap."""
+    async with with_token(directory) as served:
+        for token in (TOKEN, "another-token-0123456789"):
+            answer = await served.call("GET", "/v1/queues", headers={"Authorization": f"Bearer {token}"})
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "", "Bearer", "Bearer ", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer ü"],
+)
+async def test_wrong_tokens_are_401_without_details(directory: Path, value: str | None) -> None:
+    """A missing, short, long or strange token is answered the same."""
+    async with with_token(directory) as served:
+        header = b"" if value is None else b"Authorization: " + value.encode() + b"\r\n"
+        async with raw(served) as connection:
+            await connection.send(HEAD + header + b"Content-Length: 3000000\r\n\r\n")
+            assert await connection.status() == 401  # before the body came
+            body = await connection.reader.read(1000)
+        assert b'"detail":"a bearer token is needed"' in body
+        assert served.log.next_position("q") == 0
+
+
+async def test_two_authorization_headers_are_refused(directory: Path) -> None:
+    """Which of two tokens counts is not guessed."""
+    async with with_token(directory) as served:
+        header = f"Authorization: Bearer {TOKEN}\r\n".encode()
+        assert await ask(served, HEAD + header * 2 + b"Content-Length: 1\r\n\r\nx") == 401
+
+
+async def test_health_needs_no_token_and_numbers_do(directory: Path) -> None:
+    """Probes work without a secret; nothing that tells about the data does."""
+    async with with_token(directory) as served:
+        statuses = {
+            path: (await served.call("GET", path)).status
+            for path in ("/healthz", "/readyz", "/metrics", "/v1/stats", "/openapi.json", "/nothing")
+        }
+    assert statuses == {
+        "/healthz": 200,
+        "/readyz": 200,
+        "/metrics": 401,
+        "/v1/stats": 401,
+        "/openapi.json": 401,
+        "/nothing": 401,
+    }
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"Host: 127.0.0.1:8080\r\n", 200),
+        (b"Host: LOCALHOST\r\n", 200),
+        (b"Host: [::1]:80\r\n", 200),
+        (b"Host: evil.example\r\n", 421),
+        (b"Host: 127.0.0.1.evil.example\r\n", 421),
+        (b"Host: \r\n", 421),
+        (b"Host: localhost\r\nHost: localhost\r\n", 400),
+        (b"", 400),
+    ],
+)
+async def test_only_known_hosts_are_answered(directory: Path, host: bytes, status: int) -> None:
+    """A page that points its own name to this machine still sends that name."""
+    async with serving(directory, ServiceOptions(hosts=LOOPBACK_HOSTS)) as served:
+        assert await ask(served, b"GET /v1/queues HTTP/1.1\r\n" + host + b"\r\n") == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [(b"http://x", 200), (b"http://evil.example", 403), (b"null", 403), (b"http://x.evil.example", 403)],
+)
+async def test_pages_of_other_sites_are_refused(served: Served, origin: bytes, status: int) -> None:
+    """Browsers name the site whose page made them ask; only the service's own may."""
+    request = HEAD + b"Origin: " + origin + b"\r\nContent-Length: 1\r\n\r\nx"
+    assert await ask(served, request) == status
+    assert served.log.next_position("q") == (status == 200)
+
+
+def test_host_names_lose_their_port() -> None:
+    """Only the name counts."""
+    assert [host_name(host) for host in ("A:80", "[::1]:80", "[::1]", "a", "")] == ["a", "[::1]", "[::1]", "a", ""]
+
+
+async def test_probes_by_address_reach_health_under_any_hosts(directory: Path) -> None:
+    """Orchestrators ask the address of a container; no page elsewhere can do that under a name of its own."""
+    async with serving(directory, ServiceOptions(hosts=frozenset({"wal.example.com"}))) as served:
+        for host in ("127.0.0.1:8080", "10.1.2.3:8080", "[fd00::7]:8080", "localhost", "wal.example.com"):
+            for path in ("/healthz", "/readyz"):
+                assert (await served.call("GET", path, headers={"Host": host})).status == 200
+        for host in ("evil.example", "10.1.2.3.evil.example", "1.2.3"):
+            assert (await served.call("GET", "/healthz", headers={"Host": host})).status == 421
+        assert (await served.call("GET", "/v1/queues", headers={"Host": "10.1.2.3"})).status == 421
+        assert (await served.call("GET", "/healthz", headers={"Host": "10.1.2.3"})).status == 200  # not remembered
+        assert (await served.call("GET", "/v1/queues", headers={"Host": "10.1.2.3"})).status == 421
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"DELETE /v1/queues/a#/v1/queues/q",
+        b"DELETE /v1/queues/q#",
+        b"DELETE /v1/queues/q#?id=1",
+        b"PUT /v1/queues/q#b",
+        b"POST /v1/queues/a/records#/v1/queues/q/records",
+        b"POST /%76%31/queues/q/records",
+        b"POST /v1/%71ueues/q/records",
+        b"POST /v1/queues/q/%72ecords",
+        b"POST /v1/queues/q/trunc%61te",
+    ],
+)
+async def test_a_path_that_can_be_read_in_two_ways_is_refused(served: Served, line: bytes) -> None:
+    """What the router matched, what a proxy looked at, and the queue that is meant are the same."""
+    assert await ask(served, line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx") == 400
+    assert served.log.list_queues() == ["q"]
+    assert served.log.next_position("q") == 0
+
+
+# Answers.
+
+
+class FailingDisk(OsFileSystem):
+    """A disk that fails as it is told to, naming the file as the system does."""
+
+    error: int | None = None
+
+    def sync(self, handle: int) -> None:
+        if self.error is not None:
+            raise OSError(self.error, os.strerror(self.error), "/secret/path")
+        super().sync(handle)
+
+
+async def test_a_failed_log_says_so_without_paths(directory: Path) -> None:
+    """After a failed sync appends are 503 and reads go on; what the disk said stays in the service's own log."""
+    disk = FailingDisk()
+    async with serving(directory, filesystem=disk) as served:
+        await served.log.create_queue("q")
+        await served.log.append_record("q", None, b"a")
+        disk.error = errno.EIO
+        first = await served.call("POST", "/v1/queues/q/records", b"b")
+        later = await served.call("POST", "/v1/queues/q/records", b"b")
+        assert [(one.status, one.json()["code"], one.json()["written"]) for one in (first, later)] == [
+            (503, "log_failed", "unknown"),
+            (503, "log_failed", "no"),
+        ]
+        assert b"secret" not in first.body + later.body
+        ready = await served.call("GET", "/readyz")
+        assert (ready.status, ready.json()["state"]) == (503, "failed")
+        assert (await served.call("GET", "/v1/queues/q/records", headers={"Accept": "text/plain"})).body == b"a\n"
+
+
+async def test_while_the_log_recovers_everything_else_answers(directory: Path) -> None:
+    """Alive, not ready, how far it is; appends are told to come back."""
+    async with serving(directory, recovered=False) as served:
+        served.service.fraction = 0.25
+        assert (await served.call("GET", "/healthz")).status == 200
+        ready = await served.call("GET", "/readyz")
+        assert (ready.status, ready.json()) == (
+            503,
+            {"state": "recovering", "fraction": 0.25, "cause": "the log is being recovered"},
+        )
+        append = await served.call("POST", "/v1/queues/q/records", b"a")
+        assert (append.status, append.json()["fraction"], append.headers["Retry-After"]) == (503, 0.25, "1")
+        assert (await served.call("GET", "/v1/stats")).json()["state"] == "recovering"
+        assert (await served.call("GET", "/metrics")).status == 200
+
+
+async def test_a_mistake_of_ours_is_500_without_details(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The traceback is in the service's log, not in the answer."""
+    async with serving(directory) as served:
+        log = served.log
+        served.service._log = object()  # type: ignore[assignment]  # the mistake
+        answer = await served.call("GET", "/v1/queues")
+        served.service.attach(log)
+    assert (answer.status, answer.json()["code"]) == (500, "internal")
+    assert b"object" not in answer.body
+    assert "AttributeError" in caplog.text

@@ -1,0 +1,284 @@
+"""`serve` from listening to the exit code, in this process, with real signals and disks that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp
+import pytest
+
+from mrecordlog_async import LogState, MultiRecordLog
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.security import is_loopback
+from mrecordlog_async.service.server import ExposedError, ServeSettings, check_exposure, serve
+from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.systemd import Status
+from mrecordlog_async.storage.filesystem import OsFileSystem
+
+
+class Running:
+    """A service that was started by `serve`."""
+
+    def __init__(self, session: aiohttp.ClientSession, address: str, result: asyncio.Task[int]) -> None:
+        self.session, self.address, self.result = session, address, result
+
+    async def status(self, path: str, method: str = "GET", body: bytes | None = None) -> int:
+        async with self.session.request(method, self.address + path, data=body) as response:
+            return response.status
+
+    async def ready(self) -> None:
+        while await self.status("/readyz") != 200:
+            await asyncio.sleep(0.001)
+
+    async def stop(self) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await self.result
+
+
+@asynccontextmanager
+async def running(directory: Path, options: ServiceOptions | None = None, **log_options: Any) -> AsyncIterator[Running]:
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    settings = ServeSettings(str(directory), port=0, options=options or ServiceOptions(), log_options=log_options)
+    result = asyncio.create_task(serve(settings, on_listening=address.set_result))
+    async with aiohttp.ClientSession() as session:
+        waits: list[asyncio.Future[Any]] = [address, result]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        yield Running(session, address.result(), result)
+    if not result.done():
+        os.kill(os.getpid(), signal.SIGTERM)
+        await result
+
+
+class Disk(OsFileSystem):
+    """Fails or waits where it is told to."""
+
+    def __init__(self) -> None:
+        self.sync_fails = False
+        self.reading = threading.Event()
+        self.may_read = threading.Event()
+        self.may_read.set()
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+
+    def sync(self, handle: int) -> None:
+        if self.sync_fails:
+            raise OSError(errno.EIO, "the disk is gone")
+        self.may_sync.wait()
+        super().sync(handle)
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        self.reading.set()
+        self.may_read.wait()
+        return super().read(handle, length, offset)
+
+
+async def test_a_clean_end_is_exit_code_0(directory: Path) -> None:
+    """After a signal the log is closed and may be opened again."""
+    async with running(directory) as service:
+        await service.ready()
+        assert await service.status("/v1/queues/q", "PUT") == 201
+        assert await service.stop() == 0
+    async with MultiRecordLog.open(directory) as log:
+        assert log.list_queues() == ["q"]
+        assert log.recovery_report.clean
+
+
+async def test_a_log_that_failed_is_exit_code_1(directory: Path) -> None:
+    """Reads go on until the end; whoever restarts the service learns that it did not end well."""
+    disk = Disk()
+    async with running(directory, filesystem=disk) as service:
+        await service.ready()
+        await service.status("/v1/queues/q", "PUT")
+        disk.sync_fails = True
+        assert await service.status("/v1/queues/q/records", "POST", b"a") == 503
+        assert await service.status("/v1/queues/q/records") == 200
+        async with service.session.get(service.address + "/readyz") as response:
+            told = await response.json()
+        assert (response.status, told["state"]) == (503, "failed")
+        assert told["cause"].startswith("a write or sync failed (EIO)")
+        assert await service.stop() == 1
+
+
+async def test_a_failure_is_in_the_services_log_and_status_when_it_happens(
+    directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs it need not wait for its end; systemd shows the cause in one line."""
+    told: list[str] = []
+    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: told.extend(lines))
+    disk = Disk()
+    async with running(directory, filesystem=disk) as service:
+        await service.ready()
+        await service.status("/v1/queues/q", "PUT")
+        disk.sync_fails = True
+        assert await service.status("/v1/queues/q/records", "POST", b"a") == 503
+        assert [record for record in caplog.records if "the disk is gone" in record.getMessage()]
+        while not any(line.startswith("STATUS=failed") for line in told):
+            await asyncio.sleep(0.01)
+        (line,) = [line for line in told if line.startswith("STATUS=failed")]
+        assert "the disk is gone" in line
+        assert "\n" not in line
+        assert await service.stop() == 1
+
+
+def test_systemd_hears_of_a_full_disk_once_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each refused request; and that it is over when none was refused for a while."""
+    told: list[str] = []
+    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: told.extend(lines))
+    now = 0.0
+    service = Service()
+    service.attach(cast(MultiRecordLog, SimpleNamespace(failure=None, state=LogState.OPEN, next_positions=dict)))
+    status = Status(service, "http://x", lambda: now)
+    for second in range(200):
+        now = float(second)
+        if 10 <= second < 60 and second % 20 == 0:
+            service.problems[507] = service.problems.get(507, 0) + 7
+        status.look()
+    assert told == ["STATUS=the disk is full, appends are refused", "STATUS=serving on http://x"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_every_signal_that_ends_it_closes_the_log(directory: Path, number: int) -> None:
+    """Also a terminal that is closed."""
+    async with running(directory) as service:
+        await service.ready()
+        os.kill(os.getpid(), number)
+        assert await service.result == 0
+    assert (directory / "CLOSED").exists()
+
+
+async def test_a_hangup_that_nohup_hides_does_not_end_it(directory: Path) -> None:
+    """Who starts it with nohup wants it to outlive the terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with running(directory) as service:
+            await service.ready()
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert await service.status("/readyz") == 200
+            assert await service.stop() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_no_time_for_requests_is_still_time_to_close(directory: Path) -> None:
+    """drain_seconds=0 drops requests, not the note that the log was closed."""
+    async with running(directory, ServiceOptions(drain_seconds=0.0)) as service:
+        await service.ready()
+        assert await service.status("/v1/queues/q", "PUT") == 201
+        assert await service.stop() == 0
+    assert (directory / "CLOSED").exists()
+
+
+async def test_a_request_under_way_is_finished(directory: Path) -> None:
+    """SIGTERM while a body is being sent: the record is stored and answered before the end."""
+    async with running(directory) as service:
+        await service.ready()
+        await service.status("/v1/queues/q", "PUT")
+        port = int(service.address.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/queues/q/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n")
+        writer.write(bytes(100_000))
+        async with service.session.get(service.address + "/v1/queues/q/tail") as tail:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert b"closing" in await tail.content.read()  # now it is on its way down
+        writer.write(bytes(100_000))
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        assert await service.result == 0
+    async with MultiRecordLog.open(directory) as log:
+        assert [len(record.payload) for record in log.range("q")] == [200_000]
+
+
+async def test_a_second_signal_does_not_wait_for_requests(directory: Path) -> None:
+    """Who presses Ctrl-C twice is in a hurry; what was acknowledged is safe all the same."""
+    async with running(directory) as service:
+        await service.ready()
+        await service.status("/v1/queues/q", "PUT")
+        await service.status("/v1/queues/q/records", "POST", b"a")
+        port = int(service.address.rpartition(":")[2])
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /v1/queues/q/records HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\nhalf")
+        async with service.session.get(service.address + "/v1/queues/q/tail?start=next") as tail:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await tail.content.read()
+        os.kill(os.getpid(), signal.SIGINT)
+        async with asyncio.timeout(10):
+            assert await service.result == 0
+        writer.transport.abort()
+    async with MultiRecordLog.open(directory) as log:
+        assert [record.payload for record in log.range("q")] == [b"a"]
+
+
+async def test_a_disk_that_does_not_answer_does_not_hold_up_the_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline of the end holds for the disk too; the exit code says that it was not a clean one."""
+    monkeypatch.setattr("mrecordlog_async.service.server.CLOSE_SECONDS_MIN", 0.2)
+    disk = Disk()
+    async with running(directory, ServiceOptions(drain_seconds=0.2), filesystem=disk) as service:
+        await service.ready()
+        await service.status("/v1/queues/q", "PUT")
+        disk.may_sync.clear()
+        appending = asyncio.create_task(service.status("/v1/queues/q/records", "POST", b"a"))
+        try:
+            assert await service.stop() == 1
+        finally:
+            disk.may_sync.set()
+        with pytest.raises(aiohttp.ClientError):
+            await appending
+
+
+async def test_it_answers_while_it_recovers_and_can_be_stopped_then(directory: Path) -> None:
+    """Listening comes first: probes learn that it recovers, and a signal need not wait for the end of that."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+    disk = Disk()
+    disk.may_read.clear()
+    async with running(directory, filesystem=disk) as service:
+        await asyncio.to_thread(disk.reading.wait)
+        async with service.session.get(service.address + "/readyz") as response:
+            assert (response.status, (await response.json())["state"]) == (503, "recovering")
+        assert await service.status("/healthz") == 200
+        assert await service.status("/v1/queues") == 503
+        os.kill(os.getpid(), signal.SIGTERM)
+        disk.may_read.set()
+        assert await service.result == 0
+
+
+async def test_a_directory_that_cannot_be_opened_ends_it(directory: Path) -> None:
+    """What prevents opening is raised, with the port given back."""
+    directory.write_bytes(b"a file")
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    with pytest.raises(OSError, match=directory.name):
+        await serve(ServeSettings(str(directory), port=0), on_listening=address.set_result)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", int(address.result().rpartition(":")[2]))
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("localhost", True),
+        ("::ffff:127.0.0.1", True),
+        ("0.0.0.0", False),
+        ("a.b", False),
+    ],
+)
+def test_what_other_machines_can_reach_needs_a_token(host: str, expected: bool) -> None:
+    """A name that is not loopback's for sure counts as reachable."""
+    assert is_loopback(host) is expected
+    if not expected:
+        with pytest.raises(ExposedError, match="token"):
+            check_exposure(ServeSettings("wal", host))
+        check_exposure(ServeSettings("wal", host, uds="/tmp/socket"))

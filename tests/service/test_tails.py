@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import aiohttp
+
+from mrecordlog_async.service.options import ServiceOptions
+from tests.service.serving import Served, serving
+
+TAIL = "/v1/queues/q/tail"
+
+
+async def events(response: aiohttp.ClientResponse, count: int) -> list[dict[str, str]]:
+    """Read *count* events; comments are passed over."""
+    found: list[dict[str, str]] = []
+    event: dict[str, str] = {}
+    while len(found) < count:
+        line = (await response.content.readline()).decode()
+        assert line, "the stream ended early"
+        if line == "\n":
+            if event:
+                found.append(event)
+            event = {}
+        elif not line.startswith(":"):
+            name, _, value = line.rstrip("\n").partition(": ")
+            event[name] = value
+    return found
+
+
+async def test_a_tail_sends_what_is_there_and_what_comes(served: Served) -> None:
+    """Events carry position and payload, in order, without asking again."""
+    await served.log.append_records("q", None, [b"a", b"b\nb"])
+    async with served.session.get(served.url + TAIL + "?as=text") as response:
+        assert response.headers["Content-Type"] == "text/event-stream"
+        first = await events(response, 2)
+        await served.log.append_record("q", None, b"c")
+        last = await events(response, 1)
+    assert [event["id"] for event in first + last] == ["0", "1", "2"]
+    assert [json.loads(event["data"])["payload"] for event in first + last] == ["a", "b\nb", "c"]
+
+
+async def test_a_tail_resumes_behind_the_last_event_seen(served: Served) -> None:
+    """A browser that lost the connection misses nothing and sees nothing twice."""
+    await served.log.append_records("q", None, [b"a", b"b", b"c"])
+    async with served.session.get(served.url + TAIL + "?start=0", headers={"Last-Event-ID": "1"}) as response:
+        (event,) = await events(response, 1)
+    assert json.loads(event["data"]) == {"position": 2, "payload": "Yw=="}
+
+
+async def test_a_tail_from_next_shows_only_what_comes(served: Served) -> None:
+    """`start=next` is for those who do not care about the past."""
+    await served.log.append_record("q", None, b"old")
+    async with served.session.get(served.url + TAIL + "?start=next&as=text") as response:
+        await served.log.append_record("q", None, b"new")
+        (event,) = await events(response, 1)
+    assert json.loads(event["data"])["payload"] == "new"
+
+
+async def test_a_tail_ends_with_its_queue(served: Served) -> None:
+    """Deleting the queue ends the tail with an event that says so, also when it is made again at once."""
+    async with served.session.get(served.url + TAIL) as response:
+        await asyncio.gather(served.log.delete_queue("q"), served.log.create_queue("q", exist_ok=True))
+        (event,) = await events(response, 1)
+        assert event == {"event": "end", "data": "deleted"}
+        assert await response.content.read() == b""
+
+
+async def test_a_tail_ends_when_the_service_goes_down(served: Served) -> None:
+    """Tails never hold up a shutdown."""
+    async with served.session.get(served.url + TAIL) as response:
+        served.service.drain()
+        (event,) = await events(response, 1)
+    assert event == {"event": "end", "data": "closing"}
+    assert served.service.tails == 0
+
+
+async def test_a_tail_goes_on_behind_a_truncation(served: Served) -> None:
+    """Records that were dropped before they were sent are passed over."""
+    async with served.session.get(served.url + TAIL + "?start=0&as=text") as response:
+        await served.log.append_records("q", 5, [b"a", b"b"])
+        await served.log.truncate("q", 5)
+        seen = [json.loads(event["data"])["payload"] for event in await events(response, 1)]
+    assert seen[-1] in ("a", "b")
+
+
+async def test_a_client_that_leaves_is_forgotten(served: Served) -> None:
+    """A tail ends on the server when its client is gone."""
+    async with served.session.get(served.url + TAIL):
+        assert served.service.tails == 1
+    while served.service.tails:
+        await asyncio.sleep(0.001)
+    assert served.service.active == 0
+
+
+async def test_heartbeats_keep_a_quiet_tail_alive(directory: Path) -> None:
+    """Proxies and clients can tell a quiet queue from a dead connection."""
+    async with serving(directory, ServiceOptions(heartbeat_seconds=0.01)) as served:
+        await served.log.create_queue("q")
+        async with served.session.get(served.url + TAIL) as response:
+            assert await response.content.readline() == b": still here\n"
+
+
+async def test_a_reader_that_does_not_read_is_dropped(directory: Path) -> None:
+    """Events are made only as fast as they are taken, and not for ever."""
+    async with serving(directory, ServiceOptions(write_seconds=0.2)) as served:
+        await served.log.create_queue("q")
+        await served.log.append_records("q", None, [bytes(100_000)] * 300)
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1)
+        writer.write(b"GET %s?start=0 HTTP/1.1\r\nHost: x\r\n\r\n" % TAIL.encode())
+        while not served.service.tails:
+            await asyncio.sleep(0.001)
+        while served.service.tails:
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+
+
+async def test_tails_are_limited(directory: Path) -> None:
+    """More clients that wait than allowed are told to come back."""
+    async with serving(directory, ServiceOptions(tails=1)) as served:
+        await served.log.create_queue("q")
+        async with served.session.get(served.url + TAIL):
+            answer = await served.call("GET", TAIL)
+            assert (answer.status, answer.json()["resource"], answer.headers["Retry-After"]) == (429, "tails", "1")
+            assert (await served.call("GET", "/v1/queues/q/records?wait=1")).status == 429
+            assert (await served.call("GET", "/v1/queues/q/records")).status == 200
+
+
+async def test_numbers_are_streamed(served: Served) -> None:
+    """The page gets its numbers as events."""
+    async with served.session.get(served.url + "/v1/stats/stream") as response:
+        (event,) = await events(response, 1)
+    assert json.loads(event["data"])["state"] == "open"
