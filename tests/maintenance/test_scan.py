@@ -176,3 +176,21 @@ def test_frames_of_two_records_are_never_joined_into_one(directory: Path) -> Non
     (gap,) = gaps(directory)
     assert [record for record in gap.records if type(record) is Append] == []
     assert [(lost.first_position, lost.certain) for lost in gap.lost] == [(0, True)]
+
+
+def test_the_next_segment_says_which_batches_a_damaged_end_held(directory: Path) -> None:
+    """The last batch of a segment that is not the last is known by number from the header that follows."""
+
+    async def fill() -> None:
+        async with MultiRecordLog.open(directory, segment_bytes=2 * BLOCK_BYTES) as log:
+            await log.create_queue("q")
+            for _ in range(4):
+                await log.append_record("q", None, bytes(BLOCK_BYTES // 2))
+
+    asyncio.run(fill())
+    path = directory / SEGMENT
+    assert len(list(directory.glob("wal-*"))) > 1
+    ends = damage.batch_ends(path)
+    damage.flip_byte(path, ends[-2] + FRAME_HEADER_BYTES + 1)
+    (gap,) = gaps(directory)
+    assert (gap.offset, gap.first_batch, gap.last_batch) == (ends[-2], len(ends), len(ends))
