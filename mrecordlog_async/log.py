@@ -35,7 +35,7 @@ from mrecordlog_async.errors import (
     LogClosedError,
     LogFailedError,
 )
-from mrecordlog_async.memory.reads import ReadsQueues, check_name
+from mrecordlog_async.memory.reads import QueueReader, check_name
 from mrecordlog_async.metrics import Counters, SegmentPin
 from mrecordlog_async.model import (
     LogState,
@@ -53,7 +53,7 @@ SEGMENT_BYTES_MIN = 32_768
 PIN_QUEUES_AT_ONCE = 1_000
 
 
-class MultiRecordLog(ReadsQueues):
+class MultiRecordLog(QueueReader):
     """Named queues of records in one directory.
 
     Open it with `async with MultiRecordLog.open(directory) as log` or `log = await MultiRecordLog.open(directory)`.

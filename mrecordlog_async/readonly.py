@@ -12,25 +12,25 @@ from collections.abc import Callable
 from types import TracebackType
 
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.memory.reads import ReadsQueues
+from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import RecoveryProgress, RecoveryReport
-from mrecordlog_async.recovery.beside import read_whole
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
-from mrecordlog_async.recovery.recovered import Contents
+from mrecordlog_async.recovery.live_reader import read_live_log
+from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 
-class ReadOnlyLog(ReadsQueues):
+class ReadOnlyLog(QueueReader):
     """The queues of a log as the disk had them when it was opened, or refreshed last."""
 
-    def __init__(self, directory: str, contents: Contents, seconds: float, files: FileSystem) -> None:
+    def __init__(self, directory: str, recovered: RecoveredLog, seconds: float, files: FileSystem) -> None:
         """Use `open`."""
         self.directory = directory
-        self.contents = contents
-        self.recovery_report: RecoveryReport = contents.report(seconds)
+        self.recovered = recovered
+        self.recovery_report: RecoveryReport = recovered.report(seconds)
         self._files = files
-        self._queues = contents.queues
-        self._follower = Follower(files, directory, contents)
+        self._queues = recovered.queues
+        self._follower = Follower(files, directory, recovered)
         self._closed = False
 
     @classmethod
@@ -53,10 +53,10 @@ class ReadOnlyLog(ReadsQueues):
         path = os.path.abspath(os.fsdecode(directory))
         files = filesystem or OsFileSystem()
         begun = time.perf_counter()
-        contents = read_whole(files, path, on_progress)
-        if contents is None:
+        recovered = read_live_log(files, path, on_progress)
+        if recovered is None:
             raise FileNotFoundError(2, "there is no log in this directory", path)
-        return cls(path, contents, time.perf_counter() - begun, files)
+        return cls(path, recovered, time.perf_counter() - begun, files)
 
     def refresh(self) -> bool:
         """Read what a living writer stored since; True if that is anything. What was handed out does not change.
@@ -71,14 +71,14 @@ class ReadOnlyLog(ReadsQueues):
             return self._read_again()
 
     def _read_again(self) -> bool:
-        before = self.contents
-        contents = read_whole(self._files, self.directory)
-        if contents is None:
+        before = self.recovered
+        recovered = read_live_log(self._files, self.directory)
+        if recovered is None:
             raise FileNotFoundError(2, "there is no log in this directory any more", self.directory)
-        doubts = self._follower.doubts
-        self.contents, self._queues = contents, contents.queues
-        self._follower = Follower(self._files, self.directory, contents, doubts)
-        return (contents.log_id, contents.last_batch) != (before.log_id, before.last_batch)
+        failed_looks = self._follower.failed_looks
+        self.recovered, self._queues = recovered, recovered.queues
+        self._follower = Follower(self._files, self.directory, recovered, failed_looks)
+        return (recovered.log_id, recovered.last_batch) != (before.log_id, before.last_batch)
 
     def close(self) -> None:
         """Let go of what was read."""

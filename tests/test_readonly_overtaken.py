@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.recovery.beside import LOST_MAX
+from mrecordlog_async.recovery.live_reader import LOST_MAX
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import segment_name
 from tests import damage
@@ -162,7 +162,7 @@ async def test_open_ends_however_fast_the_writer_is(directory: Path, stages: Sta
     files.interrupt(stages.segments(0)[0], overtake)
     with await open_reader(directory, files) as reader:
         assert at == LOST_MAX
-        assert reader.contents.overtaken
+        assert reader.recovered.overtaken
         start, stop, records = contents(reader)["q"]
         seen, written = stages.states[at - 1]["q"], stages.states[at]["q"]
         assert stop == seen[1]

@@ -32,7 +32,8 @@ from mrecordlog_async.errors import (
 )
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads
+from mrecordlog_async.memory.last_append import LastAppend, same_payloads
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, RUN_BYTES, Run, offsets_of_one

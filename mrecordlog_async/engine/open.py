@@ -20,8 +20,8 @@ from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.format.record import LOG_ID_BYTES, encode_table
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import RecoveryReport
-from mrecordlog_async.recovery.cleanup import remove_leftovers, repair_tail
-from mrecordlog_async.recovery.recovered import Contents
+from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_torn_tail
+from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
@@ -88,13 +88,13 @@ def open_log(
             file = _take_over(files, directory, directory_handle, contents)
             created = False
         on_error.callback(file.close)
-        stubborn = remove_leftovers(files, directory, names, contents)
+        undeletable = remove_leftovers(files, directory, names, contents)
         is_shared = file.may_be_shared()
         if not is_shared:
             with contextlib.suppress(OSError):
                 file.reserve(max(contents.size, contents.end + RESERVE_BYTES), contents.size)
         journal = _journal(
-            files, directory, directory_handle, file, contents, stubborn, segment_bytes, disk_bytes_limit
+            files, directory, directory_handle, file, contents, undeletable, segment_bytes, disk_bytes_limit
         )
         on_error.callback(journal.discard_spare)
         _prepare_spare(journal)
@@ -142,7 +142,7 @@ def _sync_parent(files: FileSystem, directory: str) -> None:
 
 def _make_log(
     files: FileSystem, directory: str, directory_handle: int, names: list[str], create: bool
-) -> tuple[Contents, SegmentFile]:
+) -> tuple[RecoveredLog, SegmentFile]:
     if not create:
         raise FileNotFoundError(errno.ENOENT, "there is no log, and create=False", directory)
     foreign = [name for name in names if not _may_stand_beside_a_new_log(name)]
@@ -153,7 +153,7 @@ def _make_log(
     queues = Queues(secrets.randbits(FIRST_QUEUE_ID_BITS))
     log_id = secrets.token_bytes(LOG_ID_BYTES)
     file, end = make_first_segment(files, directory, directory_handle, log_id, encode_table(queues.table()))
-    contents = Contents(
+    contents = RecoveredLog(
         log_id=log_id,
         segment=0,
         table_end=end,
@@ -163,7 +163,7 @@ def _make_log(
         oldest_segment=0,
         size=file.reserved_bytes,
         queues=queues,
-        junk=None,
+        torn_range=None,
         closed=False,
     )
     return contents, file
@@ -173,7 +173,7 @@ def _may_stand_beside_a_new_log(name: str) -> bool:
     return name in (LOCK_NAME, "lost+found") or name.startswith(".") or name.endswith(TEMPORARY_SUFFIX)
 
 
-def _take_over(files: FileSystem, directory: str, directory_handle: int, contents: Contents) -> SegmentFile:
+def _take_over(files: FileSystem, directory: str, directory_handle: int, contents: RecoveredLog) -> SegmentFile:
     """Make the recovered log ready for its next batch: tail zeroed, `CLOSED` gone, both durable.
 
     A segment with a second name keeps its tail: the next one will state where it ended.
@@ -183,7 +183,7 @@ def _take_over(files: FileSystem, directory: str, directory_handle: int, content
     try:
         file = SegmentFile(files, path, handle, contents.size)
         if not file.may_be_shared():
-            repair_tail(files, handle, contents)
+            zero_torn_tail(files, handle, contents)
             file.reserved_bytes = contents.end
         if contents.closed:
             # Durable before any batch: a CLOSED that outlives it would take the batch for damage.
@@ -200,8 +200,8 @@ def _journal(
     directory: str,
     directory_handle: int,
     file: SegmentFile,
-    contents: Contents,
-    stubborn: list[tuple[int, int]],
+    contents: RecoveredLog,
+    undeletable: list[tuple[int, int]],
     segment_bytes: int,
     disk_bytes_limit: int,
 ) -> Journal:
@@ -220,7 +220,7 @@ def _journal(
         log_id=contents.log_id,
         file=file,
         at=at,
-        older=[*stubborn, *contents.older],
+        older=[*undeletable, *contents.older],
         oldest_segment=contents.oldest_segment,
         queues=contents.queues,
         segment_bytes=segment_bytes,
@@ -233,7 +233,7 @@ def _prepare_spare(journal: Journal) -> None:
     _try_now(journal.prepare_spare)
 
 
-def _leave_shared_segment(journal: Journal, contents: Contents) -> None:
+def _leave_shared_segment(journal: Journal, contents: RecoveredLog) -> None:
     """Go on in a segment of the log's own. On a full disk the log opens without: each batch tries again."""
     logger.info(
         "%s has a second name (a hard link): it is left as it is, and the log goes on in the next segment",

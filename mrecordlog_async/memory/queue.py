@@ -11,14 +11,12 @@ Positions are folded by position alone, never by what memory holds: empty is sta
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import NamedTuple
-
-from crc32c import crc32c
 
 from mrecordlog_async.memory.gapped import GappedRun, HeldRun, RunsOfGapped
+from mrecordlog_async.memory.last_append import LastAppend, checksum_of
+from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.memory.runs import NO_RUNS, NO_SEALED_RUNS, Runs, SealedRuns
 from mrecordlog_async.model import OFFSET_BYTES, Record, Run
 
@@ -47,60 +45,8 @@ QUEUE_OVERHEAD_BYTES = 500
 """What an empty queue costs."""
 
 
-class FoldError(ValueError):
+class ReplayError(ValueError):
     """A log record does not fit the state that the records before it made."""
-
-
-class LastAppend(NamedTuple):
-    """What was appended to a queue last: where it stands, and a checksum (CRC-32C) of all its lengths and payloads.
-
-    It outlives the records: so a repeat of the last call is known for one after they were truncated. The runs that a
-    long call was cut into are one append, as far as they can be told from another call's in the same batch.
-    """
-
-    first_position: int
-    records: int
-    checksum: int
-
-    @classmethod
-    def of(cls, runs: Sequence[Run]) -> LastAppend:
-        """Digest *runs*, which follow one another without a gap, as if they were one run."""
-        first = runs[0].first_position
-        return cls(first, runs[-1].next_position - first, _checksum(runs))
-
-
-class SegmentPins:
-    """Counts, for each segment, the queues that still need it."""
-
-    def __init__(self) -> None:
-        self._queues: dict[int, int] = {}
-        self._oldest: list[int] = []  # a heap of every segment above, and of some that were dropped
-        self._in_heap: set[int] = set()  # once each: a segment may be dropped and needed again any number of times
-
-    def add(self, segment: int) -> None:
-        """Note that one more queue holds records in *segment*."""
-        self._queues[segment] = self._queues.get(segment, 0) + 1
-        if segment not in self._in_heap:
-            self._in_heap.add(segment)
-            heappush(self._oldest, segment)
-
-    def drop(self, segment: int) -> None:
-        """Note that a queue needs *segment* no more."""
-        left = self._queues[segment] - 1
-        if left:
-            self._queues[segment] = left
-        else:
-            del self._queues[segment]
-
-    def oldest(self) -> int | None:
-        """Return the oldest segment that is needed, None where nothing is retained.
-
-        Each batch asks several times, so it must not depend on how many segments there are.
-        """
-        oldest = self._oldest
-        while oldest and oldest[0] not in self._queues:
-            self._in_heap.discard(heappop(oldest))
-        return oldest[0] if oldest else None
 
 
 class Queue:
@@ -113,11 +59,11 @@ class Queue:
         "_last_first",
         "_newest_segment",
         "_older_segments",
+        "_open_bytes",
+        "_open_records",
+        "_open_runs",
         "_pins",
         "_sealed",
-        "_tail",
-        "_tail_bytes",
-        "_tail_records",
         "began",
         "held_bytes",
         "id",
@@ -139,9 +85,9 @@ class Queue:
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
         self._pins = pins
         self._sealed = NO_SEALED_RUNS
-        self._tail = NO_RUNS
-        self._tail_bytes = 0
-        self._tail_records = 0
+        self._open_runs = NO_RUNS
+        self._open_bytes = 0
+        self._open_records = 0
         self._last_first = -1  # where the last append begins that ends at `next`; -1 where that is not known
         self._last_checksum_of = -1  # the first position of the append that `_last_checksum` is of
         self._last_checksum = 0
@@ -152,13 +98,13 @@ class Queue:
     def append(self, segment: int, run: Run, goes_on: bool = False) -> int:
         """Add *run*, which was stored in *segment*; return by how much the memory in use grew.
 
-        goes_on: it is part of the same append as the run before it. FoldError if its positions are taken.
+        goes_on: it is part of the same append as the run before it. ReplayError if its positions are taken.
         """
         first, offsets, payload = run
         held = self.memory_bytes
         records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
         if first < self.next:
-            raise FoldError(f"queue {self.name!r}: position {first} comes after {self.next - 1}")
+            raise ReplayError(f"queue {self.name!r}: position {first} comes after {self.next - 1}")
         if segment != self._newest_segment:
             self._enter(segment)
         if first != self.next and self.start == 0 == self.next:
@@ -173,13 +119,15 @@ class Queue:
             self._seal()
             self._add_sealed(run)
             return self.memory_bytes - held
-        tail = self._tail
+        tail = self._open_runs
         if tail is NO_RUNS:
-            tail = self._tail = Runs()
+            tail = self._open_runs = Runs()
         tail.append(first, offsets, payload)
-        self._tail_bytes += size
-        self._tail_records += records
-        if (self._tail_records >= FULL_RECORDS_MIN or self._tail_bytes >= FULL_BYTES_MIN) and self._tail_is_full():
+        self._open_bytes += size
+        self._open_records += records
+        if (
+            self._open_records >= FULL_RECORDS_MIN or self._open_bytes >= FULL_BYTES_MIN
+        ) and self._open_runs_are_full():
             self._seal()
         return self.memory_bytes - held
 
@@ -223,19 +171,19 @@ class Queue:
             return []
         found = self._sealed.between(first, last, most)
         if most is None or len(found) < most:
-            found += self._tail.between(first, last, None if most is None else most - len(found))
+            found += self._open_runs.between(first, last, None if most is None else most - len(found))
         return _cut_ends(found, first, last)
 
     def head(self, start: int) -> list[HeldRun]:
         """Return the oldest part of what `held` returns: a run, or the few of the tail."""
         first = max(start, self.start)
         run = self._sealed.first_from(first)
-        found: list[HeldRun] = [*self._tail.between(first, self.next)] if run is None else [run]
+        found: list[HeldRun] = [*self._open_runs.between(first, self.next)] if run is None else [run]
         return _cut_ends(found, first, self.next)
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
-        runs = self._tail or self._sealed
+        runs = self._open_runs or self._sealed
         if not runs:
             return None
         run = runs.newest()
@@ -260,7 +208,7 @@ class Queue:
         """Return the payload bytes of the positions from start on."""
         if not self._dead_records:
             return self.held_bytes
-        oldest = (self._sealed or self._tail).oldest()
+        oldest = (self._sealed or self._open_runs).oldest()
         return self.held_bytes - memoryview(oldest.offsets).cast("i")[self._dead_records]
 
     def segments(self) -> list[int]:
@@ -284,7 +232,7 @@ class Queue:
             older._sealed.extend(self._sealed)
             self._sealed = older._sealed
         self.began = max(self.began, older.began)
-        self.records, self._dead_records = self._sealed.records() + self._tail_records, 0
+        self.records, self._dead_records = self._sealed.records() + self._open_records, 0
         self.held_bytes += older.held_bytes
         self.memory_bytes += older.memory_bytes - QUEUE_OVERHEAD_BYTES
         self._adopt_last_append(older)
@@ -308,16 +256,16 @@ class Queue:
 
     def held_end(self) -> int | None:
         """Return the position behind the newest retained record, None when nothing is retained."""
-        runs = self._tail or self._sealed
+        runs = self._open_runs or self._sealed
         return runs.newest().next_position if runs else None
 
     def _digest_last_append(self) -> None:
         """Work out the last append's checksum while all of it is retained."""
         first = self._last_first
-        newest = (self._tail or self._sealed).newest()
+        newest = (self._open_runs or self._sealed).newest()
         # Mostly it is a run of its own, and may be taken without a search.
         runs = [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next)
-        self._last_checksum_of, self._last_checksum = first, _checksum(runs)
+        self._last_checksum_of, self._last_checksum = first, checksum_of(runs)
 
     def _enter(self, segment: int) -> None:
         """Go on in *segment*: a run never spans segments."""
@@ -333,39 +281,39 @@ class Queue:
         self._sealed.append(run)
 
     def _seal(self) -> None:
-        tail = self._tail
+        tail = self._open_runs
         if tail:
             run = tail.joined()
             self.memory_bytes -= (len(tail) - 1) * (RUN_OVERHEAD_BYTES + OFFSET_BYTES)
             if isinstance(run, GappedRun):
                 self.memory_bytes += len(run.positions)
             self._add_sealed(run)
-            self._reset_tail()
+            self._reset_open_runs()
 
-    def _tail_is_full(self) -> bool:
+    def _open_runs_are_full(self) -> bool:
         spread = self.id % SEAL_SPREAD
-        return self._tail_records >= SEAL_RECORDS - spread or self._tail_bytes >= SEAL_BYTES - SPREAD_BYTES * spread
+        return self._open_records >= SEAL_RECORDS - spread or self._open_bytes >= SEAL_BYTES - SPREAD_BYTES * spread
 
     def _clear(self) -> None:
         self._sealed = NO_SEALED_RUNS
-        self._reset_tail()
+        self._reset_open_runs()
         self.records = self.held_bytes = self._dead_records = 0
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
 
-    def _reset_tail(self) -> None:
-        self._tail = NO_RUNS
-        self._tail_bytes = self._tail_records = 0
+    def _reset_open_runs(self) -> None:
+        self._open_runs = NO_RUNS
+        self._open_bytes = self._open_records = 0
 
     def _drop_dead_runs(self) -> None:
         """Forget the runs that lie wholly below start, and count what lies below it in the oldest one that stays."""
-        start, sealed, tail = self.start, self._sealed, self._tail
+        start, sealed, tail = self.start, self._sealed, self._open_runs
         while sealed and sealed.oldest().next_position <= start:
             self._forget(sealed.drop_oldest())
         while not sealed and tail and tail.oldest().next_position <= start:
             run = tail.drop_oldest()
             self._forget(run)
-            self._tail_bytes -= len(run.payload)
-            self._tail_records -= run.records
+            self._open_bytes -= len(run.payload)
+            self._open_records -= run.records
         runs = sealed or tail
         dead = runs.oldest().before(start) if runs else 0
         self.records -= dead - self._dead_records
@@ -392,37 +340,6 @@ class Queue:
             dead.append(self._newest_segment)
             self._newest_segment = None
         return dead
-
-
-def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[bytes]) -> bool:
-    """Tell whether *runs* hold the last of *payloads*, which are counted from *first_position*, without a gap.
-
-    What lies before the first run is not looked at.
-    """
-    if runs and sum(run.records for run in runs) != first_position + len(payloads) - runs[0].first_position:
-        return False
-    return all(
-        payload == payloads[position - first_position]
-        for run in runs
-        for position, payload in zip(range(run.first_position, run.next_position), run.payloads(), strict=True)
-    )
-
-
-def _checksum(runs: Iterable[Run]) -> int:
-    """Return the CRC-32C of the lengths and the payloads of *runs*: the same however records are cut into runs."""
-    checksum = 0
-    for run in runs:
-        checksum = crc32c(_packed_lengths(run.offsets), checksum)
-    for run in runs:
-        checksum = crc32c(run.payload, checksum)
-    return checksum
-
-
-def _packed_lengths(offsets: bytes) -> bytes:
-    """Return the lengths between *offsets* as int32."""
-    # All of them in one subtraction of long integers: offsets ascend, so no difference borrows from its neighbour.
-    lengths = int.from_bytes(offsets[OFFSET_BYTES:], "little") - int.from_bytes(offsets[:-OFFSET_BYTES], "little")
-    return lengths.to_bytes(len(offsets) - OFFSET_BYTES, "little")
 
 
 def _cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:

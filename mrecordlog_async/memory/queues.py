@@ -16,7 +16,8 @@ from mrecordlog_async.format.record import (
     Truncate,
     entry_bytes,
 )
-from mrecordlog_async.memory.queue import FoldError, Queue, SegmentPins
+from mrecordlog_async.memory.queue import Queue, ReplayError
+from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.model import OFFSET_BYTES, Run
 
 NO_RUN = Run(-1, b"", b"")
@@ -84,7 +85,7 @@ class Queues:
     def apply(self, segment: int, record: LogRecord) -> int:
         """Fold *record*, stored in *segment*, into the state; return how many records it dropped.
 
-        FoldError if it does not fit: an unknown or known queue, or a position that is taken.
+        ReplayError if it does not fit: an unknown or known queue, or a position that is taken.
         """
         if type(record) is Append:
             self.memory_bytes += self._known(record.id).append(segment, record.run)
@@ -138,12 +139,12 @@ class Queues:
     def _known(self, queue_id: int) -> Queue:
         queue = self._by_id.get(queue_id)
         if queue is None:
-            raise FoldError(f"a log record names queue id {queue_id}, which does not exist")
+            raise ReplayError(f"a log record names queue id {queue_id}, which does not exist")
         return queue
 
     def _create(self, record: Create) -> int:
         if record.id < self.next_queue_id or record.name in self._by_name:
-            raise FoldError(f"queue {record.name!r} with id {record.id} is created a second time")
+            raise ReplayError(f"queue {record.name!r} with id {record.id} is created a second time")
         self.next_queue_id = record.id + 1
         self._add(Queue(record.id, record.name, self.pins))
         return 0

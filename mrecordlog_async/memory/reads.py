@@ -12,7 +12,7 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import QueueSummary, Record, Run
 
 
-class ReadsQueues:
+class QueueReader:
     """Reads from memory. Nothing here waits; what is handed out never changes."""
 
     _queues: Queues

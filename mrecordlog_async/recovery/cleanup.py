@@ -6,7 +6,7 @@ import contextlib
 import logging
 
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.recovered import Contents
+from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage.filesystem import FileSystem, write_all
 from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, segment_name
 
@@ -15,11 +15,11 @@ logger = logging.getLogger("mrecordlog_async")
 ZEROS = bytes(MIB)
 
 
-def repair_tail(files: FileSystem, handle: int, contents: Contents) -> None:
+def zero_torn_tail(files: FileSystem, handle: int, recovered: RecoveredLog) -> None:
     """Zero, in place and durably, what lies behind the last whole batch."""
-    if contents.junk is None:
+    if recovered.torn_range is None:
         return
-    at, stop = contents.junk
+    at, stop = recovered.torn_range
     while at < stop:
         piece = ZEROS[: min(len(ZEROS), stop - at)]
         write_all(files, handle, [piece], at)
@@ -27,20 +27,22 @@ def repair_tail(files: FileSystem, handle: int, contents: Contents) -> None:
     files.sync(handle)
     logger.warning(
         "cut %d bytes of a batch that was never acknowledged from %s at offset %d",
-        contents.junk[1] - contents.end,
-        segment_name(contents.segment),
-        contents.end,
+        recovered.torn_range[1] - recovered.end,
+        segment_name(recovered.segment),
+        recovered.end,
     )
 
 
-def remove_leftovers(files: FileSystem, directory: str, names: list[str], contents: Contents) -> list[tuple[int, int]]:
+def remove_leftovers(
+    files: FileSystem, directory: str, names: list[str], recovered: RecoveredLog
+) -> list[tuple[int, int]]:
     """Remove temporary files and segments that nothing needs; return the segments that would not go."""
     for name in names:
         if name.endswith(TEMPORARY_SUFFIX) and name.startswith(("wal-", CLOSED_NAME)):
             with contextlib.suppress(OSError):
                 files.unlink(f"{directory}/{name}")
     kept = []
-    for number in contents.leftovers:
+    for number in recovered.leftovers:
         try:
             files.unlink(f"{directory}/{segment_name(number)}")
         except FileNotFoundError:

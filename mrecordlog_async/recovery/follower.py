@@ -21,9 +21,9 @@ from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader, decode_header
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.record import Table
-from mrecordlog_async.recovery.recovered import Contents
+from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import sync_for_readers
-from mrecordlog_async.recovery.replay import Fold
+from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact
 from mrecordlog_async.storage.segment import PIECE_BYTES, open_segment, segment_name
 
@@ -37,20 +37,20 @@ class LostTrackError(Exception):
 
 
 class Follower:
-    """Keeps *contents* up to date. It has no file open between two looks, so it holds no space on the disk."""
+    """Keeps *recovered* up to date. It has no file open between two looks, so it holds no space on the disk."""
 
-    def __init__(self, files: FileSystem, directory: str, contents: Contents, doubts: int = 0) -> None:
-        self.contents = contents
-        self.doubts = doubts  # how often in a row something was there that is no batch
-        self._lost = contents.overtaken
+    def __init__(self, files: FileSystem, directory: str, recovered: RecoveredLog, failed_looks: int = 0) -> None:
+        self.recovered = recovered
+        self.failed_looks = failed_looks  # how often in a row something was there that is no batch
+        self._lost = recovered.overtaken
         self._files = files
         self._directory = directory
-        self._parser = _parser_behind(contents)
-        self._fold = Fold(contents.counts)
-        self._fold.queues = contents.queues
+        self._parser = _parser_behind(recovered)
+        self._replay = Replay(recovered.counts)
+        self._replay.queues = recovered.queues
 
     def read_on(self) -> bool:
-        """Fold what was written since; return whether anything was.
+        """Replay what was written since; return whether anything was.
 
         Raises LostTrackError, also after a look that failed, and OSError for what cannot be read or synced.
         """
@@ -74,15 +74,15 @@ class Follower:
         return changed
 
     def _read_segment(self) -> bool:
-        contents, parser = self.contents, self._parser
+        recovered, parser = self.recovered, self._parser
         try:
-            handle = self._open(contents.segment)
+            handle = self._open(recovered.segment)
         except FileNotFoundError:
             return False  # nothing in it is live; its successor tells whether all of it was read
         try:
             self._check_header(read_exact(self._files, handle, HEADER_BYTES, 0))
             if not any(read_exact(self._files, handle, HEAD_BYTES, parser.end)):
-                self.doubts = 0
+                self.failed_looks = 0
                 return False
             self._files.forget_cache(handle)
             batches = self._take_batches(handle)
@@ -108,7 +108,7 @@ class Follower:
         if not had_table:
             self._check_table(parser.table)
         if batches:
-            self.doubts = 0  # what was there the last time has become a batch
+            self.failed_looks = 0  # what was there the last time has become a batch
         self._doubt(handle)
         return batches
 
@@ -123,26 +123,26 @@ class Follower:
     def _doubt(self, handle: int) -> None:
         """Count how often in a row there is something that is no batch; have it judged the 2nd, 4th, 8th … time."""
         if not any(read_exact(self._files, handle, HEAD_BYTES, self._parser.end)):
-            self.doubts = 0
+            self.failed_looks = 0
             return
-        self.doubts += 1
-        if self.doubts > 1 and self.doubts & (self.doubts - 1) == 0:
+        self.failed_looks += 1
+        if self.failed_looks > 1 and self.failed_looks & (self.failed_looks - 1) == 0:
             raise LostTrackError("what lies behind the last batch is none")
 
     def _apply(self, batches: list[Batch]) -> None:
-        contents = self.contents
+        recovered = self.recovered
         try:
             for batch in batches:
-                self._fold.add(segment_name(contents.segment), contents.segment, batch)
+                self._replay.add(segment_name(recovered.segment), recovered.segment, batch)
         except CorruptionError as error:
             raise LostTrackError(error.reason) from None
-        contents.end, contents.last_batch = self._parser.end, self._parser.due_batch - 1
-        contents.oldest_segment = max(contents.oldest_segment, self._fold.oldest_segment)
+        recovered.end, recovered.last_batch = self._parser.end, self._parser.due_batch - 1
+        recovered.oldest_segment = max(recovered.oldest_segment, self._replay.oldest_segment)
 
     # The next segment.
 
     def _next_header(self) -> SegmentHeader | None:
-        number = self.contents.segment + 1
+        number = self.recovered.segment + 1
         try:
             handle = self._open(number)
         except FileNotFoundError:
@@ -153,35 +153,35 @@ class Follower:
             raise LostTrackError(str(error)) from None
         finally:
             self._files.close(handle)
-        if (header.log_id, header.segment) != (self.contents.log_id, number):
+        if (header.log_id, header.segment) != (self.recovered.log_id, number):
             raise LostTrackError("another log is here now")
         return header
 
     def _enter(self, header: SegmentHeader) -> None:
-        contents = self.contents
-        contents.older.append((contents.segment, contents.end))
-        contents.segment, contents.first_batch = header.segment, header.first_batch
-        contents.oldest_segment = max(contents.oldest_segment, header.oldest_segment)
+        recovered = self.recovered
+        recovered.older.append((recovered.segment, recovered.end))
+        recovered.segment, recovered.first_batch = header.segment, header.first_batch
+        recovered.oldest_segment = max(recovered.oldest_segment, header.oldest_segment)
         self._parser = SegmentParser(header.log_id, header.segment, header.first_batch)
 
     def _check_table(self, table: Table | None) -> None:
-        assert self._fold.queues is not None
-        if table != self._fold.queues.table():
+        assert self._replay.queues is not None
+        if table != self._replay.queues.table():
             raise LostTrackError("the table of queues is not what the segment before it left")
-        self.contents.table_end = self._parser.table_end
+        self.recovered.table_end = self._parser.table_end
 
     def _check_header(self, data: bytes) -> None:
         try:
             header = decode_header(data)
         except HeaderError as error:
             raise LostTrackError(str(error)) from None
-        if header.log_id != self.contents.log_id:
+        if header.log_id != self.recovered.log_id:
             raise LostTrackError("another log is here now")
 
     def _check_is_last(self) -> None:
         """Raise LostTrackError where the segment was removed, and with it those that the next one was looked for in."""
         try:
-            self._files.close(self._open(self.contents.segment))
+            self._files.close(self._open(self.recovered.segment))
         except FileNotFoundError:
             raise LostTrackError("the segment was removed, and those that came after it as well") from None
 
@@ -189,10 +189,10 @@ class Follower:
         return open_segment(self._files, self._directory, number)
 
 
-def _parser_behind(contents: Contents) -> SegmentParser:
+def _parser_behind(recovered: RecoveredLog) -> SegmentParser:
     """Return a parser that stands behind the last batch that was read."""
-    parser = SegmentParser(contents.log_id, contents.segment, contents.last_batch + 1)
-    parser.table, parser.table_end = Table(0, ()), contents.table_end  # it lies behind us
-    parser.end = contents.end
+    parser = SegmentParser(recovered.log_id, recovered.segment, recovered.last_batch + 1)
+    parser.table, parser.table_end = Table(0, ()), recovered.table_end  # it lies behind us
+    parser.end = recovered.end
     parser.resume()
     return parser

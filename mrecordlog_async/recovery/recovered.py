@@ -19,12 +19,13 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Contents:
+class RecoveredLog:
     """A log as it was read: everything the writer or a reader goes on from.
 
-    older: (number, bytes) of the live segments before the last; leftovers: numbers of those below the oldest live one.
-    junk: (first, behind last) byte behind `end` that is not zero, None for a clean end. overtaken: the writer removed
-    segments faster than they could be read, so starts are newer than the records; it cannot be read on from here.
+    older: (number, bytes) of the live segments before the last. leftovers: numbers of those below the oldest live one.
+    torn_range: offsets of the first byte after `end` that is not zero and after the last one, None for a clean end.
+    overtaken: the writer removed segments faster than they could be read, so the queues' first positions are newer than
+    their records; the log cannot be read on from here.
     """
 
     log_id: bytes
@@ -36,7 +37,7 @@ class Contents:
     oldest_segment: int
     size: int
     queues: Queues
-    junk: tuple[int, int] | None
+    torn_range: tuple[int, int] | None
     closed: bool
     overtaken: bool = False
     older: list[tuple[int, int]] = field(default_factory=list)
@@ -47,12 +48,12 @@ class Contents:
         """Sum up for people."""
         return RecoveryReport(
             created=created,
-            clean=self.junk is None,
+            clean=self.torn_range is None,
             segments=len(self.older) + 1,
             batches=self.counts.batches,
             records=self.counts.records,
             bytes=self.counts.bytes,
-            dropped_bytes=self.junk[1] - self.end if self.junk else 0,
+            dropped_bytes=self.torn_range[1] - self.end if self.torn_range else 0,
             segment=segment_name(self.segment),
             offset=self.end,
             seconds=seconds,

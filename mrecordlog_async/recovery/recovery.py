@@ -2,7 +2,7 @@
 
 1. Read the last segment first: its header and COMMITs name the oldest segment that is live.
 2. Read those before it, oldest first. Each must be flawless up to the end that its successor's header states, and the
-   state folded from it must equal its successor's table: every segment proves the one before it.
+   state replayed from it must equal its successor's table: every segment proves the one before it.
 3. Judge what lies behind the last whole batch of the last segment (`_judge`):
 
    | behind offset o | meaning | what is done |
@@ -14,11 +14,12 @@
    | `CLOSED` names o, other bytes | written by nobody | zero it, report it, go on at o |
    | a read error | the medium, not the content | OSError |
 
-4. Only then, and only with the lock, is anything changed: `repair_tail` zeroes in place and syncs, then leftovers go.
+4. Only then, and only with the lock, is anything changed: `zero_torn_tail` zeroes in place and syncs, then leftovers
+   are removed.
 
-A reader without the lock does 1 to 3 while a writer lives (`read_beside_writer`): damage is read again once before it
+A reader without the lock does 1 to 3 while a writer lives (`read_without_lock`): damage is read again once before it
 is believed, and a segment that the writer removed before it was read is passed over together with all older ones: what
-they held is truncated, and the batches that say so are read next (`beside`).
+they held is truncated, and the batches that say so are read next (`live_reader`).
 
 One older segment is open at a time, so a log of any number of segments is read with a handful of descriptors.
 """
@@ -27,7 +28,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -49,9 +49,8 @@ from mrecordlog_async.format.parse import (
 )
 from mrecordlog_async.format.record import Table
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.recovered import Contents, Counts
-from mrecordlog_async.recovery.replay import Fold
+from mrecordlog_async.recovery.recovered import Counts, RecoveredLog
+from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact
 from mrecordlog_async.storage.segment import (
     CLOSED_NAME,
@@ -60,10 +59,6 @@ from mrecordlog_async.storage.segment import (
     read_pieces,
     segment_name,
 )
-
-logger = logging.getLogger("mrecordlog_async")
-
-ZEROS = bytes(MIB)
 
 Progress = Callable[[RecoveryProgress], None]
 
@@ -75,7 +70,7 @@ class Reading(NamedTuple):
     end was read and was removed before its own turn, None where all of them were read.
     """
 
-    contents: Contents
+    recovered: RecoveredLog
     first_table: Table
     gone: int | None
 
@@ -86,7 +81,7 @@ class _GoneError(Exception):
 
 def read_log(
     files: FileSystem, directory: str, names: list[str], *, on_progress: Progress | None = None
-) -> Contents | None:
+) -> RecoveredLog | None:
     """Read the log in *directory*, whose entries are *names*; None if there is none.
 
     The caller holds the lock, so nothing moves and the medium can be asked instead of the cache.
@@ -95,11 +90,11 @@ def read_log(
     reading = _read(files, directory, names, True, on_progress)
     if reading is None:
         return None
-    check_owed(reading.contents, reading.first_table)
-    return reading.contents
+    check_nothing_is_missing(reading.recovered, reading.first_table)
+    return reading.recovered
 
 
-def read_beside_writer(
+def read_without_lock(
     files: FileSystem, directory: str, names: list[str], *, on_progress: Progress | None = None
 ) -> Reading | None:
     """Read the log in *directory* without the lock, as far as the writer leaves it there; otherwise as `read_log`.
@@ -109,18 +104,18 @@ def read_beside_writer(
     return _read(files, directory, names, False, on_progress)
 
 
-def check_owed(contents: Contents, first_table: Table) -> None:
+def check_nothing_is_missing(recovered: RecoveredLog, first_table: Table) -> None:
     """Check that records of segments before those read are all truncated, and that every queue holds its end."""
-    oldest = contents.older[0][0] if contents.older else contents.segment
+    oldest = recovered.older[0][0] if recovered.older else recovered.segment
     for entry in first_table.entries:
-        queue = contents.queues.by_id(entry.id)
+        queue = recovered.queues.by_id(entry.id)
         if entry.start < entry.next and queue is not None and queue.start < entry.next:
             raise CorruptionError(
                 segment_name(oldest),
                 None,
                 f"queue {entry.name!r} misses positions {queue.start} to {entry.next - 1}: a segment was removed",
             )
-    for queue in contents.queues:
+    for queue in recovered.queues:
         if queue.start < queue.next and queue.held_end() != queue.next:
             raise CorruptionError(segment_name(oldest), None, f"queue {queue.name!r} misses position {queue.next - 1}")
 
@@ -164,18 +159,18 @@ class _LogReader:
         closed = self._read_closed() if self._has_closed else None
         handle = self._open(last)
         try:
-            contents, header, table = self._read_last(handle, last, closed)
+            recovered, header, table = self._read_last(handle, last, closed)
         finally:
             self._files.close(handle)
-        oldest = contents.oldest_segment
-        contents.leftovers = [number for number in self._numbers if number < oldest]
-        first_table, gone = self._read_older(contents, header, table, range(oldest, last))
-        contents.counts = self._counts
-        return Reading(contents, first_table, gone)
+        oldest = recovered.oldest_segment
+        recovered.leftovers = [number for number in self._numbers if number < oldest]
+        first_table, gone = self._read_older(recovered, header, table, range(oldest, last))
+        recovered.counts = self._counts
+        return Reading(recovered, first_table, gone)
 
     # The last segment.
 
-    def _read_last(self, handle: int, number: int, closed: Closed | None) -> tuple[Contents, SegmentHeader, Table]:
+    def _read_last(self, handle: int, number: int, closed: Closed | None) -> tuple[RecoveredLog, SegmentHeader, Table]:
         name = segment_name(number)
         if self._owner:
             # After a failed sync the page cache shows what the disk does not have: write out, drop, ask the disk.
@@ -192,16 +187,16 @@ class _LogReader:
             )
         self._measure(header.oldest_segment, size)
         parser = SegmentParser(header.log_id, number, header.first_batch)
-        fold = Fold(self._counts)
-        junk = self._read_to_the_end(handle, name, number, parser, fold, closed, size)
+        replay = Replay(self._counts)
+        torn_range = self._read_to_the_end(handle, name, number, parser, replay, closed, size)
         if not self._owner:
             self._check_not_cut(handle, number, size)
             sync_for_readers(self._files, handle)
-        assert fold.queues is not None and fold.first_table is not None
-        oldest = max(header.oldest_segment, fold.oldest_segment)
+        assert replay.queues is not None and replay.first_table is not None
+        oldest = max(header.oldest_segment, replay.oldest_segment)
         if oldest > number:
             raise CorruptionError(name, None, f"it names segment {oldest} as live, but is itself the last one")
-        contents = Contents(
+        recovered = RecoveredLog(
             log_id=header.log_id,
             segment=number,
             table_end=parser.table_end,
@@ -210,11 +205,11 @@ class _LogReader:
             last_batch=parser.due_batch - 1,
             oldest_segment=oldest,
             size=size,
-            queues=fold.queues,
-            junk=junk,
+            queues=replay.queues,
+            torn_range=torn_range,
             closed=closed is not None,
         )
-        return contents, header, fold.first_table
+        return recovered, header, replay.first_table
 
     def _read_to_the_end(
         self,
@@ -222,7 +217,7 @@ class _LogReader:
         name: str,
         number: int,
         parser: SegmentParser,
-        fold: Fold,
+        replay: Replay,
         closed: Closed | None,
         size: int,
     ) -> tuple[int, int] | None:
@@ -235,7 +230,7 @@ class _LogReader:
         doubted = -1
         while True:
             try:
-                self._feed(handle, name, number, parser, fold, stop)
+                self._replay_batches(handle, name, number, parser, replay, stop)
                 return self._judge(handle, name, number, parser, closed, size)
             except CorruptionError as error:
                 in_a_whole_batch = error.offset is None or error.offset < parser.end
@@ -244,27 +239,29 @@ class _LogReader:
                 doubted = parser.end
                 parser.resume()
 
-    def _feed(self, handle: int, name: str, number: int, parser: SegmentParser, fold: Fold, stop: int) -> None:
-        """Read a segment from where *parser* stands up to *stop*, folding each batch as it comes."""
+    def _replay_batches(
+        self, handle: int, name: str, number: int, parser: SegmentParser, replay: Replay, stop: int
+    ) -> None:
+        """Read a segment from where *parser* stands up to *stop*, replaying each batch as it comes."""
         begun = parser.table is not None
         try:
             for base, piece in read_pieces(self._files, handle, parser.end, stop):
                 self._advance(len(piece))
                 for batch in parser.feed(piece, base):
                     if not begun:
-                        begun = self._begin(name, parser, fold)
-                    fold.add(name, number, batch)
+                        begun = self._begin(name, parser, replay)
+                    replay.add(name, number, batch)
                 if parser.stopped:
                     break
         except MalformedError as error:
             raise CorruptionError(name, error.offset, error.reason) from None
         if not begun:
-            self._begin(name, parser, fold)
+            self._begin(name, parser, replay)
 
-    def _begin(self, name: str, parser: SegmentParser, fold: Fold) -> bool:
+    def _begin(self, name: str, parser: SegmentParser, replay: Replay) -> bool:
         if parser.table is None:
             raise CorruptionError(name, HEADER_BYTES, "its table of queues is damaged")
-        fold.begin(name, parser.table)
+        replay.begin(name, parser.table)
         return True
 
     def _judge(
@@ -278,7 +275,7 @@ class _LogReader:
                 end,
                 f"the log was closed behind batch {closed.last_batch} at offset {closed.end}, which is not here",
             )
-        junk: tuple[int, int] | None = None
+        torn_range: tuple[int, int] | None = None
         carry, log_id = b"", parser.log_id
         for base, piece in read_pieces(self._files, handle, end, size):
             start = max(end - base, 0)
@@ -286,8 +283,8 @@ class _LogReader:
             stripped = data.rstrip(b"\0")
             if stripped:
                 at = base + start
-                first = junk[0] if junk else at + len(data) - len(data.lstrip(b"\0"))
-                junk = first, at + len(stripped)
+                first = torn_range[0] if torn_range else at + len(data) - len(data.lstrip(b"\0"))
+                torn_range = first, at + len(stripped)
             if closed is None and (stripped or carry):
                 # A COMMIT may itself end in zeros: its last bytes are a clock's highest.
                 searched = carry + data[: len(stripped) + COMMIT_FRAME_BYTES]
@@ -299,48 +296,48 @@ class _LogReader:
                             f"batch {due} was acknowledged and is damaged: batch {commit.batch} behind it says so",
                         )
             carry = data[1 - COMMIT_FRAME_BYTES :] if stripped else b""
-        return junk
+        return torn_range
 
     # The segments before it.
 
     def _read_older(
-        self, contents: Contents, last_header: SegmentHeader, last_table: Table, numbers: range
+        self, recovered: RecoveredLog, last_header: SegmentHeader, last_table: Table, numbers: range
     ) -> tuple[Table, int | None]:
-        """Read the live segments before the last, one at a time, and join what they hold to *contents*.
+        """Read the live segments before the last, one at a time, and join what they hold to *recovered*.
 
         Returns the first one's table, and the newest segment that was removed before it could be read.
         """
         missing = next((number for number in numbers if number not in self._numbers), None)
         if missing is not None:
             raise CorruptionError(segment_name(missing), None, "the segment is missing, and it held live data")
-        fold, gone = Fold(self._counts), None
+        replay, gone = Replay(self._counts), None
         header: SegmentHeader | None = None
         for number in numbers:
             try:
                 header = header or self._header_of(number)
                 successor = last_header if number + 1 == last_header.segment else self._header_of(number + 1)
-                size = self._fold_segment(number, header, successor, fold)
+                size = self._replay_older(number, header, successor, replay)
             except _GoneError:
                 # All that it and those before it held is truncated: begin anew behind it.
-                fold, gone, header = Fold(self._counts), number, None
-                contents.older.clear()
+                replay, gone, header = Replay(self._counts), number, None
+                recovered.older.clear()
                 continue
-            contents.older.append((number, size))
+            recovered.older.append((number, size))
             header = successor
-        if fold.queues is None:
+        if replay.queues is None:
             return last_table, gone
-        fold.begin(segment_name(contents.segment), last_table)
-        assert fold.first_table is not None
-        contents.queues.adopt(fold.queues)
-        return fold.first_table, gone
+        replay.begin(segment_name(recovered.segment), last_table)
+        assert replay.first_table is not None
+        recovered.queues.adopt(replay.queues)
+        return replay.first_table, gone
 
-    def _fold_segment(self, number: int, header: SegmentHeader, successor: SegmentHeader, fold: Fold) -> int:
-        """Fold a segment that must be flawless up to where *successor* says it ended; return its size."""
+    def _replay_older(self, number: int, header: SegmentHeader, successor: SegmentHeader, replay: Replay) -> int:
+        """Replay a segment that must be flawless up to where *successor* says it ended; return its size."""
         name = segment_name(number)
         handle = self._open_older(number)
         try:
             parser = SegmentParser(header.log_id, number, header.first_batch)
-            self._feed(handle, name, number, parser, fold, successor.previous_end)
+            self._replay_batches(handle, name, number, parser, replay, successor.previous_end)
             if (parser.end, parser.due_batch) != (successor.previous_end, successor.first_batch):
                 raise CorruptionError(
                     name,

@@ -1,4 +1,4 @@
-"""The fold of recovery: batches of one segment after another become queues, or say what does not fit."""
+"""Replay: apply the batches of one segment after another to the queues, or raise what does not fit."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HEADER_BYTES
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Table
-from mrecordlog_async.memory.queue import FoldError
+from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.recovery.recovered import Counts
 
 
-class Fold:
-    """Folds the batches of one segment after another into queues, and turns what does not fit into CorruptionError."""
+class Replay:
+    """Applies the batches of one segment after another to queues; what does not fit becomes CorruptionError."""
 
     def __init__(self, counts: Counts) -> None:
         self.queues: Queues | None = None
@@ -36,7 +36,7 @@ class Fold:
         self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
         try:
             applied = self.queues.apply_all(segment, batch.records)
-        except FoldError as error:
+        except ReplayError as error:
             raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
         counts.records += applied.records
         counts.bytes += applied.payload_bytes

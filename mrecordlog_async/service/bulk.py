@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.memory.reads import ReadsQueues
+from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.problems import ProblemError, bad_request, too_large
@@ -67,7 +67,7 @@ class Planner:
     truncated in between, it begins at the first that is left.
     """
 
-    def __init__(self, log: ReadsQueues, request: PlanRequest, options: ServiceOptions) -> None:
+    def __init__(self, log: QueueReader, request: PlanRequest, options: ServiceOptions) -> None:
         self._log = log
         self._request = request
         self._options = options
@@ -225,7 +225,7 @@ class Cutter:
         taken.pieces = self.pieces
 
 
-def look_at(log: ReadsQueues, asked: PlanStart) -> Offer:
+def look_at(log: QueueReader, asked: PlanStart) -> Offer:
     """Find out whether the queue that was meant is there, and which range of it a plan can cover."""
     summary = summary_of(log, asked.queue)
     status = status_of(summary, asked.id)
@@ -242,7 +242,7 @@ def look_at(log: ReadsQueues, asked: PlanStart) -> Offer:
     return Offer(asked, status, summary, start, max(stop, start), ended=ended)
 
 
-def has_moved(log: ReadsQueues, offer: Offer) -> bool:
+def has_moved(log: QueueReader, offer: Offer) -> bool:
     """Tell whether the queue is another one by now, or has lost records of the range."""
     summary = summary_of(log, offer.asked.queue)
     if summary is None or offer.summary is None:
@@ -335,7 +335,7 @@ class Fetcher:
     size: bytes of the answer with payloads; None where positions have gaps, so that its runs are made as they are sent.
     """
 
-    def __init__(self, log: ReadsQueues, options: ServiceOptions) -> None:
+    def __init__(self, log: QueueReader, options: ServiceOptions) -> None:
         self.size: int | None = wire.size_of(())
         self._log = log
         self._options = options
@@ -400,7 +400,7 @@ class Fetcher:
             check_range(self._log, asked)
 
 
-def pinned_bytes(log: ReadsQueues, parts: Iterable[HeldRuns]) -> Iterator[int]:
+def pinned_bytes(log: QueueReader, parts: Iterable[HeldRuns]) -> Iterator[int]:
     """Yield, some runs at a time, how many bytes of *parts* are kept in memory by them alone.
 
     Those are the bytes of truncated records and deleted queues. *parts* may lose what was sent meanwhile.
@@ -428,7 +428,7 @@ async def _check_overlaps(ranges: Sequence[FetchRange], turns: Turns) -> None:
         await turns.rest()
 
 
-def check_range(log: ReadsQueues, asked: FetchRange) -> QueueSummary:
+def check_range(log: QueueReader, asked: FetchRange) -> QueueSummary:
     """Return the queue of a range; raise the problem of a range that cannot be had whole."""
     summary = summary_of(log, asked.queue)
     status = status_of(summary, asked.id)
@@ -464,6 +464,6 @@ def status_of(summary: QueueSummary | None, queue_id: int | None) -> QueueStatus
     return QueueStatus.OK if queue_id in (None, summary.id) else QueueStatus.RECREATED
 
 
-def summary_of(log: ReadsQueues, queue: str) -> QueueSummary | None:
+def summary_of(log: QueueReader, queue: str) -> QueueSummary | None:
     """Return the summary of *queue*, None where there is no such queue."""
     return log.queue_summary(queue) if log.queue_exists(queue) else None

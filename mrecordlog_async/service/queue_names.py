@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import merge
 
-from mrecordlog_async.memory.reads import ReadsQueues
+from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.service.turns import Turns
 
 CHUNK = 5_000
@@ -18,7 +18,7 @@ class Names:
         self._version: object = None
         self._sorted: list[str] = []
 
-    async def sorted(self, log: ReadsQueues) -> list[str]:
+    async def sorted(self, log: QueueReader) -> list[str]:
         """Return all names, sorted. The list is shared: it must not be changed. Some may be deleted meanwhile."""
         version, unsorted = log.names()
         if (log, version) == self._version:

@@ -63,9 +63,9 @@ class DirectoryReader(DataSourceReader):
         with ReadOnlyLog.open(options.path) as log:
             wanted = self._wanted(log)
             parts = [
-                SegmentPart(log.directory, number, end, log.contents.log_id, held)
+                SegmentPart(log.directory, number, end, log.recovered.log_id, held)
                 for number, end in _segment_ends(log)
-                if (held := _held(log.contents.queues, number, wanted))
+                if (held := _held(log.recovered.queues, number, wanted))
             ]
         return [SegmentPartition(part) for part in parts] or [NothingPartition()]
 
@@ -114,7 +114,7 @@ def read_segment(part: SegmentPart) -> Iterator[Block]:
 
 def _segment_ends(log: ReadOnlyLog) -> Iterator[tuple[int, int]]:
     """Yield every live segment and the offset behind its last batch, which its successor's header states."""
-    contents, files = log.contents, OsFileSystem()
+    contents, files = log.recovered, OsFileSystem()
     for number, _ in contents.older:
         handle, successor = _open(files, log.directory, number + 1)
         files.close(handle)

@@ -54,7 +54,7 @@ def test_a_snapshot_holds_a_state_that_the_log_had(
     assert shown(tmp_path / "copy") in stages.states
     assert {path.name[:3] for path in (tmp_path / "copy").iterdir()} == {"wal", "CLO"}
     with ReadOnlyLog.open(tmp_path / "copy") as log:
-        assert len(list((tmp_path / "copy").iterdir())) == len(log.contents.older) + 2, "and nothing that is not live"
+        assert len(list((tmp_path / "copy").iterdir())) == len(log.recovered.older) + 2, "and nothing that is not live"
 
 
 def test_a_snapshot_of_linked_segments_does_not_begin_again(stages: Stages, directory: Path, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def _damaged(intact: Intact, chance: random.Random) -> None:
             changed.append((name, at))
     disk = on_disk(files)
     try:
-        seen = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
+        seen = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
     except CorruptionError:
         return
     before_end = [name for name, at in changed if at < intact.ends[name]]

@@ -419,7 +419,7 @@ class Run:
         disk = self.disk
         kept = disk.on_call, disk.fault, disk.calls
         disk.on_call, disk.fault = lambda call: None, None
-        state = state_of(ReadOnlyLog.open(directory, filesystem=disk).contents.queues)
+        state = state_of(ReadOnlyLog.open(directory, filesystem=disk).recovered.queues)
         disk.on_call, disk.fault, disk.calls = kept
         del disk.call_names[disk.calls :]
         return state

@@ -140,7 +140,7 @@ class Explorer:
                 seen = state_of(opened.queues)
             else:
                 try:
-                    seen = state_of(ReadOnlyLog.open(self._directory, filesystem=disk).contents.queues)
+                    seen = state_of(ReadOnlyLog.open(self._directory, filesystem=disk).recovered.queues)
                 except FileNotFoundError:
                     continue
             verdict.check(seen, moment.killed, place)
@@ -234,7 +234,7 @@ def open_twice(disk: Disk, where: str, directory: str = DIRECTORY) -> State:
     state = state_of(opened.queues)
     _check_files(disk, opened, where, directory)
     opened.release()
-    reader = state_of(ReadOnlyLog.open(directory, filesystem=disk).contents.queues)
+    reader = state_of(ReadOnlyLog.open(directory, filesystem=disk).recovered.queues)
     again = recover(disk, where, directory)
     if not state == reader == state_of(again.queues):
         raise Violation(f"{where}: opened again it is another log")

@@ -123,7 +123,7 @@ def acknowledged_early() -> AbstractContextManager[Any]:
 
 
 def stale_tail_not_zeroed() -> AbstractContextManager[Any]:
-    return patch.object(opening, "repair_tail", lambda files, handle, contents: None)
+    return patch.object(opening, "zero_torn_tail", lambda files, handle, contents: None)
 
 
 def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any]:
@@ -259,7 +259,7 @@ def closed_removed_without_fsync() -> AbstractContextManager[Any]:
     def take_over(files: Any, directory: str, directory_handle: int, contents: Any) -> SegmentFile:
         path = f"{directory}/{segment_name(contents.segment)}"
         handle = files.open(path)
-        cleanup.repair_tail(files, handle, contents)
+        cleanup.zero_torn_tail(files, handle, contents)
         if contents.closed:
             files.unlink(f"{directory}/CLOSED")
         return SegmentFile(files, path, handle, contents.end)

@@ -22,10 +22,10 @@ from mrecordlog_async.format.record import Commit, Table, TableEntry, decode_par
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue
 from mrecordlog_async.readonly import ReadOnlyLog
-from mrecordlog_async.recovery.cleanup import repair_tail
+from mrecordlog_async.recovery.cleanup import zero_torn_tail
 from mrecordlog_async.recovery.follower import Follower
 from mrecordlog_async.recovery.recovery import _LogReader
-from mrecordlog_async.recovery.replay import Fold
+from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import SegmentFile
 
@@ -135,8 +135,8 @@ def another_log_in_its_place() -> None:
     for name, data in other.items():
         disk.put(f"{DIRECTORY}/{name}", data)
     reader.refresh()
-    assert reader.contents.log_id == b"another log's id", "the follower did not notice"
-    assert state_of(reader.contents.queues) == state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
+    assert reader.recovered.log_id == b"another log's id", "the follower did not notice"
+    assert state_of(reader.recovered.queues) == state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
 
 
 # The bugs.
@@ -146,7 +146,7 @@ class _NoSync(OsFileSystem):
     """Another's files, but for the sync."""
 
     def __init__(self, files: Any) -> None:
-        self.write = files.write  # type: ignore[method-assign]  # stands in for all that repair_tail calls
+        self.write = files.write  # type: ignore[method-assign]  # stands in for all that zero_torn_tail calls
 
     def sync(self, handle: int) -> None:
         """Promise without keeping."""
@@ -154,7 +154,7 @@ class _NoSync(OsFileSystem):
 
 def tail_zeroed_and_not_synced() -> AbstractContextManager[Any]:
     return patch.object(
-        opening, "repair_tail", lambda files, handle, contents: repair_tail(_NoSync(files), handle, contents)
+        opening, "zero_torn_tail", lambda files, handle, contents: zero_torn_tail(_NoSync(files), handle, contents)
     )
 
 
@@ -258,13 +258,13 @@ def commits_vouch_for_one_batch_less() -> AbstractContextManager[Any]:
 
 
 def tables_not_compared() -> AbstractContextManager[Any]:
-    original = Fold.begin
+    original = Replay.begin
 
-    def begin(self: Fold, name: str, table: Table) -> None:
+    def begin(self: Replay, name: str, table: Table) -> None:
         if self.queues is None:
             original(self, name, table)
 
-    return patch.object(Fold, "begin", begin)
+    return patch.object(Replay, "begin", begin)
 
 
 def batch_number_of_closed_ignored() -> AbstractContextManager[Any]:

@@ -117,4 +117,4 @@ def test_survey_beside_a_writer_finds_no_damage(name: str) -> None:
 
 
 def _copy(watcher: Watcher) -> State:
-    return state_of(ReadOnlyLog.open(COPY, filesystem=watcher.disk).contents.queues)
+    return state_of(ReadOnlyLog.open(COPY, filesystem=watcher.disk).recovered.queues)

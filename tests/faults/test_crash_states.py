@@ -100,7 +100,7 @@ def test_reader_beside_a_living_writer_sees_what_stays(name: str, tally: Tally) 
         on_call, on_half, calls = disk.on_call, disk.on_half_written, disk.calls
         disk.on_call, disk.on_half_written = lambda call: None, None
         try:
-            state = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
+            state = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
             life = len(run.lives) - 1
             seen.append((life, len(run.lives[life].moments), state))
         except FileNotFoundError:

@@ -81,7 +81,7 @@ def _check(damaged: Damaged, due: Due | None) -> None:
     before = _content(disk)
     refused = due is None or due.may_refuse
     try:
-        seen = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).contents.queues)
+        seen = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
     except CorruptionError as error:
         assert refused, f"{damaged.what}: the reader refuses what nobody was promised: {error}"
         assert error.segment.startswith("wal-") or error.segment == "CLOSED"
@@ -195,4 +195,4 @@ def test_read_errors_are_not_taken_for_damage() -> None:
 
 
 def _seen(files: Files) -> State:
-    return state_of(ReadOnlyLog.open(DIRECTORY, filesystem=on_disk(files)).contents.queues)
+    return state_of(ReadOnlyLog.open(DIRECTORY, filesystem=on_disk(files)).recovered.queues)

@@ -93,7 +93,7 @@ def test_power_cut_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tall
     disk.on_call = note
     assert run(work, disk) is None
     disk.on_call = lambda call: None
-    due = state_of(ReadOnlyLog.open(TARGET, filesystem=disk).contents.queues)
+    due = state_of(ReadOnlyLog.open(TARGET, filesystem=disk).recovered.queues)
     moments.append(disk.snapshot())
     chance, known = random.Random(1), set[object]()
     for number, moment in [*list(enumerate(moments))[::step], (len(moments), moments[-1])]:
@@ -109,7 +109,7 @@ def test_fault_at_any_call_leaves_the_source_and_no_half_of_a_log(name: str, tal
     """A command that ended well left a whole log, and one that did not says why; no handle stays open."""
     (work, step), disk = COMMANDS[name], damaged_log()
     assert run(work, disk) is None
-    due = state_of(ReadOnlyLog.open(TARGET, filesystem=disk).contents.queues)
+    due = state_of(ReadOnlyLog.open(TARGET, filesystem=disk).recovered.queues)
     calls = disk.call_names
     for fault in list(faults(calls))[:: 5 * step]:
         disk = damaged_log()

@@ -257,7 +257,7 @@ def test_a_note_of_another_end_is_damage(directory: Path, log_id: bytes | None) 
     """What opening refuses, repair can mend: it costs no record, but where the log really ended is not known."""
     build(directory, two_segments)
     with ReadOnlyLog.open(directory) as log:
-        contents = log.contents
+        contents = log.recovered
     note = Closed(log_id or contents.log_id, contents.segment if log_id else 0, contents.end, contents.last_batch)
     (directory / "CLOSED").write_bytes(encode_closed(note))
     (queue,) = read(directory).values()

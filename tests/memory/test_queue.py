@@ -18,11 +18,11 @@ from mrecordlog_async.memory.queue import (
     RUN_OVERHEAD_BYTES,
     SEAL_BYTES,
     SEAL_RECORDS,
-    FoldError,
     Queue,
-    SegmentPins,
+    ReplayError,
 )
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.memory.runs import Runs, SealedRuns
 from mrecordlog_async.model import Record, Run
 
@@ -166,7 +166,7 @@ def test_memory_is_counted_to_the_byte_with_gaps_and_without() -> None:
             assert queue.records == sum(run.records for run in kept)
             assert queue.live_bytes() == sum(len(run.payload) for run in kept)
             columns = [
-                sum(map(len, run[1:])) for runs in (queue._sealed, queue._tail) for run in runs.between(0, 2**62)
+                sum(map(len, run[1:])) for runs in (queue._sealed, queue._open_runs) for run in runs.between(0, 2**62)
             ]
             assert queue.memory_bytes == QUEUE_OVERHEAD_BYTES + sum(RUN_OVERHEAD_BYTES + size for size in columns)
         assert queue.memory_bytes == Queue(0, "q", SegmentPins()).memory_bytes
@@ -254,7 +254,7 @@ def test_record_that_does_not_fit_the_state_is_refused(record: Append | Truncate
     queues.apply(0, Create(5, "q"))
     queues.apply(0, Append(5, Run.of(0, [b"a", b"b"])))
     before = queues.table()
-    with pytest.raises(FoldError):
+    with pytest.raises(ReplayError):
         queues.apply(0, record)
     assert queues.table() == before
 

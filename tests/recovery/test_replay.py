@@ -1,4 +1,4 @@
-"""The fold of recovery: each segment's table must be what the segment before it left."""
+"""Replay: each segment's table must be what the segment before it left."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Append, Commit, Table, TableEntry
 from mrecordlog_async.model import Run
 from mrecordlog_async.recovery.recovered import Counts
-from mrecordlog_async.recovery.replay import Fold
+from mrecordlog_async.recovery.replay import Replay
 
 BEGUN = Table(8, (TableEntry(7, "q", 2, 5),))
 LEFT = Table(8, (TableEntry(7, "q", 2, 6),))
 
 
-def folded() -> Fold:
-    """Fold a segment that appends a record to the only queue."""
-    fold = Fold(Counts())
-    fold.begin("first", BEGUN)
-    fold.add("first", 0, Batch([Append(7, Run.of(5, [b"a"]))], Commit(bytes(16), 1, 0, 0, 0, 0), 500))
-    return fold
+def replayed() -> Replay:
+    """Replay a segment that appends a record to the only queue."""
+    replay = Replay(Counts())
+    replay.begin("first", BEGUN)
+    replay.add("first", 0, Batch([Append(7, Run.of(5, [b"a"]))], Commit(bytes(16), 1, 0, 0, 0, 0), 500))
+    return replay
 
 
 def test_the_next_table_is_what_was_left() -> None:
-    """Then folding goes on."""
-    folded().begin("second", LEFT)
+    """Replaying goes on."""
+    replayed().begin("second", LEFT)
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_the_next_table_is_what_was_left() -> None:
 def test_any_other_table_is_damage(table: Table) -> None:
     """An id, a name, a position or a queue more or less: a segment was lost or exchanged in between."""
     with pytest.raises(CorruptionError, match="not what the segment before it left") as refused:
-        folded().begin("second", table)
+        replayed().begin("second", table)
     assert refused.value.segment == "second"

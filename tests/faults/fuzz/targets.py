@@ -32,7 +32,7 @@ from mrecordlog_async.format.record import (
     encode_record,
     encode_table,
 )
-from mrecordlog_async.memory.queue import FoldError
+from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
 
@@ -115,7 +115,7 @@ def batches(data: bytes) -> None:
         for batch in parser.feed(b"".join(out), 0):
             for each in batch.records:
                 queues.apply(0, each)
-    except (MalformedError, FoldError):
+    except (MalformedError, ReplayError):
         return
 
 

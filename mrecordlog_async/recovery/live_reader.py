@@ -12,8 +12,8 @@ from __future__ import annotations
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.record import Truncate
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
-from mrecordlog_async.recovery.recovered import Contents
-from mrecordlog_async.recovery.recovery import Progress, Reading, check_owed, read_beside_writer
+from mrecordlog_async.recovery.recovered import RecoveredLog
+from mrecordlog_async.recovery.recovery import Progress, Reading, check_nothing_is_missing, read_without_lock
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import segment_name
 
@@ -24,7 +24,7 @@ LOST_MAX = 3
 """How often the log is read anew because the writer was too fast to be read on."""
 
 
-def read_whole(files: FileSystem, directory: str, on_progress: Progress | None = None) -> Contents | None:
+def read_live_log(files: FileSystem, directory: str, on_progress: Progress | None = None) -> RecoveredLog | None:
     """Read the log in *directory* without the lock; None if there is none.
 
     Raises CorruptionError for damage and OSError for what cannot be read.
@@ -33,9 +33,9 @@ def read_whole(files: FileSystem, directory: str, on_progress: Progress | None =
     for attempt in range(1, ATTEMPTS_MAX + 1):
         names = sorted(files.names(directory))
         try:
-            reading = read_beside_writer(files, directory, names, on_progress=on_progress)
+            reading = read_without_lock(files, directory, names, on_progress=on_progress)
             if reading is None or _is_whole(files, directory, reading):
-                return reading.contents if reading is not None else None
+                return reading.recovered if reading is not None else None
             lost += 1
             if lost == LOST_MAX:
                 return _give_in(reading)
@@ -48,29 +48,29 @@ def read_whole(files: FileSystem, directory: str, on_progress: Progress | None =
 
 def _is_whole(files: FileSystem, directory: str, reading: Reading) -> bool:
     """Read on until what was removed is truncated; False where the writer is too fast. CorruptionError as in `open`."""
-    contents, first_table, gone = reading
+    recovered, first_table, gone = reading
     if gone is not None:
-        end = contents.segment, contents.end
+        end = recovered.segment, recovered.end
         try:
-            Follower(files, directory, contents).read_on()
+            Follower(files, directory, recovered).read_on()
         except LostTrackError:
             return False
-        if end != (contents.segment, contents.end):
-            contents.junk = None  # it was half of a batch that is whole now
-        if contents.oldest_segment <= gone:
+        if end != (recovered.segment, recovered.end):
+            recovered.torn_range = None  # it was half of a batch that is whole now
+        if recovered.oldest_segment <= gone:
             raise CorruptionError(segment_name(gone), None, "the segment is missing, and it held live data")
-    check_owed(contents, first_table)
+    check_nothing_is_missing(recovered, first_table)
     return True
 
 
-def _give_in(reading: Reading) -> Contents:
+def _give_in(reading: Reading) -> RecoveredLog:
     """Take for truncated what the segments held that were removed before they could be read."""
-    contents, first_table, gone = reading
+    recovered, first_table, gone = reading
     assert gone is not None
     for entry in first_table.entries:
-        queue = contents.queues.by_id(entry.id)
+        queue = recovered.queues.by_id(entry.id)
         if queue is not None and queue.start < entry.next:
-            contents.queues.apply(contents.segment, Truncate(entry.id, entry.next - 1))
-    contents.oldest_segment = max(contents.oldest_segment, gone + 1)
-    contents.overtaken = True
-    return contents
+            recovered.queues.apply(recovered.segment, Truncate(entry.id, entry.next - 1))
+    recovered.oldest_segment = max(recovered.oldest_segment, gone + 1)
+    recovered.overtaken = True
+    return recovered

@@ -1,0 +1,59 @@
+"""What was appended to a queue last, as a digest: a repeat of that call is recognized, also once it is truncated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from mrecordlog_async.model import OFFSET_BYTES, Run
+
+
+class LastAppend(NamedTuple):
+    """What was appended to a queue last: where it stands, and a checksum (CRC-32C) of all its lengths and payloads.
+
+    It outlives the records: so a repeat of the last call is known for one after they were truncated. The runs that a
+    long call was cut into are one append, as far as they can be told from another call's in the same batch.
+    """
+
+    first_position: int
+    records: int
+    checksum: int
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> LastAppend:
+        """Digest *runs*, which follow one another without a gap, as if they were one run."""
+        first = runs[0].first_position
+        return cls(first, runs[-1].next_position - first, checksum_of(runs))
+
+
+def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[bytes]) -> bool:
+    """Tell whether *runs* hold the last of *payloads*, which are counted from *first_position*, without a gap.
+
+    What lies before the first run is not looked at.
+    """
+    if runs and sum(run.records for run in runs) != first_position + len(payloads) - runs[0].first_position:
+        return False
+    return all(
+        payload == payloads[position - first_position]
+        for run in runs
+        for position, payload in zip(range(run.first_position, run.next_position), run.payloads(), strict=True)
+    )
+
+
+def checksum_of(runs: Iterable[Run]) -> int:
+    """Return the CRC-32C of the lengths and the payloads of *runs*: the same however records are cut into runs."""
+    checksum = 0
+    for run in runs:
+        checksum = crc32c(_packed_lengths(run.offsets), checksum)
+    for run in runs:
+        checksum = crc32c(run.payload, checksum)
+    return checksum
+
+
+def _packed_lengths(offsets: bytes) -> bytes:
+    """Return the lengths between *offsets* as int32."""
+    # All of them in one subtraction of long integers: offsets ascend, so no difference borrows from its neighbour.
+    lengths = int.from_bytes(offsets[OFFSET_BYTES:], "little") - int.from_bytes(offsets[:-OFFSET_BYTES], "little")
+    return lengths.to_bytes(len(offsets) - OFFSET_BYTES, "little")

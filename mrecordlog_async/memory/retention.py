@@ -1,0 +1,39 @@
+"""Which segments are still needed: counted by number, so that files can be removed without a look at the queues."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+
+class SegmentPins:
+    """Counts, for each segment, the queues that still need it."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, int] = {}
+        self._oldest: list[int] = []  # a heap of every segment above, and of some that were dropped
+        self._in_heap: set[int] = set()  # once each: a segment may be dropped and needed again any number of times
+
+    def add(self, segment: int) -> None:
+        """Note that one more queue holds records in *segment*."""
+        self._queues[segment] = self._queues.get(segment, 0) + 1
+        if segment not in self._in_heap:
+            self._in_heap.add(segment)
+            heappush(self._oldest, segment)
+
+    def drop(self, segment: int) -> None:
+        """Note that a queue needs *segment* no more."""
+        left = self._queues[segment] - 1
+        if left:
+            self._queues[segment] = left
+        else:
+            del self._queues[segment]
+
+    def oldest(self) -> int | None:
+        """Return the oldest segment that is needed, None where nothing is retained.
+
+        Each batch asks several times, so it must not depend on how many segments there are.
+        """
+        oldest = self._oldest
+        while oldest and oldest[0] not in self._queues:
+            self._in_heap.discard(heappop(oldest))
+        return oldest[0] if oldest else None
