@@ -24,7 +24,7 @@ from mrecordlog_async.client.retry import OutcomeUnknownError, Repeat
 from mrecordlog_async.client.transport import Payload, Transport, copied, path_of
 from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError
 from mrecordlog_async.model import QueueSummary, Record, Run
-from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.protocol.schemas import (
     AppendAnswer,
     QueueAnswer,
@@ -297,7 +297,7 @@ class RecordLogClient:
 def _page_of(reply: Reply) -> tuple[list[Run], int, int]:
     """Return what a read's answer holds; ServiceError where it is not what the service would have written."""
     try:
-        runs = [block.run() for block in wire.decode(reply.body)]
+        runs = [block.run() for block in wire_decoder.decode(reply.body)]
         return runs, int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"])
     except (ValueError, KeyError) as error:  # a WireError is a ValueError
         raise ServiceError(reply.status, "unreadable", f"not an answer of this service: {error}") from None

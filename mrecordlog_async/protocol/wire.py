@@ -30,7 +30,7 @@ Entries start at multiples of 8 bytes, so in an aligned buffer offsets are align
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -52,40 +52,6 @@ class WireError(ValueError):
     """What was received is not a whole stream of runs; the message says where it stops being one."""
 
 
-class Block(NamedTuple):
-    """A run as it was received: views into the buffer, nothing copied.
-
-    offsets: records + 1 int32, little endian. payload: the payloads back to back. Both are empty where only positions
-    were asked for.
-    """
-
-    queue: str
-    queue_id: int
-    first_position: int
-    records: int
-    offsets: memoryview
-    payload: memoryview
-
-    @property
-    def next_position(self) -> int:
-        """Position behind the last record."""
-        return self.first_position + self.records
-
-    def run(self) -> Run:
-        """Copy it into a run of its own, which does not keep the buffer alive."""
-        assert self.offsets, "positions without payloads are no run"
-        return Run(self.first_position, bytes(self.offsets), bytes(self.payload))
-
-
-class Totals(NamedTuple):
-    """What a trailer counts."""
-
-    queues: int = 0
-    blocks: int = 0
-    records: int = 0
-    payload_bytes: int = 0
-
-
 class QueueRuns(NamedTuple):
     """The runs of one queue that are to be sent; there may be none."""
 
@@ -100,9 +66,6 @@ class QueueStretches(NamedTuple):
     queue: str
     queue_id: int
     stretches: Iterable[tuple[int, int]]
-
-
-# Encoding.
 
 
 def encode(parts: Iterable[QueueRuns]) -> Iterator[bytes]:
@@ -148,13 +111,8 @@ def _padded(size: int) -> int:
     return size + -size % 8
 
 
-def encode_positions(parts: Iterable[QueueRuns]) -> Iterator[bytes]:
-    """Yield the buffers of a stream with POSITIONS for BLOCKs: 32 bytes a stretch, whatever the payloads hold."""
-    return encode_stretches(QueueStretches(queue, queue_id, stretches(runs)) for queue, queue_id, runs in parts)
-
-
 def encode_stretches(parts: Iterable[QueueStretches]) -> Iterator[bytes]:
-    """Do what `encode_positions` does, of stretches that were found before."""
+    """Yield the buffers of a stream with POSITIONS for BLOCKs: 32 bytes a stretch, whatever the payloads hold."""
     yield PREAMBLE
     queues = blocks = records = 0
     for queue, queue_id, found in parts:
@@ -170,13 +128,6 @@ def encode_stretches(parts: Iterable[QueueStretches]) -> Iterator[bytes]:
 def _queue_entry(queue: str, queue_id: int) -> tuple[bytes, bytes, bytes]:
     name = queue.encode()
     return ENTRY.pack(QUEUE, len(name), queue_id, 0, 0), name, bytes(-len(name) % 8)
-
-
-def stretches(runs: Iterable[Run]) -> Iterator[tuple[int, int]]:
-    """Yield first position and number of records; runs that follow each other are one stretch, up to `RECORDS_MAX`."""
-    found: list[tuple[int, int]] = []
-    join_stretches(found, ((run.first_position, run.records) for run in runs))
-    return iter(found)
 
 
 def join_stretches(found: list[tuple[int, int]], more: Iterable[tuple[int, int]]) -> None:
@@ -206,127 +157,3 @@ def gather(buffers: Iterable[bytes], piece_bytes: int) -> Iterator[bytes]:
             waiting, size = [], 0
     if waiting:
         yield b"".join(waiting)
-
-
-# Decoding.
-
-
-class Decoder:
-    """Takes a stream piece by piece: ask `wanted`, hand `take` exactly that many bytes, repeat until it is `done`.
-
-    It does no I/O, so it serves blocking sockets, asyncio and whole buffers alike. Anything that is not a whole stream
-    raises WireError. positions: payloads were not asked for, so POSITIONS are due instead of BLOCKs.
-    """
-
-    def __init__(self, *, positions: bool = False) -> None:
-        self._positions = positions
-        self.wanted = len(PREAMBLE)
-        self.totals = Totals()
-        self.done = False
-        self.queue: tuple[str, int] | None = None
-        self._entry: tuple[int, int, int, int, int] | None = None  # whose body is wanted
-        self._begun = False
-
-    def take(self, data: bytes | bytearray | memoryview) -> Block | None:
-        """Take the next `wanted` bytes; return a block when they complete one. The block holds on to *data*."""
-        if len(data) != self.wanted:
-            raise WireError(f"the stream of runs was cut short: {len(data)} bytes instead of {self.wanted}")
-        if not self._begun:
-            self._take_preamble(data)
-            return None
-        if self._entry is None:
-            return self._take_entry(ENTRY.unpack(data))
-        entry, self._entry = self._entry, None
-        self.wanted = ENTRY.size
-        if entry[0] == QUEUE:
-            self._take_queue(entry, data)
-            return None
-        return self._take_block(entry, memoryview(data))
-
-    def _take_preamble(self, data: bytes | bytearray | memoryview) -> None:
-        if data != PREAMBLE:
-            raise WireError("this is not a stream of runs, or one of another version")
-        self._begun = True
-        self.wanted = ENTRY.size
-
-    def _take_entry(self, entry: tuple[int, int, int, int, int]) -> Block | None:
-        kind, small, first, second, third = entry
-        block_fits = 0 < small <= RECORDS_MAX and second <= PAYLOAD_BYTES_MAX and self.queue is not None
-        if kind == QUEUE and small <= NAME_BYTES_MAX:
-            self._expect(entry, small)
-        elif kind == BLOCK and block_fits and not self._positions:
-            self._expect(entry, (small + 1) * OFFSET_BYTES + second)
-        elif kind == POSITIONS and block_fits and self._positions and not second:
-            return self._block(small, first, memoryview(b""), memoryview(b""))
-        elif kind == TRAILER:
-            self._take_trailer(Totals(small, first, second, third))
-        else:
-            raise WireError(f"kind {kind} with {small} and {second} is no entry that may stand here")
-        return None
-
-    def _expect(self, entry: tuple[int, int, int, int, int], body_bytes: int) -> None:
-        """Go on to the body of *entry*, or finish it at once where there is none."""
-        self._entry = entry
-        self.wanted = body_bytes + -body_bytes % 8
-        if not self.wanted:
-            self.take(b"")
-
-    def _take_queue(self, entry: tuple[int, int, int, int, int], data: bytes | bytearray | memoryview) -> None:
-        try:
-            name = bytes(data[: entry[1]]).decode()
-        except UnicodeDecodeError:
-            raise WireError("a queue's name is not UTF-8") from None
-        self.queue = (name, entry[2])
-        self.totals = self.totals._replace(queues=self.totals.queues + 1)
-
-    def _take_block(self, entry: tuple[int, int, int, int, int], body: memoryview) -> Block:
-        _, records, first_position, payload_bytes, _ = entry
-        end = (records + 1) * OFFSET_BYTES
-        offsets = body[:end]
-        if int.from_bytes(offsets[:4], "little") or int.from_bytes(offsets[-4:], "little") != payload_bytes:
-            raise WireError("the offsets of a block do not fit its payload")
-        return self._block(records, first_position, offsets, body[end : end + payload_bytes])
-
-    def _block(self, records: int, first_position: int, offsets: memoryview, payload: memoryview) -> Block:
-        queues, blocks, all_records, all_bytes = self.totals
-        self.totals = Totals(queues, blocks + 1, all_records + records, all_bytes + len(payload))
-        assert self.queue is not None, "checked when the entry was read"
-        return Block(*self.queue, first_position, records, offsets, payload)
-
-    def _take_trailer(self, totals: Totals) -> None:
-        if totals != self.totals:
-            raise WireError(f"the trailer counts {tuple(totals)}, what came was {tuple(self.totals)}")
-        self.done = True
-        self.wanted = 0
-
-
-def decode(data: bytes | bytearray | memoryview, *, positions: bool = False) -> Iterator[Block]:
-    """Yield the blocks of a whole stream as views into *data*."""
-    view = memoryview(data)
-    offset = 0
-
-    def read(size: int) -> memoryview:
-        nonlocal offset
-        offset += size
-        return view[offset - size : offset]
-
-    yield from read_blocks(read, positions=positions)
-    if offset != len(view):
-        raise WireError(f"{len(view) - offset} bytes follow the trailer")
-
-
-def read_blocks(read: Callable[[int], bytes | bytearray | memoryview], *, positions: bool = False) -> Iterator[Block]:
-    """Yield the blocks of a stream as *read(size)* delivers them, which returns fewer bytes only at its end."""
-    decoder = Decoder(positions=positions)
-    while not decoder.done:
-        block = decoder.take(read(decoder.wanted))
-        if block is not None:
-            yield block
-
-
-def check_offsets(offsets: memoryview) -> list[int]:
-    """Return the offsets of a block from outside that is to be cut into records; WireError where one goes down."""
-    ends: list[int] = offsets.cast("i").tolist()
-    if ends != sorted(ends):  # what is in order is sorted in 8 ns an offset; comparing pairs takes 40
-        raise WireError("the offsets of a block go down")
-    return ends

@@ -21,7 +21,7 @@ from itertools import chain, pairwise
 
 import msgspec
 
-from mrecordlog_async.protocol import arrow, wire
+from mrecordlog_async.protocol import arrow, wire, wire_decoder
 from mrecordlog_async.protocol.problems import bad_request, too_large
 from mrecordlog_async.protocol.schemas import AppendRequest
 from mrecordlog_async.service.budgets import Charge
@@ -189,7 +189,7 @@ def _check_one_member(colons: int) -> None:
 
 
 def _runs(body: bytes, records_max: int, charge: Charge) -> Steps:
-    decoder, at, entries, records = wire.Decoder(), 0, 0, 0
+    decoder, at, entries, records = wire_decoder.Decoder(), 0, 0, 0
     found: list[bytes] = []
     while not decoder.done:
         size = decoder.wanted
@@ -215,9 +215,9 @@ def _runs(body: bytes, records_max: int, charge: Charge) -> Steps:
     yield found
 
 
-def _payloads(block: wire.Block) -> Steps:
+def _payloads(block: wire_decoder.Block) -> Steps:
     """Copy the records out of a block, some at a time."""
-    ends = wire.check_offsets(block.offsets)
+    ends = wire_decoder.check_offsets(block.offsets)
     for at in range(0, block.records, PIECE_RECORDS):
         yield [bytes(block.payload[start:stop]) for start, stop in pairwise(ends[at : at + PIECE_RECORDS + 1])]
 

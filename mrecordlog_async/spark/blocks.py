@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import Run
-from mrecordlog_async.protocol.wire import Block
+from mrecordlog_async.protocol.wire_decoder import Block
 
 BATCH_RECORDS = 16_384
 BATCH_BYTES = 16 << 20

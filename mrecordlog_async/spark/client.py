@@ -29,7 +29,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary, Run
-from mrecordlog_async.protocol.wire import CONTENT_TYPE, Block, Decoder, QueueRuns, WireError, encode
+from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, WireError, encode
+from mrecordlog_async.protocol.wire_decoder import Block, Decoder
 from mrecordlog_async.spark.options import Server
 from mrecordlog_async.spark.plan import Partition, Range, cut_range
 

@@ -18,7 +18,7 @@ from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHea
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.record import Append
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.protocol.wire import Block
+from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.options import LATEST, Options

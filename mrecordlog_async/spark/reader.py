@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from mrecordlog_async.model import POSITION_MAX
-from mrecordlog_async.protocol.wire import Block
+from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.options import LATEST, Options

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -10,19 +11,29 @@ from mrecordlog_async.protocol.wire import (
     ENTRY,
     POSITIONS,
     TRAILER,
-    Decoder,
     QueueRuns,
+    QueueStretches,
     WireError,
-    check_offsets,
-    decode,
     encode,
-    encode_positions,
+    encode_stretches,
     gather,
+    join_stretches,
 )
+from mrecordlog_async.protocol.wire_decoder import Decoder, check_offsets, decode
 
 payload_lists = st.lists(st.binary(max_size=40), min_size=1, max_size=8)
 runs = st.builds(Run.of, st.integers(0, 2**62), payload_lists)
 parts = st.lists(st.builds(QueueRuns, st.text(max_size=9), st.integers(0, 2**64 - 1), st.lists(runs, max_size=4)))
+
+
+def encode_positions(sent: list[QueueRuns]) -> Iterator[bytes]:
+    """Return the stream that answers a fetch of *sent* without payloads."""
+    for_positions = []
+    for queue, queue_id, runs in sent:
+        found: list[tuple[int, int]] = []
+        join_stretches(found, ((run.first_position, run.records) for run in runs))
+        for_positions.append(QueueStretches(queue, queue_id, found))
+    return encode_stretches(for_positions)
 
 
 @given(parts)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrecordlog_async.model import Run
-from mrecordlog_async.protocol import wire
-from mrecordlog_async.service.bulk import share, take
+from mrecordlog_async.protocol import wire, wire_decoder
+from mrecordlog_async.service.cutting import take_head
+from mrecordlog_async.service.plan import split_limit
 from tests.service.serving import Served, serving
 
 
@@ -105,7 +106,7 @@ async def test_fetch_answers_many_ranges_in_order(served: Served) -> None:
     ]
     answer = await served.call("POST", "/v1/fetch", {"ranges": ranges})
     assert answer.headers["Content-Type"] == wire.CONTENT_TYPE
-    blocks = [(block.queue, block.run()) for block in wire.decode(answer.body)]
+    blocks = [(block.queue, block.run()) for block in wire_decoder.decode(answer.body)]
     assert blocks == [("r", Run.of(7, [b"z"])), ("q", Run.of(1, [b"b", b"c"]))]
 
 
@@ -116,7 +117,7 @@ async def test_fetch_without_payload_answers_positions(served: Served) -> None:
     await served.log.append_records("q", 90, [bytes(10_000)] * 5)
     ranges = [{"queue": "q", "start": 3, "stop": 93}, {"queue": "r", "start": 0, "stop": 0}]
     answer = await served.call("POST", "/v1/fetch", {"ranges": ranges, "payload": False})
-    blocks = list(wire.decode(answer.body, positions=True))
+    blocks = list(wire_decoder.decode(answer.body, positions=True))
     assert [(block.queue, block.first_position, block.records) for block in blocks] == [("q", 3, 7), ("q", 90, 3)]
     assert len(answer.body) < 300
 
@@ -188,7 +189,7 @@ async def test_bodies_that_make_no_sense_are_400(served: Served, path: str, body
 @given(st.lists(st.integers(0, 1000), max_size=8), st.integers(1, 2000))
 def test_shares_keep_the_limit_up_to_one_each(wanted: list[int], limit: int) -> None:
     """Nobody gets more than wanted, nobody who wants something gets nothing."""
-    shares = share(wanted, limit)
+    shares = split_limit(wanted, limit)
     assert all(part <= want and (part > 0) == (want > 0) for part, want in zip(shares, wanted, strict=True))
     assert sum(shares) <= limit + len(wanted)
 
@@ -205,7 +206,7 @@ def test_taking_keeps_both_limits_and_gets_on(groups: list[list[bytes]], records
         runs.append(Run.of(position, group))
         position += len(group)
     everything = [record for run in runs for record in run.each()]
-    taken = [record for run in take(runs, records, size) for record in run.each()]
+    taken = [record for run in take_head(runs, records, size) for record in run.each()]
     assert taken == everything[: len(taken)]
     assert len(taken) <= records
     assert sum(len(record.payload) for record in taken) <= size or len(taken) == 1

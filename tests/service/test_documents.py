@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrecordlog_async.protocol import schemas
+from mrecordlog_async.protocol import bulk_schemas, schemas
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.openapi import document
 from mrecordlog_async.service.options import ServiceOptions
@@ -52,8 +52,8 @@ async def test_answers_are_what_the_schema_says(served: Served) -> None:
         ("PUT", "/v1/queues/r", None, schemas.CreateAnswer),
         ("POST", "/v1/queues/q/records", b"b", schemas.AppendAnswer),
         ("GET", "/v1/queues/q/records?limit=1", None, schemas.RecordAnswer),
-        ("POST", "/v1/plan", {}, schemas.PlanAnswer),
-        ("POST", "/v1/truncate", {"queues": [{"queue": "q", "position": 0}]}, schemas.TruncateManyAnswer),
+        ("POST", "/v1/plan", {}, bulk_schemas.PlanAnswer),
+        ("POST", "/v1/truncate", {"queues": [{"queue": "q", "position": 0}]}, bulk_schemas.TruncateManyAnswer),
         ("POST", "/v1/queues/q/truncate", {"position": 0}, schemas.TruncateAnswer),
         ("GET", "/healthz", None, schemas.HealthAnswer),
         ("GET", "/readyz", None, schemas.ReadyAnswer),

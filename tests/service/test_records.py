@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import Limits, Run
-from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.options import ServiceOptions
 from tests.service.serving import Served, serving
 
@@ -126,7 +126,7 @@ async def test_reads_have_their_format_by_accept(served: Served) -> None:
     assert json.loads((await read("*/*", "?as=text")).splitlines()[1]) == {"position": 1, "payload": "\ufffd"}
     assert await read("text/plain") == b"a\n\xff\n"
     assert await read("application/octet-stream") == b"a\xff"
-    (block,) = wire.decode(await read(wire.CONTENT_TYPE))
+    (block,) = wire_decoder.decode(await read(wire.CONTENT_TYPE))
     assert (block.queue, block.queue_id) == ("q", served.log.queue_summary("q").id)
     assert block.run() == Run.of(0, [b"a", b"\xff"])
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mrecordlog_async.model import Run
-from mrecordlog_async.protocol.wire import Block
+from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark import blocks
 from mrecordlog_async.spark.blocks import MalformedRowsError, record_batches, stretches
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from mrecordlog_async.model import Run
-from mrecordlog_async.protocol.wire import Block, QueueRuns, encode
+from mrecordlog_async.protocol.wire import QueueRuns, encode
+from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.client import (
     PlanStart,
     ServerDownError,

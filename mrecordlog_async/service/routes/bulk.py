@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -12,7 +14,7 @@ from aiohttp import web
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.protocol import wire
-from mrecordlog_async.protocol.schemas import (
+from mrecordlog_async.protocol.bulk_schemas import (
     FetchRequest,
     PlanAnswer,
     PlanRequest,
@@ -24,28 +26,44 @@ from mrecordlog_async.protocol.schemas import (
     TruncateManyRequest,
     TruncateOne,
 )
-from mrecordlog_async.service.bulk import Fetcher, HeldRuns, Planner, check_entries, pinned_bytes, status_of, summary_of
+from mrecordlog_async.service.fetch import Fetcher, HeldRuns, pinned_bytes
 from mrecordlog_async.service.formats import drain, send
 from mrecordlog_async.service.parameters import check_query
+from mrecordlog_async.service.plan import Planner
+from mrecordlog_async.service.queue_checks import check_entries, status_of, summary_of
 from mrecordlog_async.service.routes.route import PIECE_BYTES, Route, decode_control, encode_list, send_json
 from mrecordlog_async.service.service import Service
 
+Asked = TypeVar("Asked")
 
-async def plan_many(service: Service, request: web.Request) -> web.StreamResponse:
-    """From start positions and limits to ranges with counts and cut points."""
+
+@asynccontextmanager
+async def _asked_for(
+    service: Service, request: web.Request, decoder: msgspec.json.Decoder[Asked]
+) -> AsyncIterator[tuple[MultiRecordLog, Asked]]:
+    """Receive the body of a bulk request and yield what it asks for; the body is charged until the block ends.
+
+    The block runs alone among the heavy requests. An empty body asks for what `{}` does.
+    """
     check_query(request, ())
     log = service.log
     with service.bodies.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
         async with service.heavy:
-            asked = await decode_control(_plan_decoder, body or b"{}", service.options.entries)
+            asked = await decode_control(decoder, body or b"{}", service.options.entries)
             del body
-            service.check_opening(asked.opening)
-            starts = asked.queues
-            if starts is None:
-                starts = [PlanStart(queue) for queue in await _all_names(service)]
-            plans = await Planner(log, asked, service.options).plan(starts)
-            parts = await _encode_plans(plans)
+            yield log, asked
+
+
+async def plan_many(service: Service, request: web.Request) -> web.StreamResponse:
+    """From start positions and limits to ranges with counts and cut points."""
+    async with _asked_for(service, request, _plan_decoder) as (log, asked):
+        service.check_opening(asked.opening)
+        starts = asked.queues
+        if starts is None:
+            starts = [PlanStart(queue) for queue in await _all_names(service)]
+        plans = await Planner(log, asked, service.options).plan(starts)
+        parts = await _encode_plans(plans)
     return await send_json(service, request, parts)
 
 
@@ -63,25 +81,19 @@ async def _encode_plans(plans: list[QueuePlan]) -> list[bytes]:
 
 async def fetch_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Many ranges in one stream of runs; all are checked before the first byte."""
-    check_query(request, ())
-    log = service.log
-    with service.bodies.charge() as charge:
-        body = await service.bodies.receive_control(request, charge)
-        async with service.heavy:
-            asked = await decode_control(_fetch_decoder, body, service.options.entries)
-            del body
-            fetcher = Fetcher(log, service.options)
-            response = web.StreamResponse()
-            response.content_type = wire.CONTENT_TYPE
-            if asked.payload:
-                parts = await fetcher.fetch(asked.ranges)
-                if fetcher.size is not None:
-                    response.content_length = fetcher.size
-                pieces = wire.encode(_drained(parts))
-                out = service.sending.enter(request, pinned=partial(pinned_bytes, log, parts))
-            else:
-                pieces = wire.encode_stretches(await fetcher.positions(asked.ranges))
-                out = service.sending.enter(request)
+    async with _asked_for(service, request, _fetch_decoder) as (log, asked):
+        fetcher = Fetcher(log, service.options)
+        response = web.StreamResponse()
+        response.content_type = wire.CONTENT_TYPE
+        if asked.payload:
+            parts = await fetcher.fetch(asked.ranges)
+            if fetcher.size is not None:
+                response.content_length = fetcher.size
+            pieces = wire.encode(_drained(parts))
+            out = service.sending.enter(request, pinned=partial(pinned_bytes, log, parts))
+        else:
+            pieces = wire.encode_stretches(await fetcher.positions(asked.ranges))
+            out = service.sending.enter(request)
     return await send(request, response, wire.gather(pieces, PIECE_BYTES), out)
 
 
@@ -96,19 +108,13 @@ def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
 
 async def truncate_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Truncate many queues; each is done, and durable, or refused on its own."""
-    check_query(request, ())
-    log = service.log
-    with service.bodies.charge() as charge:
-        body = await service.bodies.receive_control(request, charge)
-        async with service.heavy:
-            asked = await decode_control(_truncate_decoder, body, service.options.entries)
-            del body
-            service.check_opening(asked.opening)
-            answers: list[QueueTruncated] = []
-            for at in range(0, len(asked.queues), TRUNCATES_AT_ONCE):
-                some = asked.queues[at : at + TRUNCATES_AT_ONCE]
-                answers += await asyncio.gather(*(_truncate(log, one) for one in some))
-            parts = [b'{"queues":[', *await encode_list(answers), b"]}"]
+    async with _asked_for(service, request, _truncate_decoder) as (log, asked):
+        service.check_opening(asked.opening)
+        answers: list[QueueTruncated] = []
+        for at in range(0, len(asked.queues), TRUNCATES_AT_ONCE):
+            some = asked.queues[at : at + TRUNCATES_AT_ONCE]
+            answers += await asyncio.gather(*(_truncate(log, one) for one in some))
+        parts = [b'{"queues":[', *await encode_list(answers), b"]}"]
     return await send_json(service, request, parts)
 
 

@@ -11,18 +11,16 @@ import msgspec
 from aiohttp import web
 
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.protocol.problems import ProblemError
 from mrecordlog_async.protocol.schemas import (
     CreateAnswer,
     QueueAnswer,
     QueuesAnswer,
-    QueueStatus,
     TruncateAnswer,
     TruncateRequest,
 )
-from mrecordlog_async.service.bulk import status_of, summary_of
 from mrecordlog_async.service.formats import send
 from mrecordlog_async.service.parameters import check_query, flag, number, queue_of
+from mrecordlog_async.service.queue_checks import check_assigned, check_id, summary_of
 from mrecordlog_async.service.routes.route import JSON, Route, decode_control, encode_json, json_answer
 from mrecordlog_async.service.service import Service
 
@@ -99,7 +97,7 @@ async def delete_queue(service: Service, request: web.Request) -> web.StreamResp
     """Delete a queue and all it holds; with `id` only if it is still that incarnation."""
     check_query(request, ("id",))
     queue, queue_id = queue_of(request), number(request, "id")
-    _check_id(service.log.queue_summary(queue), queue_id)
+    check_id(service.log.queue_summary(queue), queue_id)
     await service.log.delete_queue(queue, queue_id=queue_id)
     return web.Response(status=204)
 
@@ -114,20 +112,11 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
         body = await service.bodies.receive_control(request, charge)
     asked = await decode_control(_truncate_decoder, body, 1)
     summary = log.queue_summary(queue)
-    _check_id(summary, asked.id)
-    if asked.position >= summary.next_position:
-        detail = f"queue {queue!r}: position {asked.position} was never given away, the next one is "
-        following = summary.next_position
-        raise ProblemError(409, "ahead", f"{detail}{following}", queue=queue, next_position=following)
+    check_id(summary, asked.id)
+    check_assigned(summary, asked.position)
     dropped = await log.truncate(queue, asked.position, queue_id=summary.id)
     first = max(summary.first_position, asked.position + 1)
     return json_answer(TruncateAnswer(queue, dropped, first, summary.next_position))
-
-
-def _check_id(summary: QueueSummary, queue_id: int | None) -> None:
-    if status_of(summary, queue_id) is not QueueStatus.OK:
-        detail = f"queue {summary.queue!r} was deleted and created again: its id is {summary.id}, not {queue_id}"
-        raise ProblemError(404, "queue_recreated", detail, queue=summary.queue, id=summary.id)
 
 
 def answer_of(service: Service, summary: QueueSummary) -> QueueAnswer:

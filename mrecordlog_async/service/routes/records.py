@@ -13,9 +13,11 @@ from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import AppendAnswer, AppendRequest, RecordAnswer
-from mrecordlog_async.service.bulk import HeldRuns, check_start, pinned_bytes, runs_of, take
+from mrecordlog_async.service.cutting import runs_of, take_head
+from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.formats import TEXT, SmallAnswer, drain, format_of, send
 from mrecordlog_async.service.parameters import POSITION_LIMIT, as_text, check_query, flag, number, queue_of
+from mrecordlog_async.service.queue_checks import check_start
 from mrecordlog_async.service.receive import NDJSON, OCTET_STREAM
 from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route
 from mrecordlog_async.service.service import Service
@@ -113,7 +115,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     check_start(log.queue_summary(queue), start)
     records_max = min(limit or POSITION_LIMIT, options.read_records)
     held = log.held(queue, start, stop, most=READ_RUNS)
-    runs = take(islice(runs_of(held), READ_RUNS), records_max, bytes_max)
+    runs = take_head(islice(runs_of(held), READ_RUNS), records_max, bytes_max)
     headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
     if sum(len(run.payload) + LINE_BYTES * run.records for run in runs) <= READ_AT_ONCE_BYTES:
         body = b"".join(format_.encode(queue, summary.id, runs))

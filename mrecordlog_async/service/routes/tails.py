@@ -19,7 +19,7 @@ from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordAnswer, StatsAnswer, TextRecordAnswer
-from mrecordlog_async.service.bulk import runs_of, take
+from mrecordlog_async.service.cutting import runs_of, take_head
 from mrecordlog_async.service.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
 from mrecordlog_async.service.parameters import as_text, check_query, number, queue_of
 from mrecordlog_async.service.routes.route import Route, encode_json
@@ -123,7 +123,7 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             if not await events.send([b": still here\n\n"]):
                 return None
             continue
-        runs = take(runs_of(log.held(queue, position, most=RUNS_AT_ONCE)), PIECE_RECORDS, PIECE_BYTES)
+        runs = take_head(runs_of(log.held(queue, position, most=RUNS_AT_ONCE)), PIECE_RECORDS, PIECE_BYTES)
         if runs:
             position = runs[-1].next_position
             events_of = chain.from_iterable(_events(run, text) for run in runs)

@@ -1,0 +1,96 @@
+"""Runs cut at any record: the head that limits allow, and pieces of about one size.
+
+The caller works in turns; where a step may be long, it is a generator that yields after every part.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.model import Run
+from mrecordlog_async.protocol.bulk_schemas import Piece, PlanRequest
+
+UNLIMITED = 2**63
+
+
+def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:
+    """Yield the runs of what is kept; those with gaps are made one by one."""
+    for one in held:
+        if isinstance(one, Run):
+            yield one
+        else:
+            yield from one.runs()
+
+
+def take_head(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run]:
+    """Return the head of *runs* with at most so many records and payload bytes, but at least one record."""
+    taken: list[Run] = []
+    for run in runs:
+        if records_max <= 0 or (taken and bytes_max <= 0):
+            break
+        part = run if run.records <= records_max else run.cut(run.first_position, run.first_position + records_max)
+        if len(part.payload) > bytes_max:
+            part = part.cut_bytes(bytes_max)
+            if taken and len(part.payload) > bytes_max:
+                break
+        taken.append(part)
+        if part.records < run.records:
+            break
+        records_max -= part.records
+        bytes_max -= len(part.payload)
+    return taken
+
+
+def head_of(run: Run, records_max: int, bytes_max: int, *, at_least_one: bool) -> tuple[int, int]:
+    """Return how many records at the head of *run* keep both limits, and their bytes."""
+    ends = memoryview(run.offsets).cast("i")
+    most = min(run.records, max(records_max, 0))
+    count = max(min(most, bisect_right(ends, bytes_max, 0, most + 1) - 1), 0)
+    if not count and at_least_one:
+        count = 1
+    return count, ends[count]
+
+
+class Cutter:
+    """Cuts one range into pieces of about the size asked for; together they are the whole range."""
+
+    def __init__(self, start: int, request: PlanRequest) -> None:
+        self._records_max = request.piece_records or UNLIMITED
+        self._bytes_max = request.piece_bytes or UNLIMITED
+        self.wanted = bool(request.piece_records or request.piece_bytes)
+        self.pieces: list[Piece] = []
+        self.next_position = start  # behind the last record that was added
+        self._start = start
+        self._records = self._bytes = 0
+
+    def add(self, run: Run, count: int) -> Iterator[None]:
+        """Add the first *count* records of *run*. Yields after every part of it, so that the caller may rest."""
+        self.next_position = run.first_position + count
+        if not self.wanted:
+            return
+        for first_position, records, size in _spans(run, count, self._records_max, self._bytes_max):
+            if self._records and (self._records + records > self._records_max or self._bytes + size > self._bytes_max):
+                self.pieces.append(Piece(self._start, first_position, self._records, self._bytes))
+                self._start, self._records, self._bytes = first_position, 0, 0
+            self._records += records
+            self._bytes += size
+            yield
+
+    def finish(self, stop: int) -> list[Piece]:
+        """End the last piece at *stop*, where the range ends; return all of them."""
+        if self.wanted and stop > self._start:
+            self.pieces.append(Piece(self._start, stop, self._records, self._bytes))
+        return self.pieces
+
+
+def _spans(run: Run, count: int, records_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:
+    """Yield first position, records and bytes of a run, in parts where it is larger than a piece. Copies nothing."""
+    ends = memoryview(run.offsets).cast("i")
+    at = 0
+    while at < count:
+        fitting = bisect_right(ends, ends[at] + bytes_max, at + 1, count + 1) - 1
+        stop = min(count, at + records_max, max(fitting, at + 1))
+        yield run.first_position + at, stop - at, ends[stop] - ends[at]
+        at = stop

@@ -1,0 +1,143 @@
+"""`/v1/fetch`: the records of many ranges, or their positions alone; every range is checked before the first byte.
+
+A fetch of everything may look at millions of runs, so it is made in turns: other requests are served in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.reads import QueueReader
+from mrecordlog_async.model import QueueSummary, Run
+from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.bulk_schemas import FetchRange
+from mrecordlog_async.protocol.problems import bad_request, too_large
+from mrecordlog_async.service.cutting import UNLIMITED
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.queue_checks import check_assigned, check_entries, check_id, check_start, summary_of
+from mrecordlog_async.service.turns import Turns
+
+RUNS_AT_ONCE = 250
+"""Runs of a queue looked at before others are let in; one with gaps holds up to a thousand records."""
+
+
+class HeldRuns(NamedTuple):
+    """What is to be sent of one queue, as it is kept."""
+
+    queue: str
+    queue_id: int
+    held: list[HeldRun]
+
+
+class Fetcher:
+    """Finds what one `/v1/fetch` asks for, in turns. What was found stays, whatever is truncated later.
+
+    size: bytes of the answer with payloads; None where positions have gaps, so that its runs are made as they are sent.
+    """
+
+    def __init__(self, log: QueueReader, options: ServiceOptions) -> None:
+        self.size: int | None = wire.size_of(())
+        self._log = log
+        self._options = options
+        self._turns = Turns()
+        self._runs = 0
+
+    async def fetch(self, ranges: Sequence[FetchRange]) -> list[HeldRuns]:
+        """Return what all ranges hold; raise the problem of the first range that cannot be had whole."""
+        await self._check(ranges)
+        parts = []
+        for one in ranges:
+            queue_id, found = check_range(self._log, one).id, list[HeldRun]()
+            async for held in self._each(one):
+                found += held
+                self._add_size(held)
+            if self.size is not None:
+                self.size += wire.size_of_queue(one.queue)
+            parts.append(HeldRuns(one.queue, queue_id, found))
+        return parts
+
+    def _add_size(self, held: list[HeldRun]) -> None:
+        for one in held:
+            if not isinstance(one, Run):
+                self.size = None
+            elif self.size is not None:
+                self.size += wire.size_of_run(one)
+
+    async def positions(self, ranges: Sequence[FetchRange]) -> list[wire.QueueStretches]:
+        """Return which positions the ranges hold; nothing of their payloads is kept."""
+        await self._check(ranges)
+        parts = []
+        for one in ranges:
+            queue_id, found = check_range(self._log, one).id, list[tuple[int, int]]()
+            async for held in self._each(one):
+                for run in held:
+                    more = [(run.first_position, run.records)] if isinstance(run, Run) else run.stretches()
+                    wire.join_stretches(found, more)
+            parts.append(wire.QueueStretches(one.queue, queue_id, found))
+        return parts
+
+    async def _check(self, ranges: Sequence[FetchRange]) -> None:
+        check_entries(len(ranges), self._options)
+        for number, one in enumerate(ranges):
+            check_range(self._log, one)
+            if number % RUNS_AT_ONCE == 0:
+                await self._turns.rest()
+        await _check_overlaps(ranges, self._turns)
+
+    async def _each(self, asked: FetchRange) -> AsyncIterator[list[HeldRun]]:
+        """Yield what a range holds, some runs at a time."""
+        position = asked.start
+        while position < asked.stop:
+            held = self._log.held(asked.queue, position, asked.stop, most=RUNS_AT_ONCE)
+            if not held:
+                return
+            self._runs += len(held)
+            if self._runs > self._options.fetch_runs:
+                raise too_large(self._runs, self._options.fetch_runs, "runs in one fetch")
+            yield held
+            position = held[-1].next_position
+            await self._turns.rest()
+            check_range(self._log, asked)
+
+
+def pinned_bytes(log: QueueReader, parts: Iterable[HeldRuns]) -> Iterator[int]:
+    """Yield, some runs at a time, how many bytes of *parts* are kept in memory by them alone.
+
+    Those are the bytes of truncated records and deleted queues. *parts* may lose what was sent meanwhile.
+    """
+    for queue, queue_id, held in parts:
+        summary = summary_of(log, queue)
+        is_there = summary is not None and summary.id == queue_id
+        first = summary.first_position if summary is not None and is_there else UNLIMITED
+        for at in range(0, len(held), RUNS_AT_ONCE):
+            yield sum(len(run.payload) for run in held[at : at + RUNS_AT_ONCE] if run.next_position <= first)
+
+
+async def _check_overlaps(ranges: Sequence[FetchRange], turns: Turns) -> None:
+    """Raise the 400 problem where a record is asked for twice: the answer would be larger than what is stored."""
+    by_queue: dict[str, list[tuple[int, int]]] = {}
+    for number, one in enumerate(ranges):
+        if one.start < one.stop:
+            by_queue.setdefault(one.queue, []).append((one.start, one.stop))
+        if number % RUNS_AT_ONCE == 0:
+            await turns.rest()
+    for queue, bounds in by_queue.items():
+        bounds.sort()
+        if any(stop > start for (_, stop), (start, _) in pairwise(bounds)):
+            raise bad_request(f"ranges of queue {queue!r} overlap", "duplicate")
+        await turns.rest()
+
+
+def check_range(log: QueueReader, asked: FetchRange) -> QueueSummary:
+    """Return the queue of a range; raise the problem of a range that cannot be returned whole."""
+    summary = summary_of(log, asked.queue)
+    if summary is None:
+        raise QueueNotFoundError(asked.queue)
+    check_id(summary, asked.id)
+    check_start(summary, asked.start)
+    check_assigned(summary, asked.stop - 1)
+    return summary

@@ -1,0 +1,235 @@
+"""Plans for bulk readers: from start positions and limits to ranges, counts and cut points. Memory only.
+
+1. Look at each queue: is it there, is it the incarnation that was meant, are the records from its start still there?
+2. Share the limits: a queue that has little gives what it has, the rest is split in proportion to what is left.
+3. Cut each range to its share and into pieces, at any record; no payload is touched.
+
+A plan of everything may look at millions of runs, so it is made in turns: other requests are served in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
+
+from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.reads import QueueReader
+from mrecordlog_async.model import QueueSummary, Run
+from mrecordlog_async.protocol.bulk_schemas import Piece, PlanRequest, PlanStart, QueuePlan, QueueStatus
+from mrecordlog_async.protocol.problems import bad_request, too_large
+from mrecordlog_async.service.cutting import Cutter, head_of
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.queue_checks import check_entries, misses, status_of, summary_of
+from mrecordlog_async.service.turns import Turns
+
+RUNS_AT_ONCE = 250
+"""Pieces of a queue looked at before others are let in; one with gaps holds up to a thousand records."""
+
+PIECES_AT_ONCE = 500
+
+
+@dataclass(slots=True)
+class Available:
+    """What one queue of a plan has to give."""
+
+    asked: PlanStart
+    status: QueueStatus
+    summary: QueueSummary | None
+    start: int = 0
+    stop: int = 0
+    records: int = 0
+    bytes: int = 0
+    ended: int | None = None
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a plan takes of one queue. tail: digest of the last record."""
+
+    stop: int
+    records: int = 0
+    bytes: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+    tail: int | None = None
+
+
+class Planner:
+    """Answers one `/v1/plan`.
+
+    A queue may change between two turns. Its plan is made of what it held at its own last step: where records were
+    truncated in between, it begins at the first that is left.
+    """
+
+    def __init__(self, log: QueueReader, request: PlanRequest, options: ServiceOptions) -> None:
+        self._log = log
+        self._request = request
+        self._options = options
+        self._pieces = 0
+        self._turns = Turns()
+
+    async def plan(self, asked: Sequence[PlanStart]) -> list[QueuePlan]:
+        """Return one plan for each queue that is asked for, in that order."""
+        check_entries(len(asked), self._options)
+        await self._check_twins(asked)
+        found = [await self._look_at(one) for one in asked]
+        record_shares = split_limit([available.records for available in found], self._request.max_records)
+        byte_shares = split_limit([available.bytes for available in found], self._request.max_bytes)
+        return [
+            await self._plan_queue(available, records, size)
+            for available, records, size in zip(found, record_shares, byte_shares, strict=True)
+        ]
+
+    async def _check_twins(self, asked: Sequence[PlanStart]) -> None:
+        """Raise the 400 problem where a queue is asked for twice: planning costs time for each."""
+        seen: set[str] = set()
+        for number, one in enumerate(asked):
+            if one.queue in seen:
+                raise bad_request(f"queue {one.queue!r} stands twice in one plan", "duplicate")
+            seen.add(one.queue)
+            if number % RUNS_AT_ONCE == 0:
+                await self._turns.rest()
+
+    async def _look_at(self, asked: PlanStart) -> Available:
+        await self._turns.rest()
+        available = look_at(self._log, asked)
+        summary = available.summary
+        if summary is None or available.start == available.stop:
+            return available
+        if available.start <= summary.first_position and available.stop == summary.next_position:
+            available.records, available.bytes = summary.records, summary.bytes
+            return available
+        async for held in self._held(available):
+            available.records += held.records
+            available.bytes += len(held.payload)
+        return available
+
+    async def _runs(self, available: Available) -> AsyncIterator[Run]:
+        async for held in self._held(available):
+            if isinstance(held, Run):
+                yield held
+            else:
+                for run in held.runs():
+                    yield run
+                await self._turns.rest()
+
+    async def _held(self, available: Available) -> AsyncIterator[HeldRun]:
+        """Yield the available runs as they are kept, as long as its queue is there."""
+        position = available.start
+        while position < available.stop and not has_moved(self._log, available):
+            held = self._log.held(available.asked.queue, position, available.stop, most=RUNS_AT_ONCE)
+            if not held:
+                return
+            for one in held:
+                yield one
+            position = held[-1].next_position
+            await self._turns.rest()
+
+    async def _plan_queue(self, available: Available, records_max: int, bytes_max: int) -> QueuePlan:
+        await self._turns.rest()
+        if has_moved(self._log, available):
+            available = await self._look_at(available.asked)
+        summary = available.summary
+        if summary is None:
+            return QueuePlan(available.asked.queue, available.status, ended=available.ended)
+        taken = await self._take(available, records_max, bytes_max)
+        return QueuePlan(
+            available.asked.queue,
+            available.status,
+            summary.id,
+            summary.first_position,
+            summary.next_position,
+            available.start,
+            taken.stop,
+            taken.records,
+            taken.bytes,
+            taken.pieces,
+            taken.tail,
+            available.ended,
+        )
+
+    async def _take(self, available: Available, records_max: int, bytes_max: int) -> Taken:
+        request = self._request
+        whole = available.records <= records_max and available.bytes <= bytes_max
+        cutter = Cutter(available.start, request)
+        if whole and not cutter.wanted and (not request.tails or not available.records):
+            return Taken(available.stop, available.records, available.bytes)
+        if (
+            whole
+            and not cutter.wanted
+            and (last := self._log.runs(available.asked.queue, available.stop - 1, available.stop))
+        ):
+            return Taken(available.stop, available.records, available.bytes, tail=digest(last[-1], 1))
+        return await self._walk(available, records_max, bytes_max, cutter)
+
+    async def _walk(self, available: Available, records_max: int, bytes_max: int, cutter: Cutter) -> Taken:
+        """Take run after run until the share is reached."""
+        taken = Taken(available.stop)
+        async for run in self._runs(available):
+            left = (records_max - taken.records, bytes_max - taken.bytes)
+            count, size = head_of(run, *left, at_least_one=not taken.records)
+            if count:
+                await self._cut(cutter, run, count)
+                taken.records, taken.bytes = taken.records + count, taken.bytes + size
+                taken.tail = digest(run, count) if self._request.tails else None
+            if count < run.records:
+                taken.stop = run.first_position + count if count else cutter.next_position
+                break
+        taken.pieces = cutter.finish(taken.stop)
+        self._check_pieces(len(cutter.pieces))
+        self._pieces += len(cutter.pieces)
+        return taken
+
+    async def _cut(self, cutter: Cutter, run: Run, count: int) -> None:
+        for number, _ in enumerate(cutter.add(run, count)):
+            if number % PIECES_AT_ONCE == 0:
+                self._check_pieces(len(cutter.pieces))
+                await self._turns.rest()
+
+    def _check_pieces(self, more: int) -> None:
+        if self._pieces + more > self._options.pieces:
+            raise too_large(self._pieces + more, self._options.pieces, "pieces in one plan")
+
+
+def look_at(log: QueueReader, asked: PlanStart) -> Available:
+    """Find out whether the queue that was meant is there, and which range of it a plan can cover."""
+    summary = summary_of(log, asked.queue)
+    status = status_of(summary, asked.id)
+    ended = log.deleted_end(asked.id) if status is not QueueStatus.OK and asked.id is not None else None
+    if summary is None:
+        return Available(asked, status, None, ended=ended)
+    start = summary.first_position if asked.start is None else asked.start
+    if status is QueueStatus.RECREATED or misses(summary, start):
+        status = status if status is QueueStatus.RECREATED else QueueStatus.TRUNCATED
+        start = summary.first_position
+    elif start > summary.next_position:
+        status, start = QueueStatus.AHEAD, summary.next_position
+    stop = summary.next_position if asked.stop is None else min(asked.stop, summary.next_position)
+    return Available(asked, status, summary, start, max(stop, start), ended=ended)
+
+
+def has_moved(log: QueueReader, available: Available) -> bool:
+    """Tell whether the queue is another one by now, or has lost records of the range."""
+    summary = summary_of(log, available.asked.queue)
+    if summary is None or available.summary is None:
+        return summary is not available.summary
+    return summary.id != available.summary.id or summary.first_position > max(
+        available.start, available.summary.first_position
+    )
+
+
+def digest(run: Run, count: int) -> int:
+    """Digest record number *count* of *run*, with its position: a log that went back may give one away twice."""
+    position = run.first_position + count - 1
+    ends = memoryview(run.offsets).cast("i")
+    payload = memoryview(run.payload)[ends[count - 1] : ends[count]]
+    return crc32c(payload, crc32c(position.to_bytes(8, "little")))
+
+
+def split_limit(wanted: Sequence[int], limit: int | None) -> list[int]:
+    """Split *limit* over what each wants, in proportion; each that wants anything gets at least one."""
+    total = sum(wanted)
+    if limit is None or total <= limit:
+        return list(wanted)
+    return [min(want, max(1, limit * want // total)) for want in wanted]

@@ -1,0 +1,58 @@
+"""What a request may ask of a queue: that it exists, is the incarnation that was meant, and holds these positions.
+
+Every route that takes an id or a position checks it here, so that each problem has one wording.
+"""
+
+from __future__ import annotations
+
+from mrecordlog_async.memory.reads import QueueReader
+from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.bulk_schemas import QueueStatus
+from mrecordlog_async.protocol.problems import ProblemError, too_large
+from mrecordlog_async.service.options import ServiceOptions
+
+
+def summary_of(log: QueueReader, queue: str) -> QueueSummary | None:
+    """Return the summary of *queue*, None where there is no such queue."""
+    return log.queue_summary(queue) if log.queue_exists(queue) else None
+
+
+def status_of(summary: QueueSummary | None, queue_id: int | None) -> QueueStatus:
+    """Tell whether the queue that was meant is there."""
+    if summary is None:
+        return QueueStatus.MISSING
+    return QueueStatus.OK if queue_id in (None, summary.id) else QueueStatus.RECREATED
+
+
+def check_id(summary: QueueSummary, queue_id: int | None) -> None:
+    """Raise the 404 problem where the queue is not the incarnation *queue_id*, if one was given."""
+    if status_of(summary, queue_id) is not QueueStatus.OK:
+        detail = f"queue {summary.queue!r} was deleted and recreated: its id is {summary.id}, not {queue_id}"
+        raise ProblemError(404, "queue_recreated", detail, queue=summary.queue, id=summary.id)
+
+
+def misses(summary: QueueSummary, start: int) -> bool:
+    """Tell whether records from *start* on were truncated; not where the first one ever came at a later position."""
+    return max(start, summary.began) < summary.first_position
+
+
+def check_start(summary: QueueSummary, start: int) -> None:
+    """Raise the problem of reading from a position whose records are truncated."""
+    if misses(summary, start):
+        detail = f"queue {summary.queue!r}: records before {summary.first_position} are truncated"
+        first = summary.first_position
+        raise ProblemError(410, "truncated", detail, queue=summary.queue, first_position=first)
+
+
+def check_assigned(summary: QueueSummary, position: int) -> None:
+    """Raise the 409 problem for a position that no record of the queue has had."""
+    following = summary.next_position
+    if position >= following:
+        detail = f"queue {summary.queue!r}: position {position} has not been assigned yet; the next one is {following}"
+        raise ProblemError(409, "ahead", detail, queue=summary.queue, next_position=following)
+
+
+def check_entries(count: int, options: ServiceOptions) -> None:
+    """Raise the 413 problem for more queues or ranges than one request may name."""
+    if count > options.entries:
+        raise too_large(count, options.entries, "entries in one request")
