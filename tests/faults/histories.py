@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, PersistPolicy
@@ -67,7 +68,8 @@ def small_sizes() -> Iterator[None]:
     """Bring the sizes that only large logs reach down to what a short history reaches."""
     with ExitStack() as stack:
         for name, size in SMALL_SIZES.items():
-            stack.enter_context(patch(f"mrecordlog_async.{name}", size))
+            module, _, constant = name.rpartition(".")
+            stack.enter_context(patch.object(import_module(f"mrecordlog_async.{module}"), constant, size))
         yield
 
 
@@ -79,9 +81,9 @@ SMALL_SIZES = {
     "storage.segment.PIECE_BYTES": BLOCK_BYTES,
     "storage.segment.STEP_BYTES_MIN": 3_000,
     "storage.segment.STEP_BYTES_MAX": 9_000,
-    "engine.following.PIECE_BYTES": BLOCK_BYTES,
-    "engine.following.PIECE_BYTES_MIN": BLOCK_BYTES,
-    "engine.cleanup.ZEROS": bytes(1_000),
+    "recovery.follower.PIECE_BYTES": BLOCK_BYTES,
+    "recovery.follower.PIECE_BYTES_MIN": BLOCK_BYTES,
+    "recovery.cleanup.ZEROS": bytes(1_000),
     "engine.admission.BATCH_BYTES": 3_000,
     "engine.writer.ANSWERS_AT_ONCE": 2,
     "engine.batch.RUN_BYTES": 1_000,
@@ -94,8 +96,8 @@ SMALL_SIZES = {
     "memory.queue.KEPT_BYTES": 900,
     "memory.queue.KEPT_RECORDS": 4,
     "memory.runs.MOVED_UP_FROM": 1,
-    "cli.snapshot.COPY_BYTES": 9_000,
-    "cli.moves.QUEUES_AT_ONCE": 2,
+    "cli.commands.snapshot.COPY_BYTES": 9_000,
+    "cli.rebuild.QUEUES_AT_ONCE": 2,
 }
 """Constants of the log and what they are in small."""
 

@@ -38,6 +38,7 @@ ERRORS: dict[str, list[tuple[str, int]]] = {
     "read": [("before", errno.EIO)],
     "size": [("before", errno.EIO)],
     "names": [("before", errno.EIO)],
+    "capacity_of": [("before", errno.EIO)],
     "lock": [("before", errno.ENOLCK)],
 }
 """What each call can meet: effect and error number."""
