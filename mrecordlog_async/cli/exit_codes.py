@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from mrecordlog_async.errors import CorruptionError, LogLockedError
+from mrecordlog_async.token_file import TokenFileError
 
 FINE = 0
 FAILED = 1
@@ -34,7 +35,7 @@ class NotReadyError(Exception):
 
 def exit_code_of(error: BaseException) -> int:
     """Return the code that tells *error* to a script."""
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | TokenFileError):
         return USAGE
     if isinstance(error, CorruptionError):
         return DAMAGE

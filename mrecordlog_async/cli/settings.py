@@ -21,24 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import UsageError
-from mrecordlog_async.options import GIB, KIB, MIB, PersistPolicy
+from mrecordlog_async.options import PersistPolicy
+from mrecordlog_async.quantities import parse_seconds, parse_size
 
 PREFIX = "MRECORDLOG_"
 FOR_CLIENTS = frozenset({"URL"})
 """Variables that other commands read."""
-
-_SIZES = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
-_TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-
-
-def size(text: str) -> int:
-    """Return bytes: `4096`, `512MiB`, `1.5GB`."""
-    return int(_quantity(text, _SIZES, "a size such as 512MiB"))
-
-
-def seconds(text: str) -> float:
-    """Return seconds: `5`, `500ms`, `2m`."""
-    return _quantity(text, _TIMES, "a time such as 5s or 500ms")
 
 
 def whole(text: str) -> int:
@@ -66,7 +54,7 @@ def persist(text: str) -> PersistPolicy:
     """Return the policy: `always`, `interval:500ms` or `never`."""
     kind, _, pause = text.partition(":")
     if kind == "interval" and pause:
-        return PersistPolicy.interval(seconds(pause))
+        return PersistPolicy.interval(parse_seconds(pause))
     if pause or kind not in ("always", "never"):
         raise ValueError(f"{text!r} is none of always, interval:TIME, never")
     return PersistPolicy.always() if kind == "always" else PersistPolicy.never()
@@ -112,18 +100,18 @@ SETTINGS = (
         "Host names to respond to, besides loopback's; comma separated; none: all, but on loopback only loopback's",
     ),
     Setting("persist", persist, "always", "when a record counts as stored: always, interval:500ms, never"),
-    Setting("segment_bytes", size, "1GiB", "size of a segment file"),
-    Setting("memory_bytes", size, "4GiB", "limit of retained records in memory; above it appends are 429"),
-    Setting("disk_bytes", size, "16GiB", "limit of the space that segments take"),
-    Setting("pending_bytes", size, "128MiB", "limit of records that wait to be written"),
-    Setting("record_bytes", size, "64MiB", "limit of one record"),
+    Setting("segment_bytes", parse_size, "1GiB", "size of a segment file"),
+    Setting("memory_bytes", parse_size, "4GiB", "limit of retained records in memory; above it appends are 429"),
+    Setting("disk_bytes", parse_size, "16GiB", "limit of the space that segments take"),
+    Setting("pending_bytes", parse_size, "128MiB", "limit of records that wait to be written"),
+    Setting("record_bytes", parse_size, "64MiB", "limit of one record"),
     Setting("queues", whole, "1000000", "limit of queues"),
-    Setting("body_bytes", size, "80MiB", "limit of one request body"),
-    Setting("bodies_bytes", size, "96MiB", "limit of all bodies being received, or waiting to be stored"),
-    Setting("sending_bytes", size, "96MiB", "limit of what answers being sent hold"),
+    Setting("body_bytes", parse_size, "80MiB", "limit of one request body"),
+    Setting("bodies_bytes", parse_size, "96MiB", "limit of all bodies being received, or waiting to be stored"),
+    Setting("sending_bytes", parse_size, "96MiB", "limit of what answers being sent hold"),
     Setting("connections", whole, "4096", "limit of connections"),
     Setting("tails", whole, "1024", "limit of clients that wait for records"),
-    Setting("drain_seconds", seconds, "20s", "how long requests may go on after SIGTERM"),
+    Setting("drain_seconds", parse_seconds, "20s", "how long requests may go on after SIGTERM"),
     Setting("metrics_per_queue", switch, "false", "series for each queue in /metrics"),
     Setting("access_log", switch, "false", "a line for each request"),
     Setting("log_format", choice("text", "json"), "text", "how the service's own log is written"),
@@ -200,10 +188,3 @@ def _read(setting: Setting, text: str, place: str) -> Any:
         return setting.read(text)
     except ValueError as error:
         raise UsageError(f"{place}: {error}") from None
-
-
-def _quantity(text: str, units: Mapping[str, float], wanted: str) -> float:
-    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)", text.strip())
-    if not found or found[2].lower() not in units:
-        raise ValueError(f"{text!r} is not {wanted}")
-    return float(found[1]) * units[found[2].lower()] if "." in found[1] else int(found[1]) * units[found[2].lower()]

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
-from mrecordlog_async.cli.tokens import tokens_of
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.token_file import read_token
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
@@ -72,6 +72,4 @@ def run_async(work: Coroutine[Any, Any, int]) -> int:
 
 def _token(arguments: argparse.Namespace) -> str | None:
     path = arguments.token_file or os.environ.get("MRECORDLOG_TOKEN_FILE")
-    if not path:
-        return None
-    return tokens_of(path)[0].decode("utf-8", "surrogateescape")
+    return read_token(path) if path else None

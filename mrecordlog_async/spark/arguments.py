@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from argparse import ArgumentTypeError
-from contextlib import suppress
 
+from mrecordlog_async.quantities import parse_seconds
 from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER
 
 
@@ -75,13 +75,11 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds_of(text: str) -> float:
-    """Read a time such as 10s, 500ms or 2m. Raises ArgumentTypeError for anything else."""
-    seconds = 0.0
-    with suppress(ValueError):
-        for suffix, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0)):
-            if text.endswith(suffix):
-                seconds = float(text.removesuffix(suffix)) * factor
-                break
+    """Read a time such as 10s, 500ms or 2m, at least a millisecond. Raises ArgumentTypeError for anything else."""
+    try:
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
     if not 0.001 <= seconds < float("inf"):
         raise ArgumentTypeError(f"{text!r} is not a time such as 10s, 500ms or 2m")
     return seconds

@@ -20,6 +20,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from mrecordlog_async import token_file
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
@@ -480,12 +481,8 @@ def cause_of(text: str) -> str:
 
 
 def read_token(path: str | None) -> str | None:
-    """Return the first token in a file. As for `serve`, a # at the beginning or after a space begins a comment."""
-    if path is None:
-        return None
-    with open(path, encoding="utf-8") as file:
-        lines = [re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in file]
-    found = [line for line in lines if line]
-    if not found:
-        raise RefusedError(f"{path} holds no token")
-    return found[0]
+    """Return the first token in a file. Raises RefusedError where it holds none or cannot be read."""
+    try:
+        return None if path is None else token_file.read_token(path)
+    except token_file.TokenFileError as error:
+        raise RefusedError(str(error)) from None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.quantities import parse_seconds
 from mrecordlog_async.spark.checkpoint import Checkpoint
 
 DEFAULT_SERVER = "default"
@@ -318,13 +319,15 @@ def _size(found: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _seconds(found: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:
-    text = found.get(name.lower(), str(default)).strip().removesuffix("s")
+    text = found.get(name.lower())
+    if text is None:
+        return default
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not (0 < seconds < float("inf") or (zero and seconds == 0)):
-        raise OptionError(f"{name}: expected seconds above 0, not {text!r}")
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise OptionError(f"{name}: {error}; a number without a unit is in seconds") from None
+    if not seconds and not zero:
+        raise OptionError(f"{name}: expected a time above 0 seconds, not {text!r}")
     return seconds
 
 

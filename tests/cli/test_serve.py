@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.cli.exit_codes import UsageError
-from mrecordlog_async.cli.settings import persist, seconds, size
+from mrecordlog_async.cli.settings import persist
 from tests.service.serving import Process
 
 
@@ -205,18 +205,6 @@ def test_unknown_keys_of_the_file_are_usage_errors(tmp_path: Path) -> None:
     for content in ("memry_bytes = 1\n", "port = [\n", "[serve]\nport = 1\n"):
         config.write_text(content)
         assert run("serve", str(tmp_path / "wal"), "--config", str(config)).returncode == 2
-
-
-@pytest.mark.parametrize(("text", "value"), [("4096", 4096), ("1KiB", 1024), ("1.5MiB", 1572864), ("2 gb", 2 * 10**9)])
-def test_sizes(text: str, value: int) -> None:
-    """Sizes have the units that people write."""
-    assert size(text) == value
-
-
-@pytest.mark.parametrize(("text", "value"), [("5", 5), ("500ms", 0.5), ("2m", 120), ("1.5s", 1.5)])
-def test_times(text: str, value: float) -> None:
-    """So have times."""
-    assert seconds(text) == value
 
 
 @pytest.mark.parametrize("text", ["interval", "interval:0", "always:1", "", "fsync"])

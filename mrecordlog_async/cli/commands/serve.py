@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.cli.logging_setup import configure
 from mrecordlog_async.cli.settings import add_settings, gather
-from mrecordlog_async.cli.tokens import private_tokens_of
 from mrecordlog_async.gc_tuning import calm_collector
 from mrecordlog_async.options import Limits
+from mrecordlog_async.token_file import read_private_tokens
 
 if TYPE_CHECKING:
     from mrecordlog_async.service.options import ServiceOptions
@@ -90,7 +90,7 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
             connections=values["connections"],
             tails=values["tails"],
             drain_seconds=values["drain_seconds"],
-            tokens=private_tokens_of(values["token_file"]) if values["token_file"] else frozenset(),
+            tokens=read_private_tokens(values["token_file"]) if values["token_file"] else frozenset(),
             hosts=allowed,
             metrics_per_queue=values["metrics_per_queue"],
         )

@@ -1,0 +1,31 @@
+"""Sizes and times as people write them: `512MiB`, `1.5GB`, `500ms`, `2min`. Every place that takes one uses these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from mrecordlog_async.options import GIB, KIB, MIB
+
+_BYTES = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Return bytes for `4096`, `512MiB` or `1.5GB`. Raises ValueError for anything else."""
+    return int(_parse(text, _BYTES, "a size such as 512MiB"))
+
+
+def parse_seconds(text: str) -> float:
+    """Return seconds for `5`, `1.5s`, `500ms`, `2m`, `2min` or `1h`. Raises ValueError for anything else."""
+    return _parse(text, _SECONDS, "a time such as 10s, 500ms or 2m")
+
+
+def _parse(text: str, units: Mapping[str, float], expected: str) -> float:
+    found = _QUANTITY.fullmatch(text.strip())
+    if not found or found[2].lower() not in units:
+        raise ValueError(f"{text!r} is not {expected}")
+    # A whole number is not rounded through a float: sizes may exceed 2**53.
+    number: float = float(found[1]) if "." in found[1] else int(found[1])
+    return number * units[found[2].lower()]

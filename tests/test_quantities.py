@@ -1,0 +1,42 @@
+"""Sizes and times are read the same way everywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrecordlog_async.cli.settings import SETTINGS
+from mrecordlog_async.quantities import parse_seconds, parse_size
+from mrecordlog_async.spark.arguments import seconds_of
+from mrecordlog_async.spark.options import Options
+
+
+@pytest.mark.parametrize(("text", "value"), [("4096", 4096), ("1KiB", 1024), ("1.5MiB", 1572864), ("2 gb", 2 * 10**9)])
+def test_sizes(text: str, value: int) -> None:
+    """Sizes have the units that people write."""
+    assert parse_size(text) == value
+
+
+def test_a_large_size_is_exact() -> None:
+    """A whole number of bytes is not rounded."""
+    assert parse_size("9007199254740993") == 9007199254740993
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5", 5), ("500ms", 0.5), ("2m", 120), ("1.5s", 1.5), ("1min", 60), ("1h", 3600), ("30.0", 30)],
+)
+def test_times_mean_the_same_for_every_reader(text: str, value: float) -> None:
+    """The service's settings, the options of the data source and the arguments of `drain`."""
+    (drain,) = (setting for setting in SETTINGS if setting.name == "drain_seconds")
+    source = Options.parse({"servers": "http://h:1", "timeout": text, "serverWait": text})
+    assert parse_seconds(text) == drain.read(text) == seconds_of(text) == value
+    assert (source.timeout_seconds, source.server_wait_seconds) == (value, value)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "1 day", "1e3", "nan", "٣", "5 s x"])
+def test_what_is_not_a_quantity_is_refused(text: str) -> None:
+    """The message shows the text and an example."""
+    with pytest.raises(ValueError, match="is not a time such as"):
+        parse_seconds(text)
+    with pytest.raises(ValueError, match="is not a size such as"):
+        parse_size(text)

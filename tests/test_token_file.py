@@ -1,0 +1,51 @@
+"""One token file serves the service, the command line and the Spark jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.spark import drain
+from mrecordlog_async.token_file import TokenFileError, read_private_tokens, read_token
+
+FIRST = "0123456789abcdef0123456789abcdef"
+SECOND = "fedcba9876543210#fedcba987654321"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(f"# the token of wal-1\n\n  {FIRST}  # since January\n{SECOND} # holds a #\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_every_reader_finds_the_same_tokens(path: Path) -> None:
+    """The service accepts all of them, clients and jobs send the first."""
+    assert read_private_tokens(str(path)) == {FIRST.encode(), SECOND.encode()}
+    assert read_token(str(path)) == drain.read_token(str(path)) == FIRST
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "problem"),
+    [
+        (f"{FIRST}\n", 0o644, "chmod 600"),
+        ("short\n", 0o600, "at least 16 characters"),
+        ("# nothing\n", 0o600, "holds no token"),
+        (f"{FIRST} {SECOND}\n", 0o600, "one token per line"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_what_to_do(path: Path, content: str, mode: int, problem: str) -> None:
+    """The message names the file."""
+    path.write_text(content)
+    path.chmod(mode)
+    with pytest.raises(TokenFileError, match=problem) as raised:
+        read_private_tokens(str(path))
+    assert str(path) in str(raised.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """With the reason of the operating system."""
+    with pytest.raises(TokenFileError, match="none: cannot read the token file: No such file"):
+        read_token(str(tmp_path / "none"))
