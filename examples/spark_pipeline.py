@@ -44,7 +44,7 @@ async def for_spark(app: FastAPI) -> AsyncIterator[None]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     app.state.spark_url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     yield
-    service.drain()
+    service.begin_shutdown()
     await runner.cleanup()
 
 

@@ -63,7 +63,7 @@ def setup(
 
     async def end_tails(app: web.Application) -> None:
         if service is not None:
-            service.drain()
+            service.begin_shutdown()
 
     app.cleanup_ctx.append(keep_open)
     app.on_shutdown.append(end_tails)

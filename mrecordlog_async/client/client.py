@@ -26,12 +26,12 @@ from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError
 from mrecordlog_async.model import QueueSummary, Record, Run
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.protocol.schemas import (
-    AppendAnswer,
-    QueueAnswer,
-    QueuesAnswer,
-    StatsAnswer,
-    TruncateAnswer,
+    AppendResponse,
+    QueueResponse,
+    QueuesResponse,
+    StatsResponse,
     TruncateRequest,
+    TruncateResponse,
 )
 
 PAGE_BYTES = 8 * 1024 * 1024
@@ -44,7 +44,7 @@ class RecordLogClient:
 
     url: `http://host:port`, `unix:/path/to/socket`. token: where the service wants one; without TLS it is sent in the
     clear. retry_seconds: how long each call goes on trying when the service cannot be reached, is recovering or is
-    full. timeout_seconds: the longest silence within a request. answer_seconds: the longest time for one request and
+    full. timeout_seconds: the longest silence within a request. response_seconds: the longest time for one request and
     its whole answer. connections: calls that are under way at once; each tail has one more connection of its own.
     """
 
@@ -55,7 +55,7 @@ class RecordLogClient:
         token: str | None = None,
         retry_seconds: float = 30.0,
         timeout_seconds: float = 60.0,
-        answer_seconds: float = 300.0,
+        response_seconds: float = 300.0,
         connections: int = 128,
     ) -> None:
         self.url = url
@@ -64,7 +64,7 @@ class RecordLogClient:
             token=token,
             retry_seconds=retry_seconds,
             timeout_seconds=timeout_seconds,
-            answer_seconds=answer_seconds,
+            response_seconds=response_seconds,
             connections=connections,
         )
 
@@ -140,7 +140,7 @@ class RecordLogClient:
         reply = await self._transport.send(
             "POST", path_of(queue, "truncate"), body=body, content_type="application/json"
         )
-        return decoded(reply, TruncateAnswer).dropped
+        return decoded(reply, TruncateResponse).dropped
 
     def producer(self, queue: str, *, create: bool = False) -> Producer:
         """Return a producer for *queue*: appends by one writer, each stored once however often it must be sent."""
@@ -205,12 +205,12 @@ class RecordLogClient:
     async def summary(self) -> dict[str, QueueSummary]:
         """Return positions and sizes of every queue, by name."""
         reply = await self._transport.send("GET", "/v1/queues")
-        return {one.queue: _summary(one) for one in decoded(reply, QueuesAnswer).queues}
+        return {one.queue: _summary(one) for one in decoded(reply, QueuesResponse).queues}
 
     async def queue_summary(self, queue: str) -> QueueSummary:
         """Return positions and sizes of one queue."""
         reply = await self._transport.send("GET", path_of(queue))
-        return _summary(decoded(reply, QueueAnswer))
+        return _summary(decoded(reply, QueueResponse))
 
     async def first_position(self, queue: str) -> int:
         """Return the lowest position that is not truncated."""
@@ -234,9 +234,9 @@ class RecordLogClient:
             return record
         return None
 
-    async def stats(self) -> StatsAnswer:
+    async def stats(self) -> StatsResponse:
         """Return the numbers of the service."""
-        return decoded(await self._transport.send("GET", "/v1/stats"), StatsAnswer)
+        return decoded(await self._transport.send("GET", "/v1/stats"), StatsResponse)
 
     async def wait_ready(self) -> None:
         """Wait until the service takes records; ServiceUnreachableError after retry_seconds."""
@@ -273,7 +273,7 @@ class RecordLogClient:
 
     async def _append(
         self, queue: str, position: int | None, records: int, body: bytes, content_type: str
-    ) -> tuple[AppendAnswer, bool]:
+    ) -> tuple[AppendResponse, bool]:
         """Append; return the answer, and whether an earlier try lost its own."""
         reply = await self._transport.send(
             "POST",
@@ -283,7 +283,7 @@ class RecordLogClient:
             content_type=content_type,
             repeat=Repeat.NEVER if position is None else Repeat.RECOGNIZED,
         )
-        answer = decoded(reply, AppendAnswer)
+        answer = decoded(reply, AppendResponse)
         # A proxy may mix up answers; nothing is acknowledged by the answer to another request.
         if answer.records != records or (
             position is not None and records and answer.position != position + records - 1
@@ -311,7 +311,7 @@ def _body_of(records: list[bytes], queue: str) -> tuple[bytes, str]:
     return b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)])), wire.CONTENT_TYPE
 
 
-def _summary(answer: QueueAnswer) -> QueueSummary:
+def _summary(answer: QueueResponse) -> QueueSummary:
     return QueueSummary(
         answer.queue,
         answer.id,

@@ -18,7 +18,7 @@ from mrecordlog_async.errors import (
     RecordTooLargeError,
 )
 
-Answer = TypeVar("Answer", bound=msgspec.Struct)
+Response = TypeVar("Response", bound=msgspec.Struct)
 
 
 class ServiceError(RecordLogError):
@@ -45,7 +45,7 @@ class Reply(NamedTuple):
     repeated: bool = False
 
 
-def decoded(reply: Reply, kind: type[Answer]) -> Answer:
+def decoded(reply: Reply, kind: type[Response]) -> Response:
     """Return the body of a success; ServiceError where it is not what the service would have written."""
     try:
         return msgspec.json.decode(reply.body, type=kind)

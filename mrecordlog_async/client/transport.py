@@ -33,13 +33,13 @@ class Transport:
         token: str | None,
         retry_seconds: float,
         timeout_seconds: float,
-        answer_seconds: float,
+        response_seconds: float,
         connections: int,
     ) -> None:
         self._url = url
         self._retry_seconds = retry_seconds
         self._silence_seconds = timeout_seconds
-        self._answer_seconds = answer_seconds
+        self._response_seconds = response_seconds
         self._silence = self._silence_of(0.0)
         self._connections = connections
         self._slots = asyncio.Semaphore(connections)  # first come, first served; aiohttp's own line is not
@@ -125,7 +125,7 @@ class Transport:
     ) -> Reply:
         session = self._open_session()
         silence = self._silence_of(wait_seconds) if wait_seconds else self._silence
-        async with asyncio.timeout(self._answer_seconds + wait_seconds) as end:
+        async with asyncio.timeout(self._response_seconds + wait_seconds) as end:
             self._under_way.add(end)
             try:
                 async with session.request(

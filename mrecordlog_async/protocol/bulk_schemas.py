@@ -2,11 +2,11 @@
 
 They exist so that a reader of ten thousand queues needs one request a step:
 
-* `POST /v1/plan` (`PlanRequest` → `PlanAnswer`): from start positions and limits to stop positions, with counts and
+* `POST /v1/plan` (`PlanRequest` → `PlanResponse`): from start positions and limits to stop positions, with counts and
   cut points. Positions may have gaps, so stop - start says nothing about size; the service knows, the reader does not.
 * `POST /v1/fetch` (`FetchRequest` → a stream of runs, see `wire`): many ranges in one answer, in the order asked. All
   are checked before the first byte, and the stream ends in a trailer, so an answer is whole or is seen not to be.
-* `POST /v1/truncate` (`TruncateManyRequest` → `TruncateManyAnswer`): many truncates, each durable when it is answered.
+* `POST /v1/truncate` (`TruncateManyRequest` → `TruncateManyResponse`): many truncates, each durable on return.
   A position that was never given away is refused: truncating there would move the next position forward.
 
 For ids, positions and unknown members see `schemas`.
@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from msgspec import field
 
-from mrecordlog_async.protocol.schemas import Answer, Count, NextPosition, Position, QueueId, QueueName, Request
+from mrecordlog_async.protocol.schemas import Count, NextPosition, Position, QueueId, QueueName, Request, Response
 
 
 class QueueStatus(StrEnum):
@@ -68,7 +68,7 @@ class PlanRequest(Request, frozen=True):
     opening: str | None = None
 
 
-class Piece(Answer, frozen=True, gc=False):
+class Piece(Response, frozen=True, gc=False):
     """A part of a queue's range."""
 
     start: int
@@ -77,7 +77,7 @@ class Piece(Answer, frozen=True, gc=False):
     bytes: int
 
 
-class QueuePlan(Answer, frozen=True, gc=False):
+class QueuePlan(Response, frozen=True, gc=False):
     """The plan for one queue; all numbers but *status* are 0 where it is "missing".
 
     start and stop: the range to fetch, which holds *records* with *bytes* of payload; empty where start == stop. Where
@@ -101,7 +101,7 @@ class QueuePlan(Answer, frozen=True, gc=False):
     ended: int | None = None
 
 
-class PlanAnswer(Answer, frozen=True):
+class PlanResponse(Response, frozen=True):
     """One plan for each queue of the request, in its order (all of them: sorted by name), and their sums."""
 
     queues: list[QueuePlan]
@@ -151,7 +151,7 @@ class TruncateManyRequest(Request, frozen=True):
     opening: str | None = None
 
 
-class QueueTruncated(Answer, frozen=True, gc=False):
+class QueueTruncated(Response, frozen=True, gc=False):
     """How one truncate ended: done and durable where *status* is "ok" (also if nothing was left to drop)."""
 
     queue: str
@@ -161,7 +161,7 @@ class QueueTruncated(Answer, frozen=True, gc=False):
     next_position: int = 0
 
 
-class TruncateManyAnswer(Answer, frozen=True):
+class TruncateManyResponse(Response, frozen=True):
     """In the order of the request."""
 
     queues: list[QueueTruncated]

@@ -59,7 +59,7 @@ class ProblemError(Exception):
         return msgspec.json.encode(head | {"detail": self.detail} | self.facts)
 
 
-class Stretches:
+class RepeatedErrors:
     """Logs an error of the service once for as long as it lasts, not once for each request that meets it."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -76,7 +76,7 @@ class Stretches:
         self._seen[code] = (logged, now)
 
 
-stretches = Stretches()
+repeated_errors = RepeatedErrors()
 
 
 def bad_request(detail: str, code: str = "bad_request", **facts: Any) -> ProblemError:
@@ -137,7 +137,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
             sizes: dict[str, Any] = {"size": error.size_bytes, "limit": error.limit_bytes, "limit_name": error.limit}
             return ProblemError(413, "too_large", detail, **sizes)
         case LogFullError(resource="space"):
-            stretches.log("disk_full", "appends are refused: %s", error.__cause__ or error)
+            repeated_errors.log("disk_full", "appends are refused: %s", error.__cause__ or error)
             return retry(507, "disk_full", detail, resource="space")
         case LogFullError(resource="positions"):
             # For good: positions are never given away twice, so there is nothing to wait for.
@@ -149,7 +149,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
             return retry(503, "closing", "the log is closing", state="closing")
         case LogFailedError():
             # The cause names files of the server; whoever runs it finds them in the service's log.
-            stretches.log("log_failed", "requests are refused: %s", error)
+            repeated_errors.log("log_failed", "requests are refused: %s", error)
             detail = "the log failed and stores nothing any more; reads go on; it must be opened again"
             return ProblemError(503, "log_failed", detail, state="failed", written=error.written)
     logger.error("unexpected error of the log", exc_info=error)
@@ -157,7 +157,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
 
 
 def _of_disk(error: OSError) -> ProblemError:
-    stretches.log("storage_error", "the disk refused: %s", error)
+    repeated_errors.log("storage_error", "the disk refused: %s", error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return retry(
             507, "disk_full", "the disk has no room: truncate or delete queues, or free space", resource="space"

@@ -27,14 +27,14 @@ class Request(Struct, forbid_unknown_fields=True, frozen=True):
     """The root of what is received."""
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """The root of what is sent."""
 
 
 # Queues.
 
 
-class QueueAnswer(Answer, frozen=True, gc=False):
+class QueueResponse(Response, frozen=True, gc=False):
     """One queue. first_position: lowest not truncated. next_position: what the next record gets; equal when empty.
 
     first_segment: the oldest segment that its records keep on the disk, null where it keeps none. began: no record
@@ -53,7 +53,7 @@ class QueueAnswer(Answer, frozen=True, gc=False):
     opened_next: int = 0
 
 
-class QueuesAnswer(Answer, frozen=True):
+class QueuesResponse(Response, frozen=True):
     """All queues, or a page of them, sorted by name. Each is shown as it is when its part of the answer is made.
 
     next: where a page was asked for and more follow, the name that the next page comes after.
@@ -61,13 +61,13 @@ class QueuesAnswer(Answer, frozen=True):
     that keeps positions keeps both beside them: under another opening, a position above opened_next went back.
     """
 
-    queues: list[QueueAnswer]
+    queues: list[QueueResponse]
     log: str = ""
     opening: str = ""
     next: str | None = None
 
 
-class CreateAnswer(Answer, frozen=True):
+class CreateResponse(Response, frozen=True):
     """created: False where the queue was there and that was allowed."""
 
     queue: str
@@ -80,7 +80,7 @@ class AppendRequest(Request, frozen=True):
     records: list[bytes]
 
 
-class AppendAnswer(Answer, frozen=True):
+class AppendResponse(Response, frozen=True):
     """position: of the last record stored, also when it was a repeat; null when there were none to store."""
 
     position: int | None
@@ -88,14 +88,14 @@ class AppendAnswer(Answer, frozen=True):
     duplicate: bool
 
 
-class RecordAnswer(Answer, frozen=True):
+class RecordResponse(Response, frozen=True):
     """A line of a read as NDJSON; the payload is base64."""
 
     position: int
     payload: bytes
 
 
-class TextRecordAnswer(Answer, frozen=True):
+class TextRecordResponse(Response, frozen=True):
     """The same with `?as=text`: UTF-8, with U+FFFD for what is not."""
 
     position: int
@@ -109,7 +109,7 @@ class TruncateRequest(Request, frozen=True):
     id: QueueId | None = None
 
 
-class TruncateAnswer(Answer, frozen=True):
+class TruncateResponse(Response, frozen=True):
     """dropped: how many records went."""
 
     queue: str
@@ -121,7 +121,7 @@ class TruncateAnswer(Answer, frozen=True):
 # Errors and health.
 
 
-class Problem(Answer, frozen=True, omit_defaults=True):
+class Problem(Response, frozen=True, omit_defaults=True):
     """An error (RFC 9457). `code` is for programs; the facts that belong to it are members of their own."""
 
     type: str
@@ -131,13 +131,13 @@ class Problem(Answer, frozen=True, omit_defaults=True):
     detail: str
 
 
-class HealthAnswer(Answer, frozen=True):
+class HealthResponse(Response, frozen=True):
     """Alive: the process answers."""
 
     status: str
 
 
-class ReadyAnswer(Answer, frozen=True):
+class ReadyResponse(Response, frozen=True):
     """state: of the log. fraction: how much of it is read while it recovers, 1 afterwards. cause: why not ready."""
 
     state: str
@@ -148,7 +148,7 @@ class ReadyAnswer(Answer, frozen=True):
 # Numbers.
 
 
-class TimesAnswer(Answer, frozen=True):
+class TimesResponse(Response, frozen=True):
     """Durations: how many, their sum, and the upper bounds of the buckets that hold the quantiles."""
 
     count: int = 0
@@ -158,7 +158,7 @@ class TimesAnswer(Answer, frozen=True):
     p99: float = 0.0
 
 
-class UsageAnswer(Answer, frozen=True):
+class UsageResponse(Response, frozen=True):
     """What is in use, next to its limits."""
 
     memory_bytes: int = 0
@@ -173,7 +173,7 @@ class UsageAnswer(Answer, frozen=True):
     segments: int = 0
 
 
-class PinAnswer(Answer, frozen=True):
+class PinResponse(Response, frozen=True):
     """The queue that keeps the oldest segment on the disk.
 
     segments: how many, from that one up to the one being written. alone: how many of them no other queue needs.
@@ -184,7 +184,7 @@ class PinAnswer(Answer, frozen=True):
     alone: int
 
 
-class StatsAnswer(Struct):
+class StatsResponse(Struct):
     """Numbers of the service and its log. counters: everything counted since it was opened.
 
     receiving_bytes: request bodies, until they are answered. sending_bytes: what answers being sent hold, and truncated
@@ -202,10 +202,10 @@ class StatsAnswer(Struct):
     sending_bytes: int = 0
     sending_limit_bytes: int = 0
     dropped_readers: int = 0
-    usage: UsageAnswer = UsageAnswer()
+    usage: UsageResponse = UsageResponse()
     pending_records: int = 0
-    pin: PinAnswer | None = None
+    pin: PinResponse | None = None
     counters: dict[str, int] = {}
-    append_seconds: TimesAnswer = TimesAnswer()
-    commit_seconds: TimesAnswer = TimesAnswer()
-    sync_seconds: TimesAnswer = TimesAnswer()
+    append_seconds: TimesResponse = TimesResponse()
+    commit_seconds: TimesResponse = TimesResponse()
+    sync_seconds: TimesResponse = TimesResponse()

@@ -60,12 +60,12 @@ class QueueRuns(NamedTuple):
     runs: Iterable[Run]
 
 
-class QueueStretches(NamedTuple):
-    """The positions of one queue that are to be sent: first position and number of records of each stretch."""
+class QueuePositions(NamedTuple):
+    """The positions of one queue that are to be sent: first position and number of records of each span."""
 
     queue: str
     queue_id: int
-    stretches: Iterable[tuple[int, int]]
+    spans: Iterable[tuple[int, int]]
 
 
 def encode(parts: Iterable[QueueRuns]) -> Iterator[bytes]:
@@ -111,8 +111,8 @@ def _padded(size: int) -> int:
     return size + -size % 8
 
 
-def encode_stretches(parts: Iterable[QueueStretches]) -> Iterator[bytes]:
-    """Yield the buffers of a stream with POSITIONS for BLOCKs: 32 bytes a stretch, whatever the payloads hold."""
+def encode_positions(parts: Iterable[QueuePositions]) -> Iterator[bytes]:
+    """Yield the buffers of a stream with POSITIONS for BLOCKs: 32 bytes per span, whatever the payloads hold."""
     yield PREAMBLE
     queues = blocks = records = 0
     for queue, queue_id, found in parts:
@@ -130,8 +130,8 @@ def _queue_entry(queue: str, queue_id: int) -> tuple[bytes, bytes, bytes]:
     return ENTRY.pack(QUEUE, len(name), queue_id, 0, 0), name, bytes(-len(name) % 8)
 
 
-def join_stretches(found: list[tuple[int, int]], more: Iterable[tuple[int, int]]) -> None:
-    """Add stretches to *found*, joined where they follow each other."""
+def join_spans(found: list[tuple[int, int]], more: Iterable[tuple[int, int]]) -> None:
+    """Add spans to *found*, joined where they follow each other."""
     for first, count in more:
         if found and found[-1][0] + found[-1][1] == first and found[-1][1] + count <= RECORDS_MAX:
             found[-1] = (found[-1][0], found[-1][1] + count)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of, too_large
-from mrecordlog_async.service.formats import BEGUN, SMALL_BYTES, SmallAnswer, seal
+from mrecordlog_async.service.formats import BEGUN, SMALL_BYTES, SmallResponse, seal
 from mrecordlog_async.service.openapi import TABLE
 from mrecordlog_async.service.receive import closing
 from mrecordlog_async.service.routes.route import Handler, Route
@@ -57,13 +57,13 @@ def _guarded(
             transport = request.transport
             if transport is not None and transport.get_write_buffer_size() > UNREAD_BYTES:
                 with service.sending.enter(request, UNREAD_BYTES) as out:
-                    if not await out.drained():
+                    if not await out.wait_writable():
                         return _gone(request)
             response = await handler(service, request)
             if not response.prepared:
-                if service.draining:
+                if service.shutting_down:
                     response.force_close()
-                if type(response) is not SmallAnswer:
+                if type(response) is not SmallResponse:
                     seal(response)
             return response
         except asyncio.CancelledError:

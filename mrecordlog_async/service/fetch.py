@@ -67,7 +67,7 @@ class Fetcher:
             elif self.size is not None:
                 self.size += wire.size_of_run(one)
 
-    async def positions(self, ranges: Sequence[FetchRange]) -> list[wire.QueueStretches]:
+    async def positions(self, ranges: Sequence[FetchRange]) -> list[wire.QueuePositions]:
         """Return which positions the ranges hold; nothing of their payloads is kept."""
         await self._check(ranges)
         parts = []
@@ -76,8 +76,8 @@ class Fetcher:
             async for held in self._each(one):
                 for run in held:
                     more = [(run.first_position, run.records)] if isinstance(run, Run) else run.stretches()
-                    wire.join_stretches(found, more)
-            parts.append(wire.QueueStretches(one.queue, queue_id, found))
+                    wire.join_spans(found, more)
+            parts.append(wire.QueuePositions(one.queue, queue_id, found))
         return parts
 
     async def _check(self, ranges: Sequence[FetchRange]) -> None:

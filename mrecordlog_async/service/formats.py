@@ -29,7 +29,7 @@ from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.problems import ProblemError
-from mrecordlog_async.protocol.schemas import RecordAnswer, TextRecordAnswer
+from mrecordlog_async.protocol.schemas import RecordResponse, TextRecordResponse
 from mrecordlog_async.service.receive import NDJSON, OCTET_STREAM
 from mrecordlog_async.service.send import PIECE_CHARGE_BYTES, Outgoing
 from mrecordlog_async.service.turns import Turns
@@ -76,7 +76,7 @@ def format_of(accept: str | None, as_text: bool) -> tuple[str, Format]:
     raise ProblemError(406, "not_acceptable", detail)
 
 
-class SmallAnswer(web.Response):
+class SmallResponse(web.Response):
     """A small JSON answer with status 200, written as one buffer where nothing speaks against it.
 
     Making and sending headers one by one is a sixth of what a request costs; an append's answer has always the same.
@@ -158,7 +158,7 @@ async def _each(pieces: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterator
             yield piece
 
 
-def drain(held: list[HeldRun]) -> Iterator[Run]:
+def take_runs(held: list[HeldRun]) -> Iterator[Run]:
     """Yield the runs of *held* and let go of each, so that the list always is what is left, newest first."""
     held.reverse()
     while held:
@@ -191,10 +191,10 @@ def record_lines(run: Run, as_text: bool) -> Pieces:
         yield b'"}\n'
     elif as_text:
         yield _lines_encoder.encode_lines(
-            [TextRecordAnswer(position, payload.decode(errors="replace")) for position, payload in run.each()]
+            [TextRecordResponse(position, payload.decode(errors="replace")) for position, payload in run.each()]
         )
     else:
-        yield _lines_encoder.encode_lines([RecordAnswer(*record) for record in run.each()])
+        yield _lines_encoder.encode_lines([RecordResponse(*record) for record in run.each()])
 
 
 def _base64_parts(payload: bytes) -> Pieces:

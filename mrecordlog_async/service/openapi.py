@@ -35,7 +35,7 @@ def _document_bytes() -> bytes:
 
 def document() -> dict[str, Any]:
     """Return the document."""
-    types = {kind for route in TABLE for kind in (route.takes, route.answers) if kind is not None} | {Problem}
+    types = {kind for route in TABLE for kind in (route.takes, route.returns) if kind is not None} | {Problem}
     ordered = sorted(types, key=lambda kind: kind.__name__)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     references = dict(zip(ordered, schemas, strict=True))
@@ -88,8 +88,8 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
 
 def _responses(route: Route, references: dict[type, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    if route.answers is not None:
-        content[route.formats[0] if route.formats else JSON] = {"schema": references[route.answers]}
+    if route.returns is not None:
+        content[route.formats[0] if route.formats else JSON] = {"schema": references[route.returns]}
     for kind in route.formats:
         content.setdefault(kind, {"schema": {"type": "string"}})
     success: dict[str, Any] = {"description": route.summary}

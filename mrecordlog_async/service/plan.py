@@ -72,7 +72,7 @@ class Planner:
     async def plan(self, asked: Sequence[PlanStart]) -> list[QueuePlan]:
         """Return one plan for each queue that is asked for, in that order."""
         check_entries(len(asked), self._options)
-        await self._check_twins(asked)
+        await self._check_duplicates(asked)
         found = [await self._look_at(one) for one in asked]
         record_shares = split_limit([available.records for available in found], self._request.max_records)
         byte_shares = split_limit([available.bytes for available in found], self._request.max_bytes)
@@ -81,7 +81,7 @@ class Planner:
             for available, records, size in zip(found, record_shares, byte_shares, strict=True)
         ]
 
-    async def _check_twins(self, asked: Sequence[PlanStart]) -> None:
+    async def _check_duplicates(self, asked: Sequence[PlanStart]) -> None:
         """Raise the 400 problem where a queue is asked for twice: planning costs time for each."""
         seen: set[str] = set()
         for number, one in enumerate(asked):

@@ -103,7 +103,7 @@ class Collector(PrometheusCollector):
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
         yield from _service(self._service)
-        log = self._service.attached
+        log = self._service.log_or_none
         if log is None:
             return
         yield from _counters(log.stats())
@@ -115,7 +115,7 @@ class Collector(PrometheusCollector):
 
 async def render(service: Service) -> list[bytes]:
     """Return the text that Prometheus reads, in parts that were made in turns."""
-    log = service.attached
+    log = service.log_or_none
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(service, await _find_oldest(log) if log is not None else None, queues=False))
     parts = [generate_latest(registry)]

@@ -184,9 +184,9 @@ class Outgoing:
 
     async def end(self, response: web.StreamResponse) -> bool:
         """End the body and wait until the connection holds next to nothing of it."""
-        return await self._wait_for(response.write_eof(), 0) and await self.drained()
+        return await self._wait_for(response.write_eof(), 0) and await self.wait_writable()
 
-    async def drained(self) -> bool:
+    async def wait_writable(self) -> bool:
         """Wait until the connection holds next to nothing of what was written; False if the reader is gone."""
         return await self._wait_for(self._request.writer.drain(), 0)
 

@@ -76,7 +76,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     check_exposure(settings)
     raise_file_limit()
     service = Service(settings.options)
-    service.alone = True
+    service.standalone = True
     runner = _runner(service, settings)
     await runner.setup()
     assert runner.server is not None
@@ -95,7 +95,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
             await stop.first.wait()
         finally:
             notify("STOPPING=1", EXTEND_TIMEOUT)
-            service.drain()
+            service.begin_shutdown()
             listening.close()
             await _finish_requests(service, stop, settings.options.drain_seconds)
             sweeping.cancel()
@@ -234,7 +234,7 @@ async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> Non
 
 async def _close(service: Service, seconds: float) -> int:
     """Close the log, unless the disk does not answer; its thread does not keep the process alive."""
-    log = service.attached
+    log = service.log_or_none
     if log is None:
         return 0
     try:

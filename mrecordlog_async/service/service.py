@@ -1,6 +1,6 @@
 """`Service`: one log with everything that its routes share: its state, who waits, what was counted.
 
-Life: recovering (answers 503 with the fraction) → open → draining (tails end, requests finish) → closed. A failed log
+Life: recovering (answers 503 with the fraction) → open → closing (tails end, requests finish) → closed. A failed log
 stays readable. The service may own the log (`open`) or serve one that its host opened (`attach`).
 """
 
@@ -26,7 +26,7 @@ from mrecordlog_async.service.receive import Bodies
 from mrecordlog_async.service.security import EmbeddedGuard, Guard
 from mrecordlog_async.service.send import Sending
 from mrecordlog_async.service.splitting import Splitter
-from mrecordlog_async.service.tidying import Tidy
+from mrecordlog_async.service.trim_memory import MemoryTrimmer
 
 VERSION = version("mrecordlog_async")
 """Read once, here: it lies in a file."""
@@ -37,7 +37,7 @@ HEAVY = 2
 while they are made is bounded."""
 
 
-class Woken(Enum):
+class WakeReason(Enum):
     """Why a wait for records ended."""
 
     RECORDS = auto()
@@ -71,10 +71,10 @@ class Service:
         self.splitter = Splitter(self.options.body_records)
         self.sending = Sending(self.options)
         self.names = Names()
-        self._tidy = Tidy()
+        self._trimmer = MemoryTrimmer()
         self.heavy = asyncio.Semaphore(HEAVY)
         self.fraction = 0.0
-        self.alone = False  # nobody else's signals or middlewares see its answers
+        self.standalone = False  # nobody else's signals or middlewares see its answers
         # Kept by whoever accepts connections; zeros inside another application.
         self.connections = ConnectionCounts(charged=self.sending.protocols)
         self.tails = 0
@@ -84,7 +84,7 @@ class Service:
         self.opening = ""  # drawn anew whenever a log is attached: positions seen under another one may have gone back
         self.opened: dict[int, int] = {}  # queue id → its next position then
         self._log: MultiRecordLog | None = None
-        self._draining = asyncio.Event()
+        self._shutting_down = asyncio.Event()
         self._finished = asyncio.Event()
 
     # Life.
@@ -101,18 +101,18 @@ class Service:
         self._log = log
         self.fraction = 1.0
 
-    def drain(self) -> None:
+    def begin_shutdown(self) -> None:
         """Stop being ready and end everything that waits for records; other requests go on."""
-        self._draining.set()
+        self._shutting_down.set()
 
     def end_request(self) -> None:
         """Count a request as served."""
         self.active -= 1
-        if not self.active and self._draining.is_set():
+        if not self.active and self._shutting_down.is_set():
             self._finished.set()
 
     async def finished(self) -> None:
-        """Wait until, while draining, no request is being served."""
+        """Wait until, while shutting_down, no request is being served."""
         if self.active:
             await self._finished.wait()
 
@@ -126,12 +126,14 @@ class Service:
         """Where the log is in its life."""
         if self._log is None:
             return LogState.RECOVERING
-        return LogState.CLOSING if self._draining.is_set() and self._log.state is LogState.OPEN else self._log.state
+        return (
+            LogState.CLOSING if self._shutting_down.is_set() and self._log.state is LogState.OPEN else self._log.state
+        )
 
     @property
-    def draining(self) -> bool:
+    def shutting_down(self) -> bool:
         """Whether the service is on its way down."""
-        return self._draining.is_set()
+        return self._shutting_down.is_set()
 
     @property
     def log(self) -> MultiRecordLog:
@@ -142,7 +144,7 @@ class Service:
         return self._log
 
     @property
-    def attached(self) -> MultiRecordLog | None:
+    def log_or_none(self) -> MultiRecordLog | None:
         """The log, None while it recovers."""
         return self._log
 
@@ -153,7 +155,7 @@ class Service:
 
     def look_at_memory(self) -> None:
         """Give memory back after large bodies and answers: to be called once a second."""
-        self._tidy.look(self.bodies.budget.used + self.sending.used)
+        self._trimmer.look(self.bodies.budget.used + self.sending.used)
 
     def check_room(self, size: int) -> None:
         """Raise the 429 problem if *size* more bytes cannot be retained: asked before a large body is read."""
@@ -166,28 +168,28 @@ class Service:
 
     # Waiting.
 
-    async def wait_for(self, queue: str, position: int, seconds: float) -> Woken:
-        """Wait until *queue* holds a record at *position* or later, but at most *seconds*, and not while draining."""
-        if self.draining:
-            return Woken.ENDED
+    async def wait_for(self, queue: str, position: int, seconds: float) -> WakeReason:
+        """Wait until *queue* holds a record at *position* or later, *seconds* at most; a shutdown ends it."""
+        if self.shutting_down:
+            return WakeReason.ENDED
         waiting = asyncio.ensure_future(self.log.wait_for(queue, position))
-        draining = asyncio.ensure_future(self._draining.wait())
+        shutting_down = asyncio.ensure_future(self._shutting_down.wait())
         try:
-            await asyncio.wait((waiting, draining), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waiting, shutting_down), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if waiting.done():
-                return Woken.RECORDS if waiting.result() else Woken.ENDED
-            return Woken.ENDED if self.draining else Woken.TIMEOUT
+                return WakeReason.RECORDS if waiting.result() else WakeReason.ENDED
+            return WakeReason.ENDED if self.shutting_down else WakeReason.TIMEOUT
         except LogClosedError:
-            return Woken.ENDED
+            return WakeReason.ENDED
         finally:
             waiting.cancel()
-            draining.cancel()
+            shutting_down.cancel()
 
-    async def wait_for_drain(self, seconds: float) -> None:
+    async def wait_for_shutdown(self, seconds: float) -> None:
         """Sleep for *seconds*, or until the service goes down."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._draining.wait()
+                await self._shutting_down.wait()
 
     def enter_tail(self) -> None:
         """Count one more client that waits; the 429 problem when there are too many."""

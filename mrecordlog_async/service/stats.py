@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Histogram, SegmentPin
-from mrecordlog_async.protocol.schemas import PinAnswer, StatsAnswer, TimesAnswer, UsageAnswer
+from mrecordlog_async.protocol.schemas import PinResponse, StatsResponse, TimesResponse, UsageResponse
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.turns import Turns
 
@@ -17,9 +17,9 @@ async def find_pin(log: MultiRecordLog) -> SegmentPin | None:
     return found
 
 
-async def stats_of(service: Service) -> StatsAnswer:
+async def stats_of(service: Service) -> StatsResponse:
     """Return the numbers of now; zeros while the log recovers."""
-    answer = StatsAnswer(
+    answer = StatsResponse(
         state=service.state,
         fraction=service.fraction,
         tails=service.tails,
@@ -31,14 +31,14 @@ async def stats_of(service: Service) -> StatsAnswer:
         sending_limit_bytes=service.sending.budget.limit,
         dropped_readers=service.sending.dropped,
     )
-    log = service.attached
+    log = service.log_or_none
     if log is None:
         return answer
     pin = await find_pin(log)
     usage, counters = log.resource_usage(), log.stats()
-    answer.usage = UsageAnswer(**{name: getattr(usage, name) for name in UsageAnswer.__struct_fields__})
+    answer.usage = UsageResponse(**{name: getattr(usage, name) for name in UsageResponse.__struct_fields__})
     answer.pending_records = log.pending_records
-    answer.pin = PinAnswer(*pin) if pin is not None else None
+    answer.pin = PinResponse(*pin) if pin is not None else None
     answer.counters = {
         name: value for name in counters.__dataclass_fields__ if isinstance(value := getattr(counters, name), int)
     }
@@ -48,5 +48,5 @@ async def stats_of(service: Service) -> StatsAnswer:
     return answer
 
 
-def _times(histogram: Histogram) -> TimesAnswer:
-    return TimesAnswer(histogram.count, histogram.sum, *map(histogram.quantile, (0.5, 0.9, 0.99)))
+def _times(histogram: Histogram) -> TimesResponse:
+    return TimesResponse(histogram.count, histogram.sum, *map(histogram.quantile, (0.5, 0.9, 0.99)))

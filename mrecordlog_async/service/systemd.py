@@ -53,7 +53,7 @@ class Status:
         self._look_for_full_disk()
 
     def _look_for_failure(self) -> None:
-        log = self._service.attached
+        log = self._service.log_or_none
         if log is None or log.failure is None or self._failed:
             return
         self._failed = True  # the engine has written it to the log by now

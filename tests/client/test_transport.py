@@ -62,7 +62,7 @@ async def test_a_dripping_answer_ends() -> None:
     """A byte now and then is no silence, but one answer has a deadline as a whole."""
     async with (
         scripted([], last=Step(drip=True)) as server,
-        RecordLogClient(server.url, retry_seconds=0.0, answer_seconds=0.1) as client,
+        RecordLogClient(server.url, retry_seconds=0.0, response_seconds=0.1) as client,
     ):
         with pytest.raises(ServiceUnreachableError):
             await client.list_queues()
@@ -73,7 +73,7 @@ async def test_a_long_poll_may_be_silent_for_as_long_as_it_waits(
 ) -> None:
     """The deadlines of a call do not cut a poll that waits for records, nor do they end the tail."""
     monkeypatch.setattr("mrecordlog_async.client.client.WAIT_SECONDS", 1)
-    async with RecordLogClient(served.url, timeout_seconds=0.2, answer_seconds=0.3, retry_seconds=0.1) as client:
+    async with RecordLogClient(served.url, timeout_seconds=0.2, response_seconds=0.3, retry_seconds=0.1) as client:
         tail = client.tail("q")
         waiting = asyncio.create_task(anext(tail))
         before = served.service.requests

@@ -11,13 +11,12 @@ from mrecordlog_async.protocol.wire import (
     ENTRY,
     POSITIONS,
     TRAILER,
+    QueuePositions,
     QueueRuns,
-    QueueStretches,
     WireError,
     encode,
-    encode_stretches,
     gather,
-    join_stretches,
+    join_spans,
 )
 from mrecordlog_async.protocol.wire_decoder import Decoder, check_offsets, decode
 
@@ -31,9 +30,9 @@ def encode_positions(sent: list[QueueRuns]) -> Iterator[bytes]:
     for_positions = []
     for queue, queue_id, runs in sent:
         found: list[tuple[int, int]] = []
-        join_stretches(found, ((run.first_position, run.records) for run in runs))
-        for_positions.append(QueueStretches(queue, queue_id, found))
-    return encode_stretches(for_positions)
+        join_spans(found, ((run.first_position, run.records) for run in runs))
+        for_positions.append(QueuePositions(queue, queue_id, found))
+    return wire.encode_positions(for_positions)
 
 
 @given(parts)

@@ -70,7 +70,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """Serve *directory* on a free port of the loopback; not *recovered*: as it is before the log is open."""
     service = Service(options)
-    service.alone = True  # as under `mrecordlog serve`
+    service.standalone = True  # as under `mrecordlog serve`
     settings: dict[str, Any] = {"access_log": None, "handler_cancellation": True, "read_bufsize": 65_536}
     runner = web.AppRunner(build_app(service), shutdown_timeout=1.0, **settings)
     await runner.setup()
@@ -84,12 +84,12 @@ async def serving(
                 await service.open(directory, segment_bytes=4 * 32_768, **log_options)
             yield Served(service, connections, port, session)
         finally:
-            service.drain()
+            service.begin_shutdown()
             server.close()
             await session.close()
             await runner.cleanup()
-            if service.attached is not None:
-                await service.attached.close()
+            if service.log_or_none is not None:
+                await service.log_or_none.close()
 
 
 def free_port() -> int:

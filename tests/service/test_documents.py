@@ -40,24 +40,24 @@ def test_every_reference_of_the_schema_is_defined() -> None:
         return set().union(*map(references, node)) if isinstance(node, list) else set()
 
     assert references(document()) <= schemas.keys()
-    assert {"Problem", "PlanRequest", "AppendAnswer"} <= schemas.keys()
+    assert {"Problem", "PlanRequest", "AppendResponse"} <= schemas.keys()
 
 
 async def test_answers_are_what_the_schema_says(served: Served) -> None:
     """Each JSON answer decodes as the type that the schema gives it, without members that the type does not know."""
     await served.log.append_record("q", None, b"a")
     answers: list[tuple[str, str, Any, type[msgspec.Struct]]] = [
-        ("GET", "/v1/queues", None, schemas.QueuesAnswer),
-        ("GET", "/v1/queues/q", None, schemas.QueueAnswer),
-        ("PUT", "/v1/queues/r", None, schemas.CreateAnswer),
-        ("POST", "/v1/queues/q/records", b"b", schemas.AppendAnswer),
-        ("GET", "/v1/queues/q/records?limit=1", None, schemas.RecordAnswer),
-        ("POST", "/v1/plan", {}, bulk_schemas.PlanAnswer),
-        ("POST", "/v1/truncate", {"queues": [{"queue": "q", "position": 0}]}, bulk_schemas.TruncateManyAnswer),
-        ("POST", "/v1/queues/q/truncate", {"position": 0}, schemas.TruncateAnswer),
-        ("GET", "/healthz", None, schemas.HealthAnswer),
-        ("GET", "/readyz", None, schemas.ReadyAnswer),
-        ("GET", "/v1/stats", None, schemas.StatsAnswer),
+        ("GET", "/v1/queues", None, schemas.QueuesResponse),
+        ("GET", "/v1/queues/q", None, schemas.QueueResponse),
+        ("PUT", "/v1/queues/r", None, schemas.CreateResponse),
+        ("POST", "/v1/queues/q/records", b"b", schemas.AppendResponse),
+        ("GET", "/v1/queues/q/records?limit=1", None, schemas.RecordResponse),
+        ("POST", "/v1/plan", {}, bulk_schemas.PlanResponse),
+        ("POST", "/v1/truncate", {"queues": [{"queue": "q", "position": 0}]}, bulk_schemas.TruncateManyResponse),
+        ("POST", "/v1/queues/q/truncate", {"position": 0}, schemas.TruncateResponse),
+        ("GET", "/healthz", None, schemas.HealthResponse),
+        ("GET", "/readyz", None, schemas.ReadyResponse),
+        ("GET", "/v1/stats", None, schemas.StatsResponse),
         ("GET", "/v1/queues/nope", None, schemas.Problem),
     ]
     for method, path, body, kind in answers:

@@ -15,7 +15,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from mrecordlog_async.options import Limits
-from mrecordlog_async.protocol.problems import Stretches
+from mrecordlog_async.protocol.problems import RepeatedErrors
 from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.storage.filesystem import OsFileSystem
@@ -385,14 +385,14 @@ async def test_the_longest_idle_connection_makes_room(directory: Path) -> None:
 def test_an_error_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """Clients cannot fill the service's log with it; after a quiet minute it is news again."""
     now = 0.0
-    stretches = Stretches(lambda: now)
+    errors = RepeatedErrors(lambda: now)
     with caplog.at_level(logging.WARNING):
         for _ in range(100):
             now += 1.0
-            stretches.log("disk_full", "refused: %s", OSError("no space"))
+            errors.log("disk_full", "refused: %s", OSError("no space"))
         assert len(caplog.records) == 1
         now += 61.0
-        stretches.log("disk_full", "refused: %s", OSError("no space"))
+        errors.log("disk_full", "refused: %s", OSError("no space"))
     assert len(caplog.records) == 2
 
 

@@ -208,7 +208,7 @@ async def test_a_long_poll_ends_when_the_queue_is_deleted_or_the_service_goes_do
     polling = asyncio.create_task(served.call("GET", RECORDS + "?wait=30"))
     while not served.service.tails:
         await asyncio.sleep(0.001)
-    served.service.drain()
+    served.service.begin_shutdown()
     assert ((await polling).status, (await polling).body) == (200, b"")
 
 

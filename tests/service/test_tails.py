@@ -70,7 +70,7 @@ async def test_a_tail_ends_with_its_queue(served: Served) -> None:
 async def test_a_tail_ends_when_the_service_goes_down(served: Served) -> None:
     """Tails never hold up a shutdown."""
     async with served.session.get(served.url + TAIL) as response:
-        served.service.drain()
+        served.service.begin_shutdown()
         (event,) = await events(response, 1)
     assert event == {"event": "end", "data": "closing"}
     assert served.service.tails == 0

@@ -16,18 +16,18 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.bulk_schemas import (
     FetchRequest,
-    PlanAnswer,
     PlanRequest,
+    PlanResponse,
     PlanStart,
     QueuePlan,
     QueueStatus,
     QueueTruncated,
-    TruncateManyAnswer,
     TruncateManyRequest,
+    TruncateManyResponse,
     TruncateOne,
 )
 from mrecordlog_async.service.fetch import Fetcher, HeldRuns, pinned_bytes
-from mrecordlog_async.service.formats import drain, send
+from mrecordlog_async.service.formats import send, take_runs
 from mrecordlog_async.service.parameters import check_query
 from mrecordlog_async.service.plan import Planner
 from mrecordlog_async.service.queue_checks import check_entries, status_of, summary_of
@@ -92,7 +92,7 @@ async def fetch_many(service: Service, request: web.Request) -> web.StreamRespon
             pieces = wire.encode(_drained(parts))
             out = service.sending.enter(request, pinned=partial(pinned_bytes, log, parts))
         else:
-            pieces = wire.encode_stretches(await fetcher.positions(asked.ranges))
+            pieces = wire.encode_positions(await fetcher.positions(asked.ranges))
             out = service.sending.enter(request)
     return await send(request, response, wire.gather(pieces, PIECE_BYTES), out)
 
@@ -102,7 +102,7 @@ def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
     parts.reverse()
     while parts:
         queue, queue_id, held = parts[-1]
-        yield wire.QueueRuns(queue, queue_id, drain(held))
+        yield wire.QueueRuns(queue, queue_id, take_runs(held))
         parts.pop()
 
 
@@ -149,7 +149,7 @@ ROUTES = (
         plan_many,
         "Plan what to read of many queues",
         takes=PlanRequest,
-        answers=PlanAnswer,
+        returns=PlanResponse,
         problems=(400, 409, 413, 429),
     ),
     Route(
@@ -167,7 +167,7 @@ ROUTES = (
         truncate_many,
         "Truncate many queues",
         takes=TruncateManyRequest,
-        answers=TruncateManyAnswer,
+        returns=TruncateManyResponse,
         problems=(400, 409, 413, 429),
     ),
 )

@@ -12,16 +12,16 @@ from aiohttp import web
 
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.protocol.schemas import (
-    CreateAnswer,
-    QueueAnswer,
-    QueuesAnswer,
-    TruncateAnswer,
+    CreateResponse,
+    QueueResponse,
+    QueuesResponse,
     TruncateRequest,
+    TruncateResponse,
 )
 from mrecordlog_async.service.formats import send
 from mrecordlog_async.service.parameters import check_query, flag, number, queue_of
 from mrecordlog_async.service.queue_checks import check_assigned, check_id, summary_of
-from mrecordlog_async.service.routes.route import JSON, Route, decode_control, encode_json, json_answer
+from mrecordlog_async.service.routes.route import JSON, Route, decode_control, encode_json, json_response
 from mrecordlog_async.service.service import Service
 
 LIST_PARAMETERS = (
@@ -73,7 +73,7 @@ def _encode_queues(service: Service, names: Sequence[str]) -> Iterator[bytes]:
     log, begun = service.log, False
     for at in range(0, len(names), QUEUES_AT_ONCE):
         some = [summary_of(log, name) for name in names[at : at + QUEUES_AT_ONCE]]
-        found = [answer_of(service, summary) for summary in some if summary is not None]
+        found = [queue_response(service, summary) for summary in some if summary is not None]
         if found:
             yield (b"," if begun else b"") + encode_json(found)[1:-1]
             begun = True
@@ -82,7 +82,7 @@ def _encode_queues(service: Service, names: Sequence[str]) -> Iterator[bytes]:
 async def show_queue(service: Service, request: web.Request) -> web.StreamResponse:
     """One queue."""
     check_query(request, ())
-    return _with_etag(request, encode_json(answer_of(service, service.log.queue_summary(queue_of(request)))))
+    return _with_etag(request, encode_json(queue_response(service, service.log.queue_summary(queue_of(request)))))
 
 
 async def create_queue(service: Service, request: web.Request) -> web.StreamResponse:
@@ -90,7 +90,7 @@ async def create_queue(service: Service, request: web.Request) -> web.StreamResp
     check_query(request, ("exist_ok",))
     queue = queue_of(request)
     created = await service.log.create_queue(queue, exist_ok=flag(request, "exist_ok"))
-    return json_answer(CreateAnswer(queue, created), 201 if created else 200)
+    return json_response(CreateResponse(queue, created), 201 if created else 200)
 
 
 async def delete_queue(service: Service, request: web.Request) -> web.StreamResponse:
@@ -116,12 +116,12 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     check_assigned(summary, asked.position)
     dropped = await log.truncate(queue, asked.position, queue_id=summary.id)
     first = max(summary.first_position, asked.position + 1)
-    return json_answer(TruncateAnswer(queue, dropped, first, summary.next_position))
+    return json_response(TruncateResponse(queue, dropped, first, summary.next_position))
 
 
-def answer_of(service: Service, summary: QueueSummary) -> QueueAnswer:
+def queue_response(service: Service, summary: QueueSummary) -> QueueResponse:
     """Return what is told about a queue."""
-    return QueueAnswer(
+    return QueueResponse(
         summary.queue,
         summary.id,
         summary.first_position,
@@ -151,19 +151,21 @@ ROUTES = (
         "/v1/queues",
         list_queues,
         "List all queues",
-        answers=QueuesAnswer,
+        returns=QueuesResponse,
         parameters=LIST_PARAMETERS,
         problems=(304, 429),
         head=True,
     ),
-    Route("GET", "/v1/queues/{queue}", show_queue, "Show a queue", answers=QueueAnswer, problems=(304, 404), head=True),
+    Route(
+        "GET", "/v1/queues/{queue}", show_queue, "Show a queue", returns=QueueResponse, problems=(304, 404), head=True
+    ),
     Route(
         "PUT",
         "/v1/queues/{queue}",
         create_queue,
         "Create a queue",
         status=201,
-        answers=CreateAnswer,
+        returns=CreateResponse,
         parameters=(_EXIST_OK,),
         problems=(200, 409, 429, 507),
     ),
@@ -182,7 +184,7 @@ ROUTES = (
         truncate_queue,
         "Drop records up to and including a position",
         takes=TruncateRequest,
-        answers=TruncateAnswer,
+        returns=TruncateResponse,
         problems=(404, 409, 413),
     ),
 )

@@ -12,10 +12,10 @@ from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.problems import bad_request
-from mrecordlog_async.protocol.schemas import AppendAnswer, AppendRequest, RecordAnswer
+from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, RecordResponse
 from mrecordlog_async.service.cutting import runs_of, take_head
 from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
-from mrecordlog_async.service.formats import TEXT, SmallAnswer, drain, format_of, send
+from mrecordlog_async.service.formats import TEXT, SmallResponse, format_of, send, take_runs
 from mrecordlog_async.service.parameters import POSITION_LIMIT, as_text, check_query, flag, number, queue_of
 from mrecordlog_async.service.queue_checks import check_start
 from mrecordlog_async.service.receive import NDJSON, OCTET_STREAM
@@ -90,8 +90,8 @@ def _appended(service: Service, last: int | None, position: int | None, records:
         records,
         b"true" if duplicate else b"false",
     )
-    if service.alone:
-        return SmallAnswer(body=answer)
+    if service.standalone:
+        return SmallResponse(body=answer)
     return web.Response(body=answer, content_type=JSON)
 
 
@@ -130,7 +130,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     left: list[HeldRun] = [*runs]
     del held, runs
     out = service.sending.enter(request, size, partial(pinned_bytes, log, [HeldRuns(queue, summary.id, left)]))
-    pieces = wire.gather(format_.encode(queue, summary.id, drain(left)), PIECE_BYTES)
+    pieces = wire.gather(format_.encode(queue, summary.id, take_runs(left)), PIECE_BYTES)
     return await send(request, response, pieces, out)
 
 
@@ -156,7 +156,7 @@ ROUTES = (
         "Append records, all or none",
         takes=AppendRequest,
         accepts=(OCTET_STREAM, NDJSON, wire.CONTENT_TYPE, arrow.CONTENT_TYPE),
-        answers=AppendAnswer,
+        returns=AppendResponse,
         parameters=APPEND_PARAMETERS,
         problems=(404, 408, 409, 413, 415, 429, 507),
     ),
@@ -165,7 +165,7 @@ ROUTES = (
         "/v1/queues/{queue}/records",
         read,
         "Read records",
-        answers=RecordAnswer,
+        returns=RecordResponse,
         formats=_FORMATS,
         parameters=READ_PARAMETERS,
         problems=(404, 406, 410, 429),

@@ -31,7 +31,7 @@ ITEMS_AT_ONCE = 500
 class Route:
     """A method on a path.
 
-    takes and answers: the types of JSON bodies. formats: content types of an answer that is not JSON (or not only).
+    takes and returns: the types of JSON bodies. formats: content types of an answer that is not JSON (or not only).
     parameters: query parameters, with a sentence each. problems: the statuses it may answer besides those that
     every route may. open_to_all: no token needed. head: HEAD works too.
     """
@@ -43,7 +43,7 @@ class Route:
     status: int = 200
     takes: type[msgspec.Struct] | None = None
     accepts: tuple[str, ...] = ()
-    answers: type[msgspec.Struct] | None = None
+    returns: type[msgspec.Struct] | None = None
     formats: tuple[str, ...] = ()
     parameters: tuple[tuple[str, str], ...] = ()
     problems: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class Route:
     head: bool = False
 
 
-def json_answer(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+def json_response(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     """Return a small *answer* as JSON."""
     return web.Response(status=status, body=encode_json(answer), content_type=JSON, headers=headers)
 
@@ -89,9 +89,9 @@ async def decode_control(decoder: msgspec.json.Decoder[T], body: bytes, entries_
         raise bad_request(_TWICE, "bad_body")
     decoded = decoder.decode(body)
     if len(body) <= SMALL_BYTES:
-        _check_twins(body)
+        _check_duplicates(body)
     else:
-        await asyncio.to_thread(_check_twins, body)
+        await asyncio.to_thread(_check_duplicates, body)
     return decoded
 
 
@@ -102,11 +102,11 @@ QUOTES_PER_OBJECT = 12
 in one object held the loop for 60 ms."""
 
 
-def _check_twins(body: bytes) -> None:
-    json.loads(body, object_pairs_hook=_refuse_twins)
+def _check_duplicates(body: bytes) -> None:
+    json.loads(body, object_pairs_hook=_refuse_duplicates)
 
 
-def _refuse_twins(pairs: list[tuple[str, Any]]) -> None:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in pairs}) < len(pairs):
         raise bad_request(_TWICE, "bad_body")
 

@@ -7,11 +7,11 @@ import errno
 from aiohttp import web
 
 from mrecordlog_async.model import LogState
-from mrecordlog_async.protocol.schemas import HealthAnswer, ReadyAnswer, StatsAnswer
+from mrecordlog_async.protocol.schemas import HealthResponse, ReadyResponse, StatsResponse
 from mrecordlog_async.service import prometheus
 from mrecordlog_async.service.formats import SMALL_BYTES, send
 from mrecordlog_async.service.parameters import check_query
-from mrecordlog_async.service.routes.route import Route, json_answer
+from mrecordlog_async.service.routes.route import Route, json_response
 from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.stats import stats_of
@@ -19,14 +19,14 @@ from mrecordlog_async.service.stats import stats_of
 
 async def health(service: Service, request: web.Request) -> web.StreamResponse:
     """Say that the process answers, whatever its log does."""
-    return json_answer(HealthAnswer("alive"))
+    return json_response(HealthResponse("alive"))
 
 
 async def ready(service: Service, request: web.Request) -> web.StreamResponse:
     """Answer 200 only while records are taken."""
     state = service.state
-    answer = ReadyAnswer(state, round(service.fraction, 4), _cause(service, state))
-    return json_answer(answer, 200 if state is LogState.OPEN else 503)
+    answer = ReadyResponse(state, round(service.fraction, 4), _cause(service, state))
+    return json_response(answer, 200 if state is LogState.OPEN else 503)
 
 
 def _cause(service: Service, state: LogState) -> str | None:
@@ -48,7 +48,7 @@ def _cause(service: Service, state: LogState) -> str | None:
 async def stats(service: Service, request: web.Request) -> web.StreamResponse:
     """Numbers as JSON."""
     check_query(request, ())
-    return json_answer(await stats_of(service))
+    return json_response(await stats_of(service))
 
 
 async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
@@ -64,17 +64,17 @@ async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
 
 
 ROUTES = (
-    Route("GET", "/healthz", health, "Is the process alive", answers=HealthAnswer, open_to_all=True, head=True),
+    Route("GET", "/healthz", health, "Is the process alive", returns=HealthResponse, open_to_all=True, head=True),
     Route(
         "GET",
         "/readyz",
         ready,
         "Does it take records",
-        answers=ReadyAnswer,
+        returns=ReadyResponse,
         problems=(503,),
         open_to_all=True,
         head=True,
     ),
     Route("GET", "/metrics", metrics, "Numbers for Prometheus", formats=("text/plain",), head=True),
-    Route("GET", "/v1/stats", stats, "Numbers", answers=StatsAnswer, head=True),
+    Route("GET", "/v1/stats", stats, "Numbers", returns=StatsResponse, head=True),
 )

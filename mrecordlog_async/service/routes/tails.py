@@ -18,12 +18,12 @@ from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.problems import bad_request
-from mrecordlog_async.protocol.schemas import RecordAnswer, StatsAnswer, TextRecordAnswer
+from mrecordlog_async.protocol.schemas import RecordResponse, StatsResponse, TextRecordResponse
 from mrecordlog_async.service.cutting import runs_of, take_head
 from mrecordlog_async.service.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
 from mrecordlog_async.service.parameters import as_text, check_query, number, queue_of
 from mrecordlog_async.service.routes.route import Route, encode_json
-from mrecordlog_async.service.service import Service, Woken
+from mrecordlog_async.service.service import Service, WakeReason
 from mrecordlog_async.service.stats import stats_of
 
 EVENTS = "text/event-stream"
@@ -64,8 +64,8 @@ async def stats_stream(service: Service, request: web.Request) -> web.StreamResp
     try:
         events = Events(service, request)
         await events.begin()
-        while not service.draining and await events.send([b"data: %s\n\n" % encode_json(await stats_of(service))]):
-            await service.wait_for_drain(STATS_SECONDS)
+        while not service.shutting_down and await events.send([b"data: %s\n\n" % encode_json(await stats_of(service))]):
+            await service.wait_for_shutdown(STATS_SECONDS)
         return await events.end()
     finally:
         service.leave_tail()
@@ -91,14 +91,14 @@ class Events:
         """Send *pieces*; False when the client is gone or was dropped because it does not read."""
         sending = self._service.sending
         while (out := sending.try_enter(self._request)) is None:  # others are sending: a tail may come later
-            if self._service.draining:
+            if self._service.shutting_down:
                 return False
-            await self._service.wait_for_drain(ROOM_SECONDS)
+            await self._service.wait_for_shutdown(ROOM_SECONDS)
         with out:
             for piece in pieces:
                 if not await out.write(self._response, piece):
                     return False
-            return await out.drained()
+            return await out.wait_writable()
 
     async def end(self) -> web.StreamResponse:
         """End the answer."""
@@ -115,11 +115,11 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             woken = await service.wait_for(queue, position, service.options.heartbeat_seconds)
         except LogFailedError:
             return "failed"
-        if service.draining:
+        if service.shutting_down:
             return "closing"
-        if woken is Woken.ENDED or not log.queue_exists(queue) or log.queue_summary(queue).id != queue_id:
+        if woken is WakeReason.ENDED or not log.queue_exists(queue) or log.queue_summary(queue).id != queue_id:
             return "deleted"
-        if woken is Woken.TIMEOUT:
+        if woken is WakeReason.TIMEOUT:
             if not await events.send([b": still here\n\n"]):
                 return None
             continue
@@ -147,8 +147,8 @@ def _events(run: Run, text: bool) -> Iterator[bytes]:
 
 def _record(position: int, payload: bytes, text: bool) -> bytes:
     if text:
-        return encode_json(TextRecordAnswer(position, payload.decode(errors="replace")))
-    return encode_json(RecordAnswer(position, payload))
+        return encode_json(TextRecordResponse(position, payload.decode(errors="replace")))
+    return encode_json(RecordResponse(position, payload))
 
 
 def _start(service: Service, request: web.Request, queue: str) -> int:
@@ -179,7 +179,7 @@ ROUTES = (
         "/v1/stats/stream",
         stats_stream,
         "Follow the numbers (server-sent events)",
-        answers=StatsAnswer,
+        returns=StatsResponse,
         formats=(EVENTS,),
         problems=(429,),
     ),

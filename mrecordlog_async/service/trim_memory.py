@@ -19,7 +19,7 @@ OBJECTS_MAX = 100_000
 """The collector looks at no more at once: ten milliseconds."""
 
 
-class Tidy:
+class MemoryTrimmer:
     """Looks once a second at what requests hold."""
 
     def __init__(self) -> None:
