@@ -1,4 +1,4 @@
-"""The chart: callers against appends a second, a line for each policy; an SVG written by hand, axes logarithmic."""
+"""The chart: callers against appends per second, a line for each policy; an SVG written by hand, axes logarithmic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrecordlog_async.bench.results import Point
 WIDTH, HEIGHT = 720, 440
 LEFT, RIGHT, TOP, BOTTOM = 84, 132, 58, 62
 COLORS = ("#0b5fa5", "#c2570c", "#2a7d3f", "#7a3e9d", "#555555")
-"""Dark enough for thin lines on white, and apart for those who see no red or no green."""
+"""Dark enough for thin lines on white, and distinct for colour-blind readers."""
 MARKERS = ("circle", "square", "diamond", "triangle", "cross")
 
 
@@ -27,9 +27,9 @@ def _lines(points: Sequence[Point], caption: str) -> Iterator[str]:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         'font-family="system-ui, sans-serif" font-size="13" fill="#222222">'
     )
-    yield "<title>Appends a second by number of waiting callers, for each persist policy</title>"
+    yield "<title>Appends per second by number of waiting callers, for each persist policy</title>"
     yield f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>'
-    yield f'<text x="{LEFT}" y="26" font-size="16" font-weight="600">Appends a second, 100 B each</text>'
+    yield f'<text x="{LEFT}" y="26" font-size="16" font-weight="600">Appends per second, 100 B each</text>'
     yield f'<text x="{LEFT}" y="44" fill="#666666" font-size="11">{escape(caption)}</text>'
     yield from _grid(x, y)
     for index, policy in enumerate(dict.fromkeys(point.policy for point in points)):

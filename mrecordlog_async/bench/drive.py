@@ -1,4 +1,4 @@
-"""Callers: coroutines that append, wait for the answer, and append again, while the clock runs."""
+"""Callers: coroutines that append, wait for the result, and append again, while the clock runs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ Append = Callable[[], Awaitable[object]]
 """One caller's next call."""
 
 SAMPLED_CALLERS = 64
-"""So many callers look at the clock; the others would only measure the measuring."""
+"""This many callers read the clock; with more, the reading itself would cost what it measures."""
 
 WARM_FRACTION = 0.2
-"""This part of a stretch is run before the clock starts."""
+"""This part of a measurement runs before the clock starts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """What was seen between two looks at the clock.
+class Measurement:
+    """What happened between two readings of the clock.
 
-    calls: answered in that time. acknowledged: answered in all, by caller, also before and after. latencies: of the
-    callers that looked at the clock.
+    Attributes:
+        calls: acknowledged in that time.
+        acknowledged: every acknowledged call by caller, before and after that time too.
+        latencies: in seconds, of the callers that read the clock.
     """
 
     calls: int
@@ -35,12 +37,12 @@ class Stretch:
 
     @property
     def rate(self) -> float:
-        """Calls a second."""
+        """Calls per second."""
         return self.calls / self.seconds
 
     @property
     def acknowledged_calls(self) -> int:
-        """Calls answered in all."""
+        """All acknowledged calls."""
         return sum(self.acknowledged)
 
 
@@ -49,16 +51,16 @@ async def drive(
     seconds: float,
     on_begin: Callable[[], object] | None = None,
     on_end: Callable[[], object] | None = None,
-) -> Stretch:
-    """Let one caller run for each of *appends*; on_begin and on_end are called as the clock starts and stops."""
+) -> Measurement:
+    """Run one caller for each of *appends*; on_begin and on_end are called when the clock starts and stops."""
     running = [True]
     counts = [0] * len(appends)
     samples: list[float] = []
-    bell: list[asyncio.Future[None]] = []
+    next_answer: list[asyncio.Future[None]] = []
     gc.collect()
     tasks = [
         asyncio.create_task(
-            _timed(append, index, running, counts, samples, bell)
+            _timed(append, index, running, counts, samples, next_answer)
             if index < SAMPLED_CALLERS
             else _untimed(append, index, running, counts)
         )
@@ -66,13 +68,13 @@ async def drive(
     ]
     try:
         await asyncio.sleep(seconds * WARM_FRACTION)
-        await _next_answer(bell, tasks)
+        await _next_answer(next_answer, tasks)
         samples.clear()
         if on_begin is not None:
             on_begin()
         first, cpu, begun = sum(counts), time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
-        await _next_answer(bell, tasks)
+        await _next_answer(next_answer, tasks)
         calls = sum(counts) - first
         taken, cpu_taken = time.perf_counter() - begun, time.process_time() - cpu
         if on_end is not None:
@@ -81,7 +83,7 @@ async def drive(
     finally:
         running.clear()
         await asyncio.gather(*tasks)
-    return Stretch(calls, taken, cpu_taken, latencies or samples, counts)
+    return Measurement(calls, taken, cpu_taken, latencies or samples, counts)
 
 
 def payloads(count: int, size: int) -> list[bytes]:
@@ -102,7 +104,7 @@ async def _timed(
     running: list[bool],
     counts: list[int],
     samples: list[float],
-    bell: list[asyncio.Future[None]],
+    next_answer: list[asyncio.Future[None]],
 ) -> None:
     clock = time.perf_counter
     while running:
@@ -110,14 +112,14 @@ async def _timed(
         await append()
         samples.append(clock() - begun)
         counts[index] += 1
-        if bell:
-            bell.pop().set_result(None)
+        if next_answer:
+            next_answer.pop().set_result(None)
 
 
-async def _next_answer(bell: list[asyncio.Future[None]], tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for the next answer: both looks at the clock are taken at the end of a batch, and none sees no call."""
+async def _next_answer(next_answer: list[asyncio.Future[None]], tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for the next acknowledgement: the clock is read at the end of a batch, never in the middle of one."""
     ring: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    bell.append(ring)
+    next_answer.append(ring)
     await asyncio.wait((ring, *tasks[:1]), return_when=asyncio.FIRST_COMPLETED)
     if not ring.done():
-        bell.clear()  # the first caller ended, which only an error makes it do: gather tells it
+        next_answer.clear()  # the first caller ended, which only an error does; gather raises it

@@ -26,7 +26,7 @@ class Latencies:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Latencies:
-        """Sum up *seconds*, of which there must be at least one."""
+        """Return the quantiles of *seconds*, which must not be empty."""
         ordered = sorted(seconds)
         p50, p90, p99, p999 = (quantile(ordered, fraction) for fraction in (0.5, 0.9, 0.99, 0.999))
         return cls(len(ordered), p50, p90, p99, p999, ordered[-1], tuple(_buckets(ordered)))
@@ -64,7 +64,7 @@ def draw(latencies: Latencies) -> Iterator[str]:
 
 
 def bar(fraction: float) -> str:
-    """Return a bar of up to `BAR_CELLS` cells in eighths; anything above nothing shows."""
+    """Return a bar of up to `BAR_CELLS` cells in eighths; any positive fraction shows."""
     eighths = round(fraction * BAR_CELLS * 8)
     if fraction > 0:
         eighths = max(eighths, 1)
@@ -72,7 +72,7 @@ def bar(fraction: float) -> str:
 
 
 def _buckets(ordered: Sequence[float]) -> Iterator[tuple[float, int]]:
-    """Count values up to each bound; bounds without a value between the first and the last are there with 0."""
+    """Count values up to each bound; bounds between the first and the last without a value have 0."""
     below = 0
     for step in range(_step(ordered[0]), _step(ordered[-1]) + 1):
         bound = 10 ** (step / STEPS_PER_DECADE)

@@ -1,4 +1,4 @@
-"""What the process feels: how long its event loop stood still, how much memory it holds, what machine it is on."""
+"""The process and its machine: how long the event loop was blocked, how much memory it holds, what it runs on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ PROBE_SECONDS = 0.001
 
 
 class StallProbe:
-    """Measure the longest time in which the event loop ran nothing, while the block lasts.
+    """Measure the longest time the event loop was blocked while the block lasts.
 
-    A timer of a millisecond is set again and again; what it comes late is a stall. Its own coarseness (uvloop counts
-    in milliseconds) is part of the figure, so it says up to 1 ms too much and never too little by more.
+    A timer of one millisecond is set again and again; its delay is the stall. The figure includes the resolution of
+    the loop's clock (uvloop counts in milliseconds), so it is exact to 1 ms.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def resident_bytes() -> int:
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
-    except FileNotFoundError:  # not Linux: only the highest mark is to be had without help; macOS counts it in bytes
+    except FileNotFoundError:  # not Linux: only the peak is available; macOS counts it in bytes
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

@@ -1,9 +1,9 @@
-"""The yardstick: what the disk takes for the same writes and syncs, from one thread that does nothing else.
+"""The raw disk: how long the same writes and syncs take in one thread that does nothing else.
 
-`RecordingFiles` stands between a log and the disk and notes what it wrote and when it synced. `RawDisk` does the same
-again with pwrite and fdatasync on a file whose blocks were written before, so no allocation and no journal is in it.
-`FreshDisk` does it on blocks that are reserved but were never written, which is what a log that only grows has before
-it: the difference between the two is the file system's, and no log's.
+`RecordingFiles` sits between a log and the disk and records each write and sync. `RawDisk` replays them with pwrite and
+fdatasync on a file whose blocks were written before, so the time contains neither allocation nor the file system's
+journal. `FreshDisk` replays them on blocks that are reserved but were never written, like those of a growing log: the
+difference between the two is the file system's cost.
 """
 
 from __future__ import annotations
@@ -16,47 +16,46 @@ from typing import NamedTuple
 
 from mrecordlog_async.options import MIB
 from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
+from mrecordlog_async.storage.segment import STEP_BYTES_MAX, STEP_BYTES_MIN
 
 SYNC = -1
-"""Stands in a list of calls for a sync; everything else there is a write of so many bytes."""
+"""In a list of calls: a sync. Any other number is a write of that many bytes."""
 
 FILE_BYTES = 64 * MIB
-STEP_BYTES_MIN = 1 * MIB
-STEP_BYTES_MAX = 64 * MIB
 CONTENT_BYTES = 16 * MIB
-"""Memory that the yardstick holds; larger writes take several calls."""
+"""Size of the buffer that is written; larger writes take several calls."""
 
 
 class RecordingFiles(OsFileSystem):
-    """The real disk, with a list of what was asked of it and how long each sync took. Costs a list append a call."""
+    """The real disk, with a list of the calls and of how long each sync took. Costs one list append per call."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
         self.sync_seconds: list[float] = []
 
     def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write, and note how much."""
+        """Write, and record how many bytes."""
         taken = super().write(handle, buffers, offset)
         self.calls.append(taken)
         return taken
 
     def sync(self, handle: int) -> None:
-        """Sync, and note that."""
+        """Sync, and record it."""
         begun = time.perf_counter()
         super().sync(handle)
         self.sync_seconds.append(time.perf_counter() - begun)
         self.calls.append(SYNC)
 
 
-class RawStretch(NamedTuple):
-    """What a replay took: all in all, and each write together with the sync behind it."""
+class RawMeasurement(NamedTuple):
+    """How long a replay took: in total, and each write together with the sync after it, in seconds."""
 
     seconds: float
     latencies: list[float]
 
 
 class RawDisk:
-    """A file in *directory* with its blocks in place. Blocking: call it from a thread."""
+    """A file in *directory* whose blocks exist. Blocking: call it from a thread."""
 
     def __init__(self, directory: str, file_bytes: int = FILE_BYTES) -> None:
         self._path = os.path.join(directory, "raw")
@@ -69,8 +68,8 @@ class RawDisk:
             written += os.pwrite(self._handle, self._content[: file_bytes - written], written)
         os.fsync(self._handle)
 
-    def replay(self, calls: Sequence[int]) -> RawStretch:
-        """Do *calls* again, one behind the other."""
+    def replay(self, calls: Sequence[int]) -> RawMeasurement:
+        """Repeat *calls* one after the other."""
         return _replay(calls, self._write, partial(OsFileSystem().sync, self._handle))
 
     def close(self) -> None:
@@ -87,14 +86,14 @@ class RawDisk:
 
 
 class FreshDisk:
-    """The same on a file of its own for each replay, reserved in the log's steps ahead of the writes."""
+    """The same on a new file for each replay, reserved ahead of the writes in the same steps as a segment."""
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, "raw-fresh")
         self._content = memoryview(os.urandom(CONTENT_BYTES))
 
-    def replay(self, calls: Sequence[int]) -> RawStretch:
-        """Do *calls* again; reserving is part of the time."""
+    def replay(self, calls: Sequence[int]) -> RawMeasurement:
+        """Repeat *calls*; reserving space is part of the time."""
         files = OsFileSystem()
         handle = files.create(self._path)
         end = reserved = 0
@@ -119,7 +118,7 @@ class FreshDisk:
             files.unlink(self._path)
 
 
-def _replay(calls: Sequence[int], write: Callable[[int], None], sync: Callable[[], None]) -> RawStretch:
+def _replay(calls: Sequence[int], write: Callable[[int], None], sync: Callable[[], None]) -> RawMeasurement:
     clock = time.perf_counter
     latencies: list[float] = []
     begun = since = clock()
@@ -133,4 +132,4 @@ def _replay(calls: Sequence[int], write: Callable[[int], None], sync: Callable[[
             now = clock()
             latencies.append(now - since)
             since = now
-    return RawStretch(max(clock() - begun, 1e-9), latencies)
+    return RawMeasurement(max(clock() - begun, 1e-9), latencies)

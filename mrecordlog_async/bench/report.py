@@ -1,4 +1,4 @@
-"""The report: histograms, the table of all rows, the table of targets; as text, Markdown or JSON."""
+"""The report: histograms and the table of all rows; as text, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from mrecordlog_async.bench.latency import Latencies, draw, duration
-from mrecordlog_async.bench.results import Check, Row
+from mrecordlog_async.bench.results import Row
 
 HEADER = ("workload", "what", "rate", "raw disk", "of raw", "p50", "p90", "p99", "p99.9", "µs CPU")
 NUMBERS = len(HEADER) - 2
@@ -15,17 +15,12 @@ NUMBERS = len(HEADER) - 2
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything a run found. machine: what it ran on; command: what to type to have it again."""
+    """Everything a run found. machine: what it ran on; command: what to type to repeat it."""
 
     machine: str
     command: str
     loop: str
     rows: tuple[Row, ...]
-
-    @property
-    def checks(self) -> list[Check]:
-        """Every target that a row was held against, in order."""
-        return [check for row in self.rows for check in row.checks]
 
     @property
     def skipped(self) -> list[Row]:
@@ -44,29 +39,25 @@ def text(report: Report) -> Iterator[str]:
             yield from (f"  {line}" for line in draw(row.latency))
             if row.raw_latency is not None:
                 yield f"  raw disk: {_quantiles(row.raw_latency)}"
+            if row.latency_ratio is not None:
+                yield f"  p50 is {row.latency_ratio:.2f} × the raw disk's (median of the rounds)"
     yield ""
-    yield from _aligned([HEADER, *map(_cells, _measured(report))], left=2)
+    yield from aligned([HEADER, *map(_cells, _measured(report))], left=2)
     notes = [row for row in _measured(report) if row.note]
     if notes:
         yield ""
         yield from (f"{row.workload}, {row.what}: {row.note}" for row in notes)
-    if report.checks:
-        yield ""
-        yield from _aligned([("target", "measured", "met"), *map(_verdict, report.checks)], left=3)
     if report.skipped:
         yield ""
         yield from (f"skipped: {row.workload}, {row.what}: {row.skipped}" for row in report.skipped)
 
 
 def markdown(report: Report) -> Iterator[str]:
-    """Yield the report as Markdown, line by line: the targets, then all rows."""
+    """Yield the report as Markdown, line by line."""
     yield f"`{report.command}` on {report.machine}; {report.loop}."
-    if report.checks:
-        yield ""
-        yield from _markdown_table(("target", "measured", "met"), map(_verdict, report.checks), numbers=0)
     yield ""
     cells = ((*_cells(row), row.note) for row in _measured(report))
-    yield from _markdown_table((*HEADER, "note"), cells, numbers=NUMBERS)
+    yield from markdown_table((*HEADER, "note"), cells, numbers=NUMBERS)
     if report.skipped:
         yield ""
         yield from (f"* skipped: {row.workload}, {row.what}: {row.skipped}" for row in report.skipped)
@@ -106,18 +97,14 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _verdict(check: Check) -> tuple[str, str, str]:
-    return (check.target, check.measured, "yes" if check.met else "NO")
-
-
 def _quantiles(latency: Latencies) -> str:
     values = (latency.p50, latency.p90, latency.p99, latency.p999)
     names = ("p50", "p90", "p99", "p99.9")
     return ", ".join(f"{name} {duration(value)}" for name, value in zip(names, values, strict=True))
 
 
-def _aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
-    """Yield rows with aligned columns: the first *left* of them to the left, numbers to the right."""
+def aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
+    """Yield *rows* with aligned columns: the first *left* columns to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
@@ -127,8 +114,8 @@ def _aligned(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: int) -> Iterator[str]:
-    """Yield a table; columns 2 to 2 + *numbers* are aligned to the right."""
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: int) -> Iterator[str]:
+    """Yield a Markdown table; columns 2 to 2 + *numbers* are aligned to the right."""
     yield _markdown_row(header)
     yield _markdown_row(["---:" if 2 <= index < 2 + numbers else "---" for index in range(len(header))])
     yield from map(_markdown_row, rows)

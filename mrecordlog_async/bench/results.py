@@ -1,4 +1,4 @@
-"""What a workload hands back: rows, each with its figures and the targets it was held against."""
+"""What a workload returns: rows, each with its figures."""
 
 from __future__ import annotations
 
@@ -8,22 +8,10 @@ from statistics import median
 
 from mrecordlog_async.bench.latency import Latencies
 
-US = 1e6
-"""Microseconds in a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A target in words, what was measured against it, and whether that is enough."""
-
-    target: str
-    measured: str
-    met: bool
-
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place in the chart: appends a second by *callers* under *policy*."""
+    """A point of the chart: appends per second by *callers* under *policy*."""
 
     policy: str
     callers: int
@@ -34,10 +22,14 @@ class Point:
 class Row:
     """One line of the report.
 
-    value and raw are in *unit*; raw is the raw disk (or what `raw_is` names) in the same rounds, and ratio the median
-    of the rounds' value over raw. cpu_microseconds: process CPU for one record. skipped: why nothing was measured;
-    failed: because something broke.
-    histogram: whether the report draws the latencies.
+    Attributes:
+        value: the figure, in *unit*.
+        raw: the raw disk's figure in the same rounds, in *unit*; the note says where it is something else.
+        ratio: median of the rounds' value over raw.
+        latency_ratio: median of the rounds' p50 over the raw disk's p50.
+        cpu_microseconds: CPU time of the process per record.
+        skipped: why nothing was measured; *failed* if that is an error.
+        histogram: whether the report draws the latencies.
     """
 
     workload: str
@@ -48,8 +40,8 @@ class Row:
     ratio: float | None = None
     latency: Latencies | None = None
     raw_latency: Latencies | None = None
+    latency_ratio: float | None = None
     cpu_microseconds: float | None = None
-    checks: tuple[Check, ...] = ()
     note: str = ""
     skipped: str = ""
     failed: bool = False
@@ -58,17 +50,7 @@ class Row:
 
 
 class NotReadBackError(AssertionError):
-    """What was acknowledged is not what the files hold: the store under test is wrong, or the bench is."""
-
-
-def at_least(target: str, value: float, wanted: float, measured: str) -> Check:
-    """Hold *value* against a floor."""
-    return Check(target, measured, value >= wanted)
-
-
-def at_most(target: str, value: float, wanted: float, measured: str) -> Check:
-    """Hold *value* against a ceiling."""
-    return Check(target, measured, value <= wanted)
+    """The files do not hold what was acknowledged: the store under test is wrong, or the bench is."""
 
 
 def median_ratio(values: Sequence[float], bases: Sequence[float]) -> float:

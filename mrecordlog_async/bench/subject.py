@@ -1,4 +1,4 @@
-"""The log under test: opened with a recorder between it and the disk, measured in rounds, and read back at the end."""
+"""The log under test: opened with a recorder in front of the disk, measured in rounds, and read back at the end."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple
 
-from mrecordlog_async.bench.drive import Append, Stretch, drive
+from mrecordlog_async.bench.drive import Append, Measurement, drive
 from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.raw import FreshDisk, RawDisk, RawStretch, RecordingFiles
+from mrecordlog_async.bench.raw import FreshDisk, RawDisk, RawMeasurement, RecordingFiles
 from mrecordlog_async.bench.results import NotReadBackError
-from mrecordlog_async.bench.scale import Bench
+from mrecordlog_async.bench.scale import Bench, Scale
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import GIB, Limits, PersistPolicy
 from mrecordlog_async.readonly import ReadOnlyLog
@@ -33,27 +33,27 @@ class Caller(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A stretch of the log, and the raw disk with the same writes and syncs; also on fresh blocks where asked for."""
+    """The log, and the raw disk with the same writes and syncs; also on fresh blocks where asked for."""
 
-    stretch: Stretch
-    raw: RawStretch
-    fresh: RawStretch | None
+    measurement: Measurement
+    raw: RawMeasurement
+    fresh: RawMeasurement | None
     records: int
     bytes: int
 
     @property
     def rate(self) -> float:
-        """Records a second."""
-        return self.records / self.stretch.seconds
+        """Records per second."""
+        return self.records / self.measurement.seconds
 
     @property
     def raw_rate(self) -> float:
-        """Records a second, had the raw disk carried them."""
+        """Records per second on the raw disk."""
         return self.records / self.raw.seconds
 
 
 class Subject:
-    """A log, what was asked of the disk, and what must be in the files at the end."""
+    """A log, the calls it made to the disk, and what must be in the files at the end."""
 
     def __init__(self, log: MultiRecordLog, files: RecordingFiles, raw: RawDisk) -> None:
         self.log = log
@@ -62,34 +62,34 @@ class Subject:
         self.stored: Counter[bytes] = Counter()
 
     def one_by_one(self, payloads: Sequence[bytes], queue: str = QUEUE) -> list[Caller]:
-        """Make a caller for each of *payloads* that sends it again and again."""
+        """Return one caller for each of *payloads*, which appends it again and again."""
         return [Caller(partial(self.log.append_record, queue, None, payload), (payload,)) for payload in payloads]
 
     async def round(self, callers: Sequence[Caller], seconds: float, fresh: FreshDisk | None = None) -> Round:
-        """Let *callers* run, then the raw disk with the same writes and syncs, then the same on *fresh* blocks."""
+        """Run *callers*, then the raw disk with the same writes and syncs, then the same on *fresh* blocks."""
         files = self.files
         files.calls.clear()
         marks: list[int] = []
-        stretch = await drive(
+        measurement = await drive(
             [caller.append for caller in callers],
             seconds,
             lambda: marks.append(len(files.calls)),
             lambda: marks.append(len(files.calls)),
         )
-        for caller, calls in zip(callers, stretch.acknowledged, strict=True):
+        for caller, calls in zip(callers, measurement.acknowledged, strict=True):
             for payload in caller.payloads:
                 self.stored[payload] += calls
         first = callers[0].payloads
-        records, size = stretch.calls * len(first), stretch.calls * sum(map(len, first))
+        records, size = measurement.calls * len(first), measurement.calls * sum(map(len, first))
         asked = files.calls[marks[0] : marks[1]]
         raw = await asyncio.to_thread(self.raw.replay, asked)
         unwritten = None if fresh is None else await asyncio.to_thread(fresh.replay, asked)
-        return Round(stretch, raw, unwritten, records, size)
+        return Round(measurement, raw, unwritten, records, size)
 
 
 @asynccontextmanager
-async def raw_disk(bench: Bench) -> AsyncIterator[RawDisk]:
-    """Make the yardstick's file, and remove it behind the block."""
+async def raw_disk(bench: Bench[Scale]) -> AsyncIterator[RawDisk]:
+    """Create the raw disk's file, and remove it after the block."""
     raw = await asyncio.to_thread(RawDisk, bench.directory, bench.scale.raw_bytes)
     try:
         yield raw
@@ -99,14 +99,14 @@ async def raw_disk(bench: Bench) -> AsyncIterator[RawDisk]:
 
 @asynccontextmanager
 async def subject(
-    bench: Bench,
+    bench: Bench[Scale],
     raw: RawDisk,
     name: str = "log",
     policy: PersistPolicy | None = None,
     queues: Sequence[str] = (QUEUE,),
     segment_bytes: int = GIB,
 ) -> AsyncIterator[Subject]:
-    """Open a log in a directory of its own with *queues*; close it behind the block and read it back."""
+    """Open a log in its own directory with *queues*; after the block close it and read it back."""
     files, directory = RecordingFiles(), bench.path(name)
     async with MultiRecordLog.open(
         directory, persist_policy=policy, limits=LIMITS, segment_bytes=segment_bytes, filesystem=files
@@ -119,12 +119,12 @@ async def subject(
 
 
 def rate_of(rounds: Sequence[Round]) -> float:
-    """Return the median of the rounds' records a second."""
+    """Return the median of the rounds' records per second."""
     return median(one.rate for one in rounds)
 
 
 def raw_rate_of(rounds: Sequence[Round]) -> float:
-    """Return the median of what the raw disk would carry."""
+    """Return the median of the raw disk's records per second."""
     return median(one.raw_rate for one in rounds)
 
 
@@ -134,27 +134,27 @@ def ratio_of(rounds: Sequence[Round]) -> float:
 
 
 def fresh_note(rounds: Sequence[Round]) -> str:
-    """Say how the log stands to a disk whose blocks were not written before; empty where that was not measured."""
+    """Compare the log with a disk whose blocks were never written, in words; empty where that was not measured."""
     fresh = [(one, one.fresh) for one in rounds if one.fresh is not None]
     if not fresh:
         return ""
     rate = median(one.bytes / disk.seconds for one, disk in fresh) / 1e6
-    share = median(disk.seconds / one.stretch.seconds for one, disk in fresh)
-    return f"on blocks that were only reserved the raw disk does {rate:,.0f} MB/s, and this is {share:.0%} of that"
+    share = median(disk.seconds / one.measurement.seconds for one, disk in fresh)
+    return f"on reserved blocks that were never written, the raw disk does {rate:,.0f} MB/s; the log does {share:.0%} of that"
 
 
 def cpu_microseconds_of(rounds: Sequence[Round]) -> float:
-    """Return the median of the process CPU that a record took."""
-    return median(one.stretch.cpu_seconds * 1e6 / one.records for one in rounds)
+    """Return the median CPU time of the process per record."""
+    return median(one.measurement.cpu_seconds * 1e6 / one.records for one in rounds)
 
 
 def latencies_of(rounds: Sequence[Round]) -> Latencies:
-    """Sum up the latencies of all rounds."""
-    return Latencies.of([seconds for one in rounds for seconds in one.stretch.latencies])
+    """Return the quantiles of all rounds' latencies."""
+    return Latencies.of([seconds for one in rounds for seconds in one.measurement.latencies])
 
 
 def raw_latencies_of(rounds: Sequence[Round]) -> Latencies:
-    """Sum up the raw disk's latencies of all rounds."""
+    """Return the quantiles of the raw disk's latencies in all rounds."""
     return Latencies.of([seconds for one in rounds for seconds in one.raw.latencies] or [0.0])
 
 
@@ -172,6 +172,6 @@ def check_read_back(name: str, stored: Counter[bytes], found: Counter[bytes]) ->
     stored = +stored
     if stored != found:
         raise NotReadBackError(
-            f"{name}: {stored.total()} records were acknowledged, {found.total()} are there, "
-            f"{(stored & found).total()} of them the right ones"
+            f"{name}: {stored.total()} records were acknowledged, {found.total()} are in the files, "
+            f"{(stored & found).total()} of them as acknowledged"
         )

@@ -1,6 +1,6 @@
-"""The table of workloads, and how one is run: in a fresh process, in an empty directory, on uvloop where it is there.
+"""The table of workloads, and how one runs: in a fresh process, in an empty directory, on uvloop where it is installed.
 
-A workload that fails ends as a row that says why; the others go on.
+A workload that fails becomes a row that names the error; the others still run.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench, Scale
 from mrecordlog_async.gc_tuning import calm_collector
 
+APPENDS = "mrecordlog_async.bench.appends"
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A name for `--only`, what it measures, and where it is: module and function in `workloads`."""
+    """A name for `--only`, what it measures, and its function: `async def function(bench) -> list[Row]` in *module*."""
 
     name: str
     what: str
@@ -34,37 +36,31 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("one-caller", "one coroutine, 100 B: latency against a raw write and sync", "appends", "one_caller"),
-    Workload("callers", "1 to 10,000 coroutines under every policy", "appends", "many_callers"),
-    Workload("sizes", "payloads of 100 B to 1 MiB", "appends", "sizes"),
-    Workload("batches", "append_records with 1,000 records a call", "appends", "batches"),
-    Workload("peers", "SQLite, LMDB, RocksDB, Redis, NATS under the same callers", "peers", "singles"),
-    Workload("peer-batches", "SQLite, LMDB, RocksDB with the same batches", "peers", "batches"),
-    Workload("reads", "range, runs and tail", "reads"),
-    Workload("recovery", "opening a log that is in the page cache", "recovery"),
-    Workload("memory", "bytes a retained record costs", "memory"),
-    Workload("truncate", "a long queue against a short one", "truncate"),
-    Workload("queues", "1 to 100,000 queues", "queues"),
-    Workload("roll", "the wait when a segment is full", "roll"),
-    Workload("service", "appends over HTTP", "service"),
-    Workload("mission", "60 MB/s for a minute with a minute retained, truncated behind", "mission"),
+    Workload("one-caller", "one coroutine, 100 B: latency next to a raw write and sync", APPENDS, "one_caller"),
+    Workload("callers", "1 to 10,000 coroutines under every policy", APPENDS, "many_callers"),
+    Workload("sizes", "payloads of 100 B to 1 MiB", APPENDS, "sizes"),
+    Workload("batches", "append_records with 1,000 records per call", APPENDS, "batches"),
 )
 """Every workload, in the order of a run."""
 
 
-def chosen(names: Sequence[str] | None) -> list[Workload]:
-    """Return the workloads of these names, all for None, in the order of the table; ValueError for an unknown one."""
-    known = {workload.name for workload in WORKLOADS}
+def chosen(names: Sequence[str] | None, workloads: Sequence[Workload] = WORKLOADS) -> list[Workload]:
+    """Return the workloads of these names (None: all), in the order of the table.
+
+    Raises:
+        ValueError: a name is not in the table; the message lists those that are.
+    """
+    known = {workload.name for workload in workloads}
     unknown = sorted(set(names or ()) - known)
     if unknown:
-        raise ValueError(f"no workload is called {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-    return [workload for workload in WORKLOADS if names is None or workload.name in names]
+        raise ValueError(f"unknown workload {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+    return [workload for workload in workloads if names is None or workload.name in names]
 
 
 def run_all(
     workloads: Sequence[Workload], scale: Scale, directory: str, say: Callable[[str], object]
 ) -> Iterator[list[Row]]:
-    """Run each workload in a process and a directory of its own below *directory*, which is left as it was."""
+    """Run each workload in its own process and directory below *directory*, which is left as it was."""
     place = tempfile.mkdtemp(prefix="mrecordlog-bench-", dir=directory)
     try:
         for number, workload in enumerate(workloads, 1):
@@ -75,7 +71,7 @@ def run_all(
 
 
 def run_workload(workload: Workload, scale: Scale, place: str) -> list[Row]:
-    """Run *workload* here, on an event loop of its own, in a new directory below *place*."""
+    """Run *workload* here, on its own event loop, in a new directory below *place*."""
     directory = os.path.join(place, workload.name)
     os.mkdir(directory)
     begun = time.perf_counter()
@@ -83,10 +79,10 @@ def run_workload(workload: Workload, scale: Scale, place: str) -> list[Row]:
     def say(what: str) -> None:
         print(f"    {time.perf_counter() - begun:5.1f} s  {what}", file=sys.stderr, flush=True)
 
-    module = importlib.import_module(f"mrecordlog_async.bench.workloads.{workload.module}")
+    module = importlib.import_module(workload.module)
     if scale.gc_threshold is not None:
         calm_collector(scale.gc_threshold)
-    function: Callable[[Bench], Awaitable[list[Row]]] = getattr(module, workload.function)
+    function: Callable[[Bench[Scale]], Awaitable[list[Row]]] = getattr(module, workload.function)
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_await(function(Bench(directory, scale, say))))
@@ -95,13 +91,13 @@ def run_workload(workload: Workload, scale: Scale, place: str) -> list[Row]:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's maker of event loops, None (asyncio's own) where uvloop is not installed."""
+    """Return uvloop's factory of event loops, or None (asyncio's own) where uvloop is not installed."""
     try:
         uvloop: Any = importlib.import_module("uvloop")
     except ModuleNotFoundError:
         return None
-    maker: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return maker
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 async def _await(rows: Awaitable[list[Row]]) -> list[Row]:

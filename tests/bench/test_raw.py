@@ -23,10 +23,10 @@ def test_recorder_notes_writes_and_syncs_in_order(tmp_path: Path) -> None:
 def test_replay_times_each_batch_with_its_sync(tmp_path: Path) -> None:
     """A batch of several writes and one sync is one latency."""
     raw = RawDisk(str(tmp_path), 64 * 1024)
-    stretch = raw.replay([100, 50, SYNC, 4_096, SYNC])
+    measurement = raw.replay([100, 50, SYNC, 4_096, SYNC])
     raw.close()
-    assert len(stretch.latencies) == 2
-    assert sum(stretch.latencies) <= stretch.seconds
+    assert len(measurement.latencies) == 2
+    assert sum(measurement.latencies) <= measurement.seconds
 
 
 def test_replay_without_syncs_times_each_write(tmp_path: Path) -> None:

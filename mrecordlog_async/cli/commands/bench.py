@@ -1,9 +1,8 @@
-"""Measure this log on your disk, next to what the disk does, and next to other stores where they are installed.
+"""Measure this log on your disk, next to the disk alone.
 
-Everything is a ratio taken in one run: each row stands beside the raw disk (one thread, pwrite and fdatasync of the
-same bytes in the same batches) in the same rounds. Run it on the file system that the log is to live on, with nothing
-else going on. A full run takes some seven minutes, about 8 GiB of memory and as much space; --quick shows in half a
-minute how it looks, but is too short to be quoted.
+Each row compares the log with the raw disk in the same rounds: one thread that calls pwrite and fdatasync with the same
+bytes in the same batches. Run it on the file system that will hold the log, with nothing else running. --quick measures
+for a few seconds only: enough for a first look, too short to be quoted.
 
   mrecordlog bench --dir /var/lib/app --svg callers.svg
 """
@@ -26,23 +25,23 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--dir", default=".", help="where to write; cleaned up afterwards (default: here)")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these workloads (see --list)")
-    parser.add_argument("--quick", action="store_true", help="half a minute instead of seven")
+    parser.add_argument("--dir", default=".", help="directory to write in; cleaned up afterwards (default: here)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run these workloads only (see --list)")
+    parser.add_argument("--quick", action="store_true", help="measure for a few seconds only, for a first look")
     parser.add_argument(
         "--gc-threshold",
         type=int,
         metavar="N",
-        help="freeze what is there at the start and look for garbage only after N new objects, as servers do that "
-        "care for latency (default: leave Python's collector as it is)",
+        help="freeze the objects of the start and look for reference cycles only after N new ones, as servers that "
+        "care for latency do (default: leave Python's collector as it is)",
     )
-    parser.add_argument("--list", action="store_true", help="name the workloads and stop")
+    parser.add_argument("--list", action="store_true", help="print the workloads and stop")
     parser.add_argument(
-        "--svg", metavar="FILE", help="draw callers against appends a second; needs the workload callers"
+        "--svg", metavar="FILE", help="draw callers against appends per second; needs the workload callers"
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="the report as one JSON object")
-    form.add_argument("--markdown", action="store_true", help="the report as Markdown")
+    form.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    form.add_argument("--markdown", action="store_true", help="print the report as Markdown")
     return parser
 
 

@@ -14,14 +14,15 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from mrecordlog_async.bench.drive import Stretch, drive
+from mrecordlog_async.bench.appends import BATCH_RECORDS, RECORD_BYTES
+from mrecordlog_async.bench.drive import Measurement, drive
 from mrecordlog_async.bench.latency import Latencies
 from mrecordlog_async.bench.raw import SYNC, RawDisk
 from mrecordlog_async.bench.results import Row, median_ratio
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import QUEUE, check_read_back, raw_disk
-from mrecordlog_async.bench.workloads.appends import BATCH_RECORDS, RECORD_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog
+from tests.benchmarks.scale import Scale
 
 CALLERS = 64
 BATCH_CALLERS = 4
@@ -29,7 +30,7 @@ START_SECONDS = 30.0
 STOP_SECONDS = 60.0
 
 
-async def run(bench: Bench) -> list[Row]:
+async def run(bench: Bench[Scale]) -> list[Row]:
     """Post single records from 64 connections, and batches of 1,000 as lines from 4."""
     try:
         import aiohttp
@@ -55,27 +56,27 @@ async def run(bench: Bench) -> list[Row]:
 
 
 async def _row(
-    bench: Bench, raw: RawDisk, session: Any, what: str, texts: Sequence[Sequence[bytes]], stored: Counter[bytes]
+    bench: Bench[Scale], raw: RawDisk, session: Any, what: str, texts: Sequence[Sequence[bytes]], stored: Counter[bytes]
 ) -> Row:
-    stretches: list[Stretch] = []
+    measurements: list[Measurement] = []
     raw_rates: list[float] = []
     records = len(texts[0])
     appends = [partial(_post, session, b"\n".join(text), records) for text in texts]
     for number in range(bench.scale.rounds):
         bench.say(f"{what}, round {number + 1} of {bench.scale.rounds}")
         before = await _counters(session)
-        stretch = await drive(appends, bench.scale.seconds)
+        measurement = await drive(appends, bench.scale.seconds)
         after = await _counters(session)
-        stretches.append(stretch)
-        for text, calls in zip(texts, stretch.acknowledged, strict=True):
+        measurements.append(measurement)
+        for text, calls in zip(texts, measurement.acknowledged, strict=True):
             for line in text:
                 stored[line] += calls
         # The server's batches are known by their number and their bytes: the raw disk gets as many of their mean size.
         batches = max(after["commits"] - before["commits"], 1)
         size = (after["written_bytes"] - before["written_bytes"]) // batches
         replayed = await asyncio.to_thread(raw.replay, [size, SYNC] * batches)
-        raw_rates.append(stretch.acknowledged_calls * records / replayed.seconds)
-    rates = [stretch.rate * records for stretch in stretches]
+        raw_rates.append(measurement.acknowledged_calls * records / replayed.seconds)
+    rates = [measurement.rate * records for measurement in measurements]
     return Row(
         "service",
         f"HTTP, {what}",
@@ -83,8 +84,8 @@ async def _row(
         "records/s",
         raw=median(raw_rates),
         ratio=median_ratio(rates, raw_rates),
-        latency=Latencies.of([seconds for stretch in stretches for seconds in stretch.latencies]),
-        cpu_microseconds=median(stretch.cpu_seconds * 1e6 / (stretch.calls * records) for stretch in stretches),
+        latency=Latencies.of([seconds for one in measurements for seconds in one.latencies]),
+        cpu_microseconds=median(one.cpu_seconds * 1e6 / (one.calls * records) for one in measurements),
         note="CPU is the client's; server and client share this machine",
     )
 

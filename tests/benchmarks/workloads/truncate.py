@@ -6,17 +6,19 @@ import time
 from statistics import median
 
 from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.results import Check, Row, at_most
+from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import LIMITS
-from mrecordlog_async.bench.workloads.reads import fill
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import PersistPolicy
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.targets import Check, JudgedRow, at_most
+from tests.benchmarks.workloads.reads import fill
 
 STEPS = 90
 
 
-async def run(bench: Bench) -> list[Row]:
+async def run(bench: Bench[Scale]) -> list[Row]:
     """Truncate the same number of records from a short and a long queue in turn, under `always` and under `never`."""
     rows = []
     for name, policy in (("always", PersistPolicy.always()), ("never", PersistPolicy.never())):
@@ -24,7 +26,7 @@ async def run(bench: Bench) -> list[Row]:
     return rows
 
 
-async def _truncate(bench: Bench, name: str, policy: PersistPolicy) -> list[Row]:
+async def _truncate(bench: Bench[Scale], name: str, policy: PersistPolicy) -> list[Row]:
     scale = bench.scale
     lengths = {"short": scale.short_queue, "long": scale.long_queue}
     step = scale.short_queue // (STEPS + 10)
@@ -53,4 +55,4 @@ async def _truncate(bench: Bench, name: str, policy: PersistPolicy) -> list[Row]
 
 
 def _row(what: str, took: list[float], checks: tuple[Check, ...]) -> Row:
-    return Row("truncate", what, 1 / median(took), "calls/s", latency=Latencies.of(took), checks=checks)
+    return JudgedRow("truncate", what, 1 / median(took), "calls/s", latency=Latencies.of(took), checks=checks)

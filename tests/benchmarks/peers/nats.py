@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from mrecordlog_async.bench.peers.peer import MissingPeerError
-from mrecordlog_async.bench.peers.server import Server, find_program, free_port
+from tests.benchmarks.peers.peer import MissingPeerError
+from tests.benchmarks.peers.server import Server, find_program, free_port
 
 SUBJECT = "log"
 STREAM = "LOG"

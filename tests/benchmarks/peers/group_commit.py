@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from mrecordlog_async.bench.peers.peer import EmbeddedStore
+from tests.benchmarks.peers.peer import EmbeddedStore
 
 
 class Plain:

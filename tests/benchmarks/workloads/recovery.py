@@ -8,12 +8,14 @@ import time
 
 from mrecordlog_async.bench.latency import duration
 from mrecordlog_async.bench.probe import StallProbe
-from mrecordlog_async.bench.results import Row, at_least, at_most
+from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import LIMITS, QUEUE
-from mrecordlog_async.bench.workloads.reads import fill
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import KIB, MIB, PersistPolicy
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.targets import JudgedRow, at_least, at_most
+from tests.benchmarks.workloads.reads import fill
 
 SEGMENTS = 12
 """The last segment is dropped from the page cache before it is read, so all but one of them are warm."""
@@ -23,12 +25,12 @@ STALL_SECONDS = 0.010
 """Two of the interpreter's switch intervals (5 ms): what a loop must expect beside any thread that runs Python."""
 
 
-async def run(bench: Bench) -> list[Row]:
+async def run(bench: Bench[Scale]) -> list[Row]:
     """Open logs of 1 KiB and of 100 B records with a warm cache."""
     return [await _recover(bench, KIB, "1 KiB", 1_500), await _recover(bench, 100, "100 B", 500)]
 
 
-async def _recover(bench: Bench, size: int, name: str, target: int) -> Row:
+async def _recover(bench: Bench[Scale], size: int, name: str, target: int) -> Row:
     directory = bench.path(f"log-{size}")
     segment_bytes = max(bench.scale.recovery_bytes // SEGMENTS, 64 * KIB)
     records = bench.scale.recovery_bytes // size
@@ -55,7 +57,7 @@ async def _recover(bench: Bench, size: int, name: str, target: int) -> Row:
     rate, raw, stall = max(rates), max(raws), min(stalls)
     rate_target = f"recovery, warm cache, {name}: ≥ {'1.5 GB/s' if target == 1_500 else '500 MB/s'}"
     stall_target = f"recovery, {name}: the loop never stalls (≤ 10 ms, two switch intervals)"
-    return Row(
+    return JudgedRow(
         "recovery",
         f"{records:,} × {name}, {segments} segments",
         rate,

@@ -1,4 +1,4 @@
-"""How fast Spark reads and drains a log: `python benchmarks/spark_throughput.py`.
+"""Measure how fast Spark reads and drains a log.
 
 A service in a process of its own holds records of 200 bytes in 8 queues. Spark, with two cores of the same machine,
 reads them into `noop` as this package does (Arrow RecordBatches made from runs) and as most Python sources do (tuples),
@@ -126,14 +126,16 @@ def drain(session: SparkSession, url: str, place: Path, arguments: argparse.Name
     return min(taken)
 
 
-def main() -> None:
-    """Start a service, fill it, measure, print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--payload-bytes", type=int, default=200)
     parser.add_argument("--random-bytes", type=int, default=50, help="of each payload; the rest compresses well")
     parser.add_argument("--runs", type=int, default=10)
-    arguments = parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start a service, fill it, measure, print a table."""
     place = Path(tempfile.mkdtemp(prefix="mrecordlog-spark-"))
     command = [sys.executable, "-m", "mrecordlog_async", "serve", str(place / "wal"), "--port", "0"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -151,6 +153,7 @@ def main() -> None:
         server.wait()
         shutil.rmtree(place, ignore_errors=True)
     print_table(results, arguments)
+    return 0
 
 
 def print_table(results: list[tuple[str, float]], arguments: argparse.Namespace) -> None:
@@ -163,7 +166,3 @@ def print_table(results: list[tuple[str, float]], arguments: argparse.Namespace)
     for name, seconds in results:
         rate = records / seconds
         print(f"| {name} | {seconds:.2f} | {rate:,.0f} | {rate * size / 1e6:,.0f} | {seconds / results[0][1]:.2f} |")
-
-
-if __name__ == "__main__":
-    main()

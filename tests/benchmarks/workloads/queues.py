@@ -7,9 +7,10 @@ import time
 from collections.abc import Awaitable, Sequence
 from functools import partial
 
+from mrecordlog_async.bench.appends import RECORD_BYTES
 from mrecordlog_async.bench.drive import payloads
 from mrecordlog_async.bench.latency import duration
-from mrecordlog_async.bench.results import Check, Row, at_least, at_most, median_ratio
+from mrecordlog_async.bench.results import Row, median_ratio
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import (
     LIMITS,
@@ -24,14 +25,15 @@ from mrecordlog_async.bench.subject import (
     raw_rate_of,
     subject,
 )
-from mrecordlog_async.bench.workloads.appends import RECORD_BYTES
 from mrecordlog_async.log import MultiRecordLog
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.targets import Check, JudgedRow, at_least, at_most
 
 ROUNDS = 3
 
 
-async def run(bench: Bench) -> list[Row]:
-    """Each round has a stretch with one queue and one with many, one record each in turn, from 1,000 callers."""
+async def run(bench: Bench[Scale]) -> list[Row]:
+    """Each round has a measurement with one queue and one with many, one record each in turn, from 1,000 callers."""
     rows = []
     async with raw_disk(bench) as raw:
         for count in bench.scale.queues:
@@ -48,7 +50,7 @@ async def run(bench: Bench) -> list[Row]:
     return rows
 
 
-async def _rounds(bench: Bench, log: Subject, names: Sequence[str]) -> tuple[list[Round], list[Round]]:
+async def _rounds(bench: Bench[Scale], log: Subject, names: Sequence[str]) -> tuple[list[Round], list[Round]]:
     texts = payloads(bench.scale.compared_callers, RECORD_BYTES)
     in_turn = itertools.cycle(names).__next__
 
@@ -75,7 +77,9 @@ async def _open_seconds(directory: str, queues: int) -> float:
     return taken
 
 
-def _row(bench: Bench, count: int, created: float, opened: float, one: Sequence[Round], many: Sequence[Round]) -> Row:
+def _row(
+    bench: Bench[Scale], count: int, created: float, opened: float, one: Sequence[Round], many: Sequence[Round]
+) -> Row:
     share = median_ratio([each.rate for each in many], [each.rate for each in one])
     checks: tuple[Check, ...] = ()
     if count == 10_000:
@@ -87,8 +91,8 @@ def _row(bench: Bench, count: int, created: float, opened: float, one: Sequence[
         )
     if count == 100_000:
         checks = (Check("100,000 queues still open", f"in {duration(opened)}", True),)
-    records = sum(each.stretch.acknowledged_calls for each in (*one, *many))
-    return Row(
+    records = sum(each.measurement.acknowledged_calls for each in (*one, *many))
+    return JudgedRow(
         "queues",
         f"{count:,} {'queue' if count == 1 else 'queues in turn'}, {bench.scale.compared_callers:,} callers, 100 B",
         rate_of(many),

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from mrecordlog_async.bench.peers.peer import EmbeddedStore, MissingPeerError
 from mrecordlog_async.options import GIB
 from mrecordlog_async.storage.filesystem import OsFileSystem, write_all
+from tests.benchmarks.peers.peer import EmbeddedStore, MissingPeerError
 
 
 class SqliteStore:

@@ -7,21 +7,23 @@ import time
 from contextlib import aclosing
 from statistics import median
 
+from mrecordlog_async.bench.appends import BATCH_RECORDS, RECORD_BYTES
 from mrecordlog_async.bench.drive import payloads
 from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.results import Row, at_least
+from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import LIMITS, QUEUE
-from mrecordlog_async.bench.workloads.appends import BATCH_RECORDS, RECORD_BYTES
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import PersistPolicy
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.targets import JudgedRow, at_least
 
 TIMES = 5
 TAIL_LIVE_RECORDS = 1_000
 LIVE = b"live"
 
 
-async def run(bench: Bench) -> list[Row]:
+async def run(bench: Bench[Scale]) -> list[Row]:
     """Fill one queue and read it in every way there is."""
     records = bench.scale.records
     async with MultiRecordLog.open(bench.path("log"), persist_policy=PersistPolicy.never(), limits=LIMITS) as log:
@@ -41,7 +43,7 @@ async def fill(log: MultiRecordLog, queue: str, records: int, size: int = RECORD
         done += len(part)
 
 
-def _range(log: MultiRecordLog, bench: Bench) -> Row:
+def _range(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
     bench.say("range")
     records = bench.scale.records
     _compare(log, records)
@@ -54,10 +56,10 @@ def _range(log: MultiRecordLog, bench: Bench) -> Row:
         assert seen == records
     rate = median(rates)
     check = at_least("`range` over 1 M records of 100 B: ≥ 5 M records/s", rate, 5e6, f"{rate / 1e6:.2f} M records/s")
-    return Row("reads", f"range, {records:,} × 100 B", rate, "records/s", checks=(check,))
+    return JudgedRow("reads", f"range, {records:,} × 100 B", rate, "records/s", checks=(check,))
 
 
-def _runs(log: MultiRecordLog, bench: Bench) -> Row:
+def _runs(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
     """Copy each run's payload once, as a reader does that hands it to a socket or an Arrow buffer."""
     bench.say("runs")
     total = bench.scale.records * RECORD_BYTES
@@ -76,7 +78,7 @@ def _runs(log: MultiRecordLog, bench: Bench) -> Row:
         copied.append(total / (time.perf_counter() - middle) / 1e9)
     rate = median(rates)
     check = at_least("`runs`: ≥ 5 GB/s", rate, 5.0, f"{rate:.1f} GB/s")
-    return Row(
+    return JudgedRow(
         "reads",
         "runs, each copied once",
         rate,
@@ -88,7 +90,7 @@ def _runs(log: MultiRecordLog, bench: Bench) -> Row:
     )
 
 
-async def _tail(log: MultiRecordLog, bench: Bench) -> Row:
+async def _tail(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
     bench.say("tail")
     records = bench.scale.records
     seen, begun = 0, time.perf_counter()

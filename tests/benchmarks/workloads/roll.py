@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mrecordlog_async.bench.drive import payloads
 from mrecordlog_async.bench.latency import duration
-from mrecordlog_async.bench.results import Check, Row, at_most
+from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import (
     Round,
@@ -18,6 +18,8 @@ from mrecordlog_async.bench.subject import (
     subject,
 )
 from mrecordlog_async.options import GIB, KIB
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.targets import Check, JudgedRow, at_most
 
 CALLERS = 16
 PAYLOAD_BYTES = 16 * KIB
@@ -26,7 +28,7 @@ ROUNDS_MAX = 40
 """On a slow disk more rounds are run until this many segments were full."""
 
 
-async def run(bench: Bench) -> list[Row]:
+async def run(bench: Bench[Scale]) -> list[Row]:
     """Run the same callers on a log that rolls several times a second and on one that never does, in turn."""
     scale = bench.scale
     kept: list[Round] = []
@@ -58,7 +60,7 @@ async def run(bench: Bench) -> list[Row]:
 
 def _row(what: str, rounds: list[Round], checks: tuple[Check, ...]) -> Row:
     raw = raw_latencies_of(rounds)
-    return Row(
+    return JudgedRow(
         "roll",
         what,
         rate_of(rounds),

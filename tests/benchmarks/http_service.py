@@ -1,4 +1,4 @@
-"""The service next to an aiohttp handler that does nothing, in one run: `python benchmarks/http_service.py`.
+"""Measure the service next to an aiohttp handler that does nothing, in one run.
 
 Both are processes of their own on uvloop; a client that costs little (prepared bytes, no HTTP library) drives them in
 turn, so that a busy machine slows both. Each row names the median of the rounds; the ratio is that of the medians.
@@ -182,7 +182,7 @@ async def empty(port: int, queue: str) -> None:
 
 
 async def measure(seconds: float, rounds: int, directory: str, rows: list[str]) -> None:
-    bare_process, bare_port = start([sys.executable, __file__, "--bare"])
+    bare_process, bare_port = start([sys.executable, "-m", __name__])
     serve = [sys.executable, "-m", "mrecordlog_async", "serve", directory, "--port", "0"]
     process, port = start(serve)
     try:
@@ -243,23 +243,20 @@ async def row_runs(bare_port: int, port: int, seconds: float, rounds: int) -> No
 ROWS = {"single": row_single, "ndjson": row_ndjson, "runs": row_runs}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--dir", type=Path, help="where the log is to be (default: temporary)")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of each round (default: 3)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds per row (default: 5)")
+    parser.add_argument("--dir", type=Path, help="directory of the log (default: a temporary one)")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    arguments = parser.parse_args()
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, tempfile.TemporaryDirectory() as temporary:
+        directory = temporary if arguments.dir is None else str(arguments.dir)
+        runner.run(measure(arguments.seconds, arguments.rounds, directory, arguments.rows))
+    return 0
+
+
+if __name__ == "__main__":  # the process of the bare handler
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        if arguments.bare:
-            runner.run(bare())
-        elif arguments.dir is not None:
-            runner.run(measure(arguments.seconds, arguments.rounds, str(arguments.dir), arguments.rows))
-        else:
-            with tempfile.TemporaryDirectory() as directory:
-                runner.run(measure(arguments.seconds, arguments.rounds, directory, arguments.rows))
-
-
-if __name__ == "__main__":
-    main()
+        runner.run(bare())

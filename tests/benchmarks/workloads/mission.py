@@ -18,16 +18,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from mrecordlog_async.bench.bystander import Bystander
 from mrecordlog_async.bench.drive import payloads
 from mrecordlog_async.bench.latency import Latencies, duration
 from mrecordlog_async.bench.probe import StallProbe, resident_bytes
 from mrecordlog_async.bench.raw import SYNC, RawDisk, RecordingFiles
-from mrecordlog_async.bench.results import NotReadBackError, Row, at_least, at_most
+from mrecordlog_async.bench.results import NotReadBackError, Row
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import LIMITS, QUEUE, raw_disk
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.readonly import ReadOnlyLog
+from tests.benchmarks.idle_process import IdleProcess
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.targets import JudgedRow, at_least, at_most
 
 PAYLOAD_BYTES = 1_000
 FILL_RECORDS = 1_000
@@ -79,7 +81,7 @@ class Arrivals:
         self.latencies.append(time.perf_counter() - due)
 
 
-async def run(bench: Bench) -> list[Row]:
+async def run(bench: Bench[Scale]) -> list[Row]:
     """Fill, then hold the rate while truncating behind."""
     scale = bench.scale
     files = RecordingFiles()
@@ -94,7 +96,7 @@ async def run(bench: Bench) -> list[Row]:
         files.sync_seconds.clear()
         arrivals = Arrivals(log, texts, rate)
         peak = [resident_bytes()]
-        async with Bystander() as bystander:
+        async with IdleProcess() as idle_process:
             keeping = asyncio.create_task(_keep(bench, log, retained, peak))
             cpu = time.process_time()
             with StallProbe() as probe:
@@ -109,7 +111,7 @@ async def run(bench: Bench) -> list[Row]:
     await asyncio.to_thread(_compare, bench.path("log"), retained + arrivals.sent, first, behind)
     async with raw_disk(bench) as raw:
         raw_rate = await asyncio.to_thread(_raw_rate, raw, calls, arrivals.sent)
-    stall, beside = probe.longest_seconds, bystander.longest_seconds
+    stall, beside = probe.longest_seconds, idle_process.longest_seconds
     return [_row(bench, arrivals, taken, cpu, stall, beside, max(peak), retained, raw_rate, syncs)]
 
 
@@ -126,7 +128,7 @@ async def _fill(log: MultiRecordLog, texts: Sequence[bytes], records: int) -> No
     await asyncio.gather(*(caller() for _ in range(FILL_CALLERS)))
 
 
-async def _keep(bench: Bench, log: MultiRecordLog, retained: int, peak: list[int]) -> None:
+async def _keep(bench: Bench[Scale], log: MultiRecordLog, retained: int, peak: list[int]) -> None:
     """Truncate what is older than is to be retained, and look at the memory."""
     ticks = 0
     while True:
@@ -157,12 +159,12 @@ def _compare(directory: str, appended: int, first: int, behind: int) -> None:
 
 
 def _row(
-    bench: Bench,
+    bench: Bench[Scale],
     arrivals: Arrivals,
     taken: float,
     cpu: float,
     stall: float,
-    bystander_stall: float,
+    idle_stall: float,
     resident: int,
     retained: int,
     raw_rate: float,
@@ -174,7 +176,7 @@ def _row(
     achieved = arrivals.sent * PAYLOAD_BYTES / taken / 1e6
     share = resident / (retained * PAYLOAD_BYTES)
     what = f"{megabytes:.0f} MB/s for {scale.mission_seconds:g} s, {retained * PAYLOAD_BYTES / 1e9:.2f} GB retained"
-    return Row(
+    return JudgedRow(
         "mission",
         f"{what}, 1,000 B",
         arrivals.sent / taken,
@@ -190,12 +192,12 @@ def _row(
                 f"{what}: no loop stall above 5 ms",
                 stall,
                 0.005,
-                f"{duration(stall)} (a process beside it that does nothing: {duration(bystander_stall)})",
+                f"{duration(stall)} (a process beside it that does nothing: {duration(idle_stall)})",
             ),
             at_most(f"{what}: RSS ≤ 1.15 × retained", share, 1.15, f"{share:.2f} × ({resident / 1e9:.2f} GB)"),
         ),
         note=f"CPU {cpu / taken:.0%} of one core with the load generator; longest loop stall {duration(stall)}, "
-        f"{duration(bystander_stall)} in a process beside it that does nothing; RSS {resident / 1e9:.2f} GB; the "
+        f"{duration(idle_stall)} in a process beside it that does nothing; RSS {resident / 1e9:.2f} GB; the "
         f"disk's part: syncs with p50 {duration(syncs.p50)}, p99 {duration(syncs.p99)}, "
         f"longest {duration(syncs.longest)}",
         histogram=True,

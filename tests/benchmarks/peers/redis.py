@@ -11,7 +11,7 @@ import os
 from collections import deque
 from typing import Any
 
-from mrecordlog_async.bench.peers.server import Server, find_program, free_port
+from tests.benchmarks.peers.server import Server, find_program, free_port
 
 STREAM = b"log"
 READ_RECORDS = 10_000

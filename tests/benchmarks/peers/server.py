@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Sequence
 
-from mrecordlog_async.bench.peers.peer import MissingPeerError
+from tests.benchmarks.peers.peer import MissingPeerError
 
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
 
 
 def find_program(name: str) -> str:
-    """Return the path of *name*; MissingPeerError if it is not there."""
-    found = shutil.which(name)
+    """Return the path of *name*, from PATH or from this Python's environment.
+
+    Raises:
+        MissingPeerError: it is in neither.
+    """
+    beside_python = os.path.dirname(sys.executable)
+    found = shutil.which(name) or shutil.which(name, path=beside_python)
     if found is None:
-        raise MissingPeerError(f"no {name} on PATH")
+        raise MissingPeerError(f"no {name} on PATH or in {beside_python}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A process that does nothing but watch the clock: how long the machine itself holds a process up.
+"""A process that only watches the clock: how long the machine itself delays a process.
 
 An event loop stands still when its own code is slow, and also when the machine gives the processor to somebody else.
 The second is the same for everybody on it, so a process without any work says how much of a stall that was.
@@ -14,14 +14,14 @@ from types import TracebackType
 from mrecordlog_async.bench.probe import StallProbe
 
 
-class Bystander:
+class IdleProcess:
     """Watches while the block lasts; then `longest_seconds` is its longest stall. Costs a few percent of one core."""
 
     def __init__(self) -> None:
         self.longest_seconds = nan
         self._process: asyncio.subprocess.Process | None = None
 
-    async def __aenter__(self) -> Bystander:
+    async def __aenter__(self) -> IdleProcess:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
