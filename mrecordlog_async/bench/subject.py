@@ -140,7 +140,7 @@ def fresh_note(rounds: Sequence[Round]) -> str:
         return ""
     rate = median(one.bytes / disk.seconds for one, disk in fresh) / 1e6
     share = median(disk.seconds / one.measurement.seconds for one, disk in fresh)
-    return f"on reserved blocks that were never written, the raw disk does {rate:,.0f} MB/s; the log does {share:.0%} of that"
+    return f"on reserved blocks that were never written, the raw disk does {rate:,.0f} MB/s; the log: {share:.0%}"
 
 
 def cpu_microseconds_of(rounds: Sequence[Round]) -> float:
