@@ -27,7 +27,7 @@ from mrecordlog_async.engine.commands import (
     TruncateQueue,
 )
 from mrecordlog_async.engine.open import OpenedLog
-from mrecordlog_async.engine.starting import release_behind, start
+from mrecordlog_async.engine.starting import release_later, start
 from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.writer import Writer
@@ -257,7 +257,7 @@ class MultiRecordLog(QueueReader):
     def segments(self) -> range:
         """The numbers of the segments on the disk, oldest first; the last one is being written."""
         journal = self._opened.journal
-        older, current = journal.older[:1], journal.at.segment
+        older, current = journal.older[:1], journal.end.segment
         return range(older[0][0] if older else current, current + 1)
 
     @property
@@ -384,7 +384,7 @@ class MultiRecordLog(QueueReader):
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         """Wake whoever waits; if the loop ended, give the directory back behind the thread's last work."""
         if task.cancelled():
-            release_behind(self._opened, self._thread)
+            release_later(self._opened, self._thread)
             self._forget()
         else:
             task.exception()  # looked at: `failure` tells it
@@ -506,7 +506,7 @@ _open_logs: weakref.WeakSet[MultiRecordLog] = weakref.WeakSet()
 
 def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:
     """Let go of the directory of a log that nobody refers to any more and nobody closed."""
-    release_behind(opened, thread)
+    release_later(opened, thread)
     warnings.warn(f"the log in {opened.directory!r} was never closed", ResourceWarning, stacklevel=2)
 
 

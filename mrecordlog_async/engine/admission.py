@@ -49,7 +49,7 @@ class Admission:
         self.waiting_since = 0.0
         self._clock = asyncio.get_running_loop().time
         self.closed: Callable[[], Exception] | None = None
-        self.starved = False  # appends were refused for space and wait for some: nobody passes
+        self.waiting_for_space = False  # appends were refused for space and wait for some: nobody passes
         self._queues = queues
         self._pending: deque[Command] = deque()
         self.group: AppendGroup | None = None  # the open one, that single records may join
@@ -121,13 +121,13 @@ class Admission:
 
     def hold(self, commands: list[Command]) -> None:
         """Keep commands that found no space on the disk, in front of everybody, until `feed`; nobody passes them."""
-        self.starved = True
+        self.waiting_for_space = True
         self._held += commands
         self.update()
 
     def feed(self) -> None:
         """Let the held commands try again, first in line."""
-        self.starved = False
+        self.waiting_for_space = False
         self.group = None
         self._pending.extendleft(reversed(self._held))
         self._held = []
@@ -211,7 +211,7 @@ class Admission:
             self._put(call)
 
     def _room(self) -> int:
-        if self.starved:
+        if self.waiting_for_space:
             return -1
         pending = self.pending_bytes
         memory = self.limits.memory_bytes - self._queues.memory_bytes - pending

@@ -42,7 +42,7 @@ class Command:
     def refuse(self, error: Exception) -> None:
         """Fail the call."""
         if not self.future.done():
-            self.future.set_exception(fresh(error))
+            self.future.set_exception(copy_for_waiter(error))
 
 
 class AppendGroup(Command):
@@ -115,7 +115,7 @@ class AppendGroup(Command):
         """Fail all the calls."""
         for future in self.futures:
             if not future.done():
-                future.set_exception(fresh(error))
+                future.set_exception(copy_for_waiter(error))
 
 
 class Append(Command):
@@ -185,7 +185,7 @@ def charge_bytes(payload_bytes: int, records: int) -> int:
     return payload_bytes + records * RECORD_OVERHEAD_BYTES + CALL_OVERHEAD_BYTES
 
 
-def fresh(error: Exception) -> Exception:
+def copy_for_waiter(error: Exception) -> Exception:
     """Return an error for one more waiter: a shared one would collect the tracebacks of all."""
     if isinstance(error, RecordLogError):
         return error.copy()

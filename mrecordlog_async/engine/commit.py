@@ -10,11 +10,11 @@ from mrecordlog_async.engine.batch import PlannedRun
 from mrecordlog_async.format.record import LogRecord
 
 
-class FatalError(Exception):
+class LogIOError(Exception):
     """A write to the segment or a sync failed; the OSError is `__cause__`. Asking again proves nothing."""
 
 
-class Order(NamedTuple):
+class CommitRequest(NamedTuple):
     """A batch for the journal.
 
     oldest_segment: the oldest one with anything live, None for none. sync: wait for the medium. needs_space: it holds
@@ -30,8 +30,8 @@ class Order(NamedTuple):
     more_table_bytes: int = 0
 
 
-class Receipt(NamedTuple):
-    """What became of an order: the log records as stored, the segment they are in, sizes and times in seconds."""
+class CommitResult(NamedTuple):
+    """What became of a request: the log records as stored, the segment they are in, sizes and times in seconds."""
 
     records: list[LogRecord]
     segment: int
@@ -43,12 +43,12 @@ class Receipt(NamedTuple):
 
 
 @dataclass(slots=True)
-class Position:
+class LogEnd:
     """Where the log ends: the current segment, the end of its table, the offset for the next batch, batch numbers."""
 
     segment: int
     table_end: int
-    end: int
+    offset: int
     first_batch: int
     last_batch: int
     durable_batch: int

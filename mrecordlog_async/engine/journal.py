@@ -3,7 +3,7 @@
 Strategy:
 1. Space, spare and name first. Whatever fails before the batch's first byte is written raises OSError or LogFullError:
    the batch is refused, nothing was changed, the log stays healthy.
-2. Then one write and one sync. What fails there, and any failed sync, raises `FatalError`: the log stops.
+2. Then one write and one sync. What fails there, and any failed sync, raises `LogIOError`: the log stops.
 3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling and with it giving
    space back works on a full disk.
 
@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from mrecordlog_async.engine.batch import build
-from mrecordlog_async.engine.commit import FatalError, Order, Position, Receipt
+from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogEnd, LogIOError
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import (
     BLOCK_BYTES,
@@ -43,7 +43,7 @@ from mrecordlog_async.format.record import (
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import KIB, MIB
 from mrecordlog_async.storage.filesystem import FileSystem, write_all
-from mrecordlog_async.storage.new_segment import RESERVE_BYTES, create_anew, write_head
+from mrecordlog_async.storage.new_segment import RESERVE_BYTES, create_or_replace, write_preamble
 from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, SegmentFile, segment_name
 
 JOIN_BYTES_MAX = 256 * KIB
@@ -73,14 +73,14 @@ class Journal:
         directory_handle: int,
         log_id: bytes,
         file: SegmentFile,
-        at: Position,
+        end: LogEnd,
         older: list[tuple[int, int]],
         oldest_segment: int,
         queues: Queues,
         segment_bytes: int,
         disk_bytes_limit: int,
     ) -> None:
-        self.at = at
+        self.end = end
         self.older = older  # (number, bytes) of the segments before the current one, oldest first
         self.named_oldest = oldest_segment  # what the newest COMMIT or header says
         self.durable_oldest = oldest_segment  # what is on the medium for certain
@@ -90,7 +90,7 @@ class Journal:
         self._directory_handle = directory_handle
         self._log_id = log_id
         self._file = file
-        self._seed = segment_seed(log_id, at.segment)
+        self._seed = segment_seed(log_id, end.segment)
         self._queues = queues
         # Where the disk's limit holds less than a few segments, they are smaller: a whole one must be dead to go.
         self._segment_bytes = max(min(segment_bytes, disk_bytes_limit // SEGMENTS_MIN), BLOCK_BYTES)
@@ -100,7 +100,7 @@ class Journal:
             self._capacity_bytes = files.capacity_of(directory_handle)
         self._spare: SegmentFile | None = None
         self._older_bytes = sum(size for _, size in older)
-        self._dying: list[tuple[int, int]] = []  # (handle, bytes) of removed segments whose space is not yet given back
+        self._unfreed: list[tuple[int, int]] = []  # (handle, bytes) of removed segments that still take space
 
     # What the loop asks between batches.
 
@@ -108,61 +108,61 @@ class Journal:
     def disk_bytes(self) -> int:
         """Space reserved by all segments and the spare."""
         spare = self._spare.reserved_bytes if self._spare is not None else 0
-        dying = sum(size for _, size in self._dying)
-        return self._older_bytes + dying + max(self._file.reserved_bytes, self.at.end) + spare
+        unfreed = sum(size for _, size in self._unfreed)
+        return self._older_bytes + unfreed + max(self._file.reserved_bytes, self.end.offset) + spare
 
     @property
     def written_bytes(self) -> int:
         """Bytes of segments that hold something."""
-        return self._older_bytes + self.at.end
+        return self._older_bytes + self.end.offset
 
     @property
     def all_synced(self) -> bool:
         """Whether every batch is on the medium."""
-        return self.at.durable_batch == self.at.last_batch
+        return self.end.durable_batch == self.end.last_batch
 
     def disk_bytes_at_best(self) -> tuple[int, str]:
         """Return how large a batch of a log that holds nothing else may be, and what it is that allows no more."""
-        head = self._head_bytes(0)
+        head = self._preamble_bytes(0)
         limit, capacity = self._disk_bytes_limit, self._capacity_bytes
         least, name = (capacity, "the file system") if 0 < capacity < limit else (limit, "disk_bytes")
         return max(least - head - 2 * (head + head // 4), 0), name
 
     def wants_spare(self, more_table_bytes: int = 0) -> bool:
         """Whether a spare must be made, or grown with the table."""
-        return self._spare is None or self._spare.reserved_bytes < self._head_bytes(more_table_bytes)
+        return self._spare is None or self._spare.reserved_bytes < self._preamble_bytes(more_table_bytes)
 
     def reclaimable(self) -> bool:
         """Whether there are segments that nothing needs any more."""
         return bool(self.older) and self.older[0][0] < self.durable_oldest
 
-    def dying(self) -> bool:
+    def has_unfreed(self) -> bool:
         """Whether space of removed segments is still to be given back."""
-        return bool(self._dying)
+        return bool(self._unfreed)
 
     # What the thread does.
 
-    def commit(self, order: Order) -> Receipt:
+    def commit(self, request: CommitRequest) -> CommitResult:
         """Write a batch, and sync it if asked to.
 
-        OSError, LogFullError: refused, nothing written. FatalError: whether it is stored is not known.
+        OSError, LogFullError: refused, nothing written. LogIOError: whether it is stored is not known.
         """
         begun = time.perf_counter()
-        records = build(order.records)
+        records = build(request.records)
         encoded = [encode_record(record) for record in records]
-        buffers, end = self._encode(encoded, order.oldest_segment)
-        rolled = self._file.is_shared() or (order.may_roll and self._is_full(end))
-        if order.needs_space:
-            self.prepare_spare(order.more_table_bytes)
+        buffers, end = self._encode(encoded, request.oldest_segment)
+        rolled = self._file.is_shared() or (request.may_roll and self._is_full(end))
+        if request.needs_space:
+            self.prepare_spare(request.more_table_bytes)
             if rolled:
-                self._check_room_behind_roll(end - self.at.end)
+                self._check_room_behind_roll(end - self.end.offset)
         if rolled:
-            self.roll(order.oldest_segment)
-            buffers, end = self._encode(encoded, order.oldest_segment)
-        self._reserve(end, order.needs_space)
-        return self._write(records, buffers, end, order, rolled, begun)
+            self.roll(request.oldest_segment)
+            buffers, end = self._encode(encoded, request.oldest_segment)
+        self._reserve(end, request.needs_space)
+        return self._write(records, buffers, end, request, rolled, begun)
 
-    def commit_mark(self, oldest_segment: int | None) -> Receipt | None:
+    def commit_mark(self, oldest_segment: int | None) -> CommitResult | None:
         """Write an empty batch, if reserved space has room: it says that the one before is durable.
 
         It is synced like any other: otherwise the next batch could not vouch for it, and damage to it would pass for
@@ -172,14 +172,14 @@ class Journal:
         buffers, end = self._encode([], oldest_segment)
         if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes or self._file.may_be_shared():
             return None
-        order = Order([], oldest_segment, sync=True, needs_space=False)
-        return self._write([], buffers, end, order, rolled=False, begun=begun)
+        request = CommitRequest([], oldest_segment, sync=True, needs_space=False)
+        return self._write([], buffers, end, request, rolled=False, begun=begun)
 
     def sync(self) -> float:
         """Bring every batch to the medium; return the seconds it took."""
         begun = time.perf_counter()
         self._sync(self._file)
-        self.at.durable_batch = self.at.last_batch
+        self.end.durable_batch = self.end.last_batch
         self.durable_oldest = self.named_oldest
         return time.perf_counter() - begun
 
@@ -195,19 +195,19 @@ class Journal:
         self.prepare_spare()
         spare, self._spare = self._spare, None
         assert spare is not None
-        number = self.at.segment + 1
+        number = self.end.segment + 1
         oldest = number if oldest_segment is None else oldest_segment
-        header = SegmentHeader(self._log_id, number, self.at.last_batch + 1, self.at.end, oldest)
+        header = SegmentHeader(self._log_id, number, self.end.last_batch + 1, self.end.offset, oldest)
         path = f"{self.directory}/{segment_name(number)}"
         try:
-            table_end = write_head(spare, header, encode_table(self._queues.table()))
+            table_end = write_preamble(spare, header, encode_table(self._queues.table()))
             self._sync(spare)
             self._rename(spare, path)
             self._sync_directory()
         except OSError:
             self._discard(spare)
             raise
-        except FatalError:
+        except LogIOError:
             spare.close()
             raise
         self._enter(spare, path, header, table_end)
@@ -221,9 +221,9 @@ class Journal:
             return
         spare = self._spare
         if spare is None:
-            path = f"{self.directory}/{segment_name(self.at.segment + 1)}{TEMPORARY_SUFFIX}"
-            spare = SegmentFile(self._files, path, create_anew(self._files, path), 0)
-        wanted = self._head_bytes(more_table_bytes)
+            path = f"{self.directory}/{segment_name(self.end.segment + 1)}{TEMPORARY_SUFFIX}"
+            spare = SegmentFile(self._files, path, create_or_replace(self._files, path), 0)
+        wanted = self._preamble_bytes(more_table_bytes)
         try:
             spare.reserve(wanted, wanted + wanted // 4)
         except OSError:
@@ -254,23 +254,23 @@ class Journal:
 
     def shrink(self, everything: bool) -> None:
         """Give back a step of a removed segment's space, or the space of all of them."""
-        steps = len(self._dying) if everything else 1
-        for handle, size in self._dying[:steps]:
+        steps = len(self._unfreed) if everything else 1
+        for handle, size in self._unfreed[:steps]:
             left = 0 if everything else size - SHRINK_BYTES
             if left > 0:
                 with contextlib.suppress(OSError):
                     self._files.cut(handle, left)
-                self._dying[0] = handle, left
+                self._unfreed[0] = handle, left
             else:
                 self._files.close(handle)
-                del self._dying[0]
+                del self._unfreed[0]
 
     def write_closed(self) -> None:
         """Note where the log ends. Failing to is no failure of close: the next open then reads on its own."""
-        closed = Closed(self._log_id, self.at.segment, self.at.end, self.at.last_batch)
+        closed = Closed(self._log_id, self.end.segment, self.end.offset, self.end.last_batch)
         path = f"{self.directory}/{CLOSED_NAME}"
         with contextlib.suppress(OSError):
-            handle = create_anew(self._files, path + TEMPORARY_SUFFIX)
+            handle = create_or_replace(self._files, path + TEMPORARY_SUFFIX)
             try:
                 write_all(self._files, handle, [encode_closed(closed)], 0)
                 self._files.sync(handle)
@@ -290,30 +290,30 @@ class Journal:
         yield self._file.handle
         if self._spare is not None:
             yield self._spare.handle
-        for handle, _ in self._dying:
+        for handle, _ in self._unfreed:
             yield handle
 
     # Steps.
 
     def _encode(self, records: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:
         """Cut a batch into frames behind the last one; return the buffers and the offset behind its COMMIT."""
-        at = self.at
+        at = self.end
         buffers: list[Buffer] = []
-        offset = encode_all_frames(records, at.end, self._seed, buffers)
+        offset = encode_all_frames(records, at.offset, self._seed, buffers)
         oldest = at.segment if oldest_segment is None else oldest_segment
-        commit = Commit(self._log_id, at.last_batch + 1, at.durable_batch, at.end, oldest, time.time_ns())
+        commit = Commit(self._log_id, at.last_batch + 1, at.durable_batch, at.offset, oldest, time.time_ns())
         return buffers, encode_unsplit(encode_commit(commit), offset, self._seed, buffers)
 
     def _is_full(self, end: int) -> bool:
         """Whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
-        return self.at.last_batch >= self.at.first_batch and end - self.at.table_end > self._segment_bytes
+        return self.end.last_batch >= self.end.first_batch and end - self.end.table_end > self._segment_bytes
 
     def _reserve(self, end: int, needs_space: bool) -> None:
         """Get space for a batch up to *end* and the reserve behind it; truncate and delete may live on the reserve."""
         wanted = end + RESERVE_BYTES
         if wanted <= self._file.reserved_bytes:
             return
-        limit = max(wanted, self.at.table_end + self._segment_bytes + RESERVE_BYTES)
+        limit = max(wanted, self.end.table_end + self._segment_bytes + RESERVE_BYTES)
         try:
             if needs_space:
                 self._check_disk_limit(wanted - self._file.reserved_bytes)
@@ -329,26 +329,28 @@ class Journal:
         records: list[LogRecord],
         buffers: list[Buffer],
         end: int,
-        order: Order,
+        request: CommitRequest,
         rolled: bool,
         begun: float,
-    ) -> Receipt:
-        at = self.at
-        written = end - at.end
+    ) -> CommitResult:
+        at = self.end
+        written = end - at.offset
         if written <= max(JOIN_BYTES_MAX, JOIN_BUFFER_BYTES * len(buffers)):
             buffers = [b"".join(buffers)]
         try:
-            self._file.write(buffers, at.end)
+            self._file.write(buffers, at.offset)
         except OSError as error:
-            raise FatalError(f"write failed: {error}") from error
-        at.end = end
+            raise LogIOError(f"write failed: {error}") from error
+        at.offset = end
         at.last_batch += 1
-        self.named_oldest = at.segment if order.oldest_segment is None else order.oldest_segment
-        sync_seconds = self.sync() if order.sync else 0.0
-        return Receipt(records, at.segment, written, order.sync, rolled, time.perf_counter() - begun, sync_seconds)
+        self.named_oldest = at.segment if request.oldest_segment is None else request.oldest_segment
+        sync_seconds = self.sync() if request.sync else 0.0
+        return CommitResult(
+            records, at.segment, written, request.sync, rolled, time.perf_counter() - begun, sync_seconds
+        )
 
     def _enter(self, spare: SegmentFile, path: str, header: SegmentHeader, table_end: int) -> None:
-        old, at = self._file, self.at
+        old, at = self._file, self.end
         self.older.append((at.segment, old.reserved_bytes))
         self._older_bytes += old.reserved_bytes
         old.close()
@@ -357,7 +359,7 @@ class Journal:
         self._seed = segment_seed(self._log_id, header.segment)
         self.named_oldest = self.durable_oldest = header.oldest_segment
         last = at.last_batch
-        self.at = Position(header.segment, table_end, table_end, last + 1, last, last)
+        self.end = LogEnd(header.segment, table_end, table_end, last + 1, last, last)
 
     def _remove(self, path: str, size: int) -> None:
         """Take a segment's name away; the space of a large one follows in steps, through a handle that keeps it.
@@ -377,7 +379,7 @@ class Journal:
                 self._files.close(handle)
             raise
         if handle is not None and self._is_ours_alone(handle):
-            self._dying.append((handle, size))
+            self._unfreed.append((handle, size))
         elif handle is not None:
             self._files.close(handle)
 
@@ -394,7 +396,7 @@ class Journal:
             # Some errors leave open whether the name changed. A segment that stands there while batches still go to
             # the one before it would be damage to the next open.
             if self._name_is_there(path):
-                raise FatalError(f"rename failed half-way: {error}") from error
+                raise LogIOError(f"rename failed half-way: {error}") from error
             raise
 
     def _name_is_there(self, path: str) -> bool:
@@ -418,15 +420,15 @@ class Journal:
         try:
             file.sync()
         except OSError as error:
-            raise FatalError(f"sync failed: {error}") from error
+            raise LogIOError(f"sync failed: {error}") from error
 
     def _sync_directory(self) -> None:
         try:
             self._files.sync_directory(self._directory_handle)
         except OSError as error:
-            raise FatalError(f"sync of the directory failed: {error}") from error
+            raise LogIOError(f"sync of the directory failed: {error}") from error
 
-    def _head_bytes(self, more_table_bytes: int) -> int:
+    def _preamble_bytes(self, more_table_bytes: int) -> int:
         return HEADER_BYTES + frames_bytes_max(self._queues.table_bytes + more_table_bytes) + RESERVE_BYTES
 
     def _disk_room(self) -> int:
@@ -435,7 +437,7 @@ class Journal:
     def _check_room_behind_roll(self, batch_bytes: int) -> None:
         """Refuse a batch for which the next segment will have no room, before a segment is spent on it."""
         spare = self._spare.reserved_bytes if self._spare is not None else 0
-        self._check_disk_limit(self._head_bytes(0) + batch_bytes - spare)
+        self._check_disk_limit(self._preamble_bytes(0) + batch_bytes - spare)
 
     def _check_disk_limit(self, more: int) -> None:
         if more > 0 and more > self._disk_room():

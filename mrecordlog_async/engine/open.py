@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from mrecordlog_async.engine.commit import FatalError, Position
+from mrecordlog_async.engine.commit import LogEnd, LogIOError
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.format.record import LOG_ID_BYTES, encode_table
 from mrecordlog_async.memory.queues import Queues
@@ -205,10 +205,10 @@ def _journal(
     segment_bytes: int,
     disk_bytes_limit: int,
 ) -> Journal:
-    at = Position(
+    end = LogEnd(
         segment=contents.segment,
         table_end=contents.table_end,
-        end=contents.end,
+        offset=contents.end,
         first_batch=contents.first_batch,
         last_batch=contents.last_batch,
         durable_batch=contents.last_batch,
@@ -219,7 +219,7 @@ def _journal(
         directory_handle=directory_handle,
         log_id=contents.log_id,
         file=file,
-        at=at,
+        end=end,
         older=[*undeletable, *contents.older],
         oldest_segment=contents.oldest_segment,
         queues=contents.queues,
@@ -248,5 +248,5 @@ def _try_now(work: Callable[[], object]) -> None:
         work()
     except OSError:
         return
-    except FatalError as error:
+    except LogIOError as error:
         raise error.__cause__ or error from None

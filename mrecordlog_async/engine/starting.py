@@ -23,7 +23,7 @@ RELEASE_SECONDS = 60.0
 _ending: dict[str, Future[None]] = {}  # by directory: logs that nobody closed and that are being released
 
 
-def release_behind(opened: OpenedLog, thread: LogThread) -> None:
+def release_later(opened: OpenedLog, thread: LogThread) -> None:
     """Have *thread* give the directory back behind its last work, and end. Opening it again waits for that."""
     _ending[opened.directory] = thread.submit(opened.release)
     thread.shutdown(wait=False)

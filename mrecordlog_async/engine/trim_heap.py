@@ -15,12 +15,12 @@ RELEASE_BYTES_MIN = 32 * MIB
 """Less than this is not worth the walk through the heap."""
 
 
-def worth_releasing(freed_bytes: int, retained_bytes: int) -> bool:
+def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
     """Tell whether so much was freed, next to what is retained, that the heap should be trimmed."""
     return freed_bytes >= max(RELEASE_BYTES_MIN, retained_bytes // 4)
 
 
-def release_memory() -> None:
+def trim_heap() -> None:
     """Hand free pages back; does nothing where the C library has no `malloc_trim` (musl, macOS)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

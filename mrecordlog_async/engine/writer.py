@@ -1,9 +1,9 @@
 """The one writer: gathers what waits, has the log's thread store it, applies it, answers.
 
 While a batch is being synced the next one gathers: that is group commit. There is no timer and no delay in that path.
-One hand-over and one receipt a batch; `aiofiles` carries everything else to the log's own single thread.
+One hand-over and one result a batch; `aiofiles` carries everything else to the log's own single thread.
 
-Order within a round: plan → write and sync → apply → acknowledge. No await stands between plan and hand-over, so
+Order within a batch: plan → write and sync → apply → acknowledge. No await stands between plan and hand-over, so
 positions are given in arrival order; memory changes after the sync, so a reader sees nothing that a crash could take.
 """
 
@@ -20,12 +20,12 @@ from aiofiles.os import wrap
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.batch import Answer, Plan, plan
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command
-from mrecordlog_async.engine.commit import FatalError, Order, Receipt
+from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogIOError
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.parts import Parts, joined
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
-from mrecordlog_async.engine.trim_heap import release_memory, worth_releasing
+from mrecordlog_async.engine.trim_heap import trim_heap, worth_trimming
 from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError, RecordLogError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import LogRecord
@@ -96,8 +96,8 @@ class Writer:
         try:
             while await self._has_work():
                 if self._admission.has_pending():
-                    await self._round()
-                await self._look_after_segments()
+                    await self._commit_next_batch()
+                await self._maintain_segments()
             if not self._journal.all_synced:
                 await self._sync()
         except GeneratorExit:  # nobody refers to the log any more, so nobody waits for it
@@ -115,17 +115,17 @@ class Writer:
 
     # One batch.
 
-    async def _round(self) -> None:
+    async def _commit_next_batch(self) -> None:
         commands = self._in_flight = self._admission.take()
         size = sum(command.bytes for command in commands)
         since = self._admission.waiting_since
         batch = plan(commands, self._queues, self._limits)
-        self._settle(batch.immediate)
+        self._finish_calls(batch.immediate)
         if batch.records or batch.must_sync:
             size -= await self._store(batch, commands)
             self._counters.append_seconds.observe(self._loop.time() - since, len(batch.answers))
         else:
-            self._settle(batch.answers)
+            self._finish_calls(batch.answers)
         self._in_flight = []
         self._counters.duplicates += batch.duplicates
         self._admission.release(size)
@@ -133,10 +133,10 @@ class Writer:
     async def _store(self, batch: Plan, commands: list[Command]) -> int:
         """Write *batch*, apply it, answer its callers; return the charge of commands that went back to wait."""
         try:
-            receipt = await self._commit(batch)
+            result = await self._commit(batch)
         except (OSError, LogFullError) as refusal:
             return await self._store_without_space(commands, refusal)
-        await self._acknowledge(batch, receipt)
+        await self._acknowledge(batch, result)
         return 0
 
     async def _store_without_space(self, commands: list[Command], refusal: OSError | LogFullError) -> int:
@@ -161,21 +161,21 @@ class Writer:
         self._refuse([command for command in parts.given_up if not _may_wait(command)], refusal)
         if waiting:
             self._admission.hold(waiting)
-            self._timers.arm_retry(self._feed)
+            self._timers.arm_retry(self._retry_held)
         return sum(command.bytes for command in waiting)
 
     async def _store_part(self, commands: list[Command]) -> OSError | LogFullError | None:
         """Store *commands* as a batch of their own; return why the disk refused."""
         batch = plan(commands, self._queues, self._limits)
-        self._settle(batch.immediate)
+        self._finish_calls(batch.immediate)
         if not batch.records and not batch.must_sync:
-            self._settle(batch.answers)
+            self._finish_calls(batch.answers)
             return None
         try:
-            receipt = await self._commit(batch, may_roll=False)
+            result = await self._commit(batch, may_roll=False)
         except (OSError, LogFullError) as refusal:
             return refusal
-        await self._acknowledge(batch, receipt)
+        await self._acknowledge(batch, result)
         return None
 
     def _note_refused(self, parts: Parts, refusal: OSError | LogFullError) -> None:
@@ -188,7 +188,7 @@ class Writer:
         if not _is_full(refusal):
             parts.give_up_appends()
 
-    async def _commit(self, batch: Plan, may_roll: bool = True) -> Receipt | None:
+    async def _commit(self, batch: Plan, may_roll: bool = True) -> CommitResult | None:
         """Have the thread store *batch*; None if it had nothing to write."""
         journal = self._journal
         if not batch.records:
@@ -197,27 +197,27 @@ class Writer:
             return None
         sync = self._policy.syncs_each_batch or batch.must_sync
         oldest = self._queues.pins.oldest()
-        receipt = await self._thread.call(
+        result = await self._thread.call(
             journal.commit,
-            Order(batch.records, oldest, sync, batch.needs_space, may_roll, batch.more_table_bytes),
+            CommitRequest(batch.records, oldest, sync, batch.needs_space, may_roll, batch.more_table_bytes),
         )
         self._timers.last_batch = self._loop.time()
         self._marked = False
         self._short_of_space = self._short_of_space and not batch.needs_space
-        self._count(receipt)
-        return receipt
+        self._count(result)
+        return result
 
-    async def _acknowledge(self, batch: Plan, receipt: Receipt | None) -> None:
+    async def _acknowledge(self, batch: Plan, result: CommitResult | None) -> None:
         """Fold what was stored into memory, then answer: in this order, so that a caller finds what it was told.
 
         After every `ANSWERS_AT_ONCE` the loop gets a turn, and one behind the last of them: then all callers have
         gone on, and what they append next is one batch again.
         """
         answered = 0
-        dropped = self._apply(receipt) if receipt is not None else iter(())
+        dropped = self._apply(result) if result is not None else iter(())
         for command, value, error, counts in batch.answers:
             if error is not None:
-                self._tell(command, error)
+                self._reject(command, error)
             elif type(command) is AppendGroup and len(command.futures) > ANSWERS_AT_ONCE:
                 for _ in command.acknowledge_in_parts(value, ANSWERS_AT_ONCE):
                     await asyncio.sleep(0)
@@ -229,24 +229,24 @@ class Writer:
         if answered > ANSWERS_AT_ONCE:
             await asyncio.sleep(0)
 
-    def _apply(self, receipt: Receipt) -> Iterator[int]:
+    def _apply(self, result: CommitResult) -> Iterator[int]:
         """Apply log records; return what each truncate and delete dropped."""
         held = self._queues.memory_bytes
-        records, payload_bytes, dropped = self._queues.apply_all(receipt.segment, receipt.records)
+        records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records)
         counters = self._counters
         counters.appended_records += records
         counters.appended_bytes += payload_bytes
         counters.truncated_records += sum(dropped)
-        counters.commit_records.observe(records or len(receipt.records))
+        counters.commit_records.observe(records or len(result.records))
         self._freed_bytes += max(held - self._queues.memory_bytes, 0)
         if not self._journal.all_synced:
-            self._note_unsynced(receipt.records)
-        self._on_applied(record.id for record in receipt.records)
+            self._note_unsynced(result.records)
+        self._on_applied(record.id for record in result.records)
         return iter(dropped)
 
     def _note_unsynced(self, records: Iterable[LogRecord]) -> None:
         """Remember from which position on each queue's answered changes wait for a sync."""
-        at = self._journal.at
+        at = self._journal.end
         if at.durable_batch >= self._unsynced_batch:
             self._unsynced.clear()
         self._unsynced_batch = at.last_batch
@@ -258,19 +258,19 @@ class Writer:
 
     def in_doubt(self) -> dict[str, int]:
         """Return, once the log has failed, the queues whose answered changes were not synced; see `LogFailedError`."""
-        if self._journal.at.durable_batch >= self._unsynced_batch:
+        if self._journal.end.durable_batch >= self._unsynced_batch:
             return {}
         found = ((self._queues.by_id(queue_id), position) for queue_id, position in self._unsynced.items())
         return {queue.name: position for queue, position in found if queue is not None}
 
-    def _settle(self, answers: list[Answer]) -> None:
+    def _finish_calls(self, answers: list[Answer]) -> None:
         for command, value, error, _ in answers:
             if error is None:
                 command.acknowledge(value)
             else:
-                self._tell(command, error)
+                self._reject(command, error)
 
-    def _tell(self, command: Command, error: RecordLogError) -> None:
+    def _reject(self, command: Command, error: RecordLogError) -> None:
         command.refuse(error)
         self._counters.refused_past += isinstance(error, PositionInPastError)
 
@@ -286,7 +286,7 @@ class Writer:
 
     # Between batches.
 
-    async def _look_after_segments(self) -> None:
+    async def _maintain_segments(self) -> None:
         """Keep a spare, name what is dead, remove it; sync and mark when their time has come."""
         journal = self._journal
         if journal.wants_spare() and not self._spare_failed:
@@ -296,93 +296,94 @@ class Writer:
             if not journal.all_synced:
                 await self._sync()
         if journal.older or self._early_roll or self._queues.pins.oldest() is None:
-            await self._make_way()
-        if journal.dying():
-            await self._hop(journal.shrink, self._short_of_space)
-        if worth_releasing(self._freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
+            await self._reclaim_segments()
+        if journal.has_unfreed():
+            await self._on_log_thread(journal.shrink, self._short_of_space)
+        if worth_trimming(self._freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
             self._freed_bytes = 0
-            await self._hop(release_memory)
+            await self._on_log_thread(trim_heap)
         if self._timers.mark_due:
             self._timers.mark_due = False
             if self._wants_mark():
                 self._marked = True
-                receipt = await self._hop(journal.commit_mark, self._queues.pins.oldest())
-                if receipt is not None:
+                result = await self._on_log_thread(journal.commit_mark, self._queues.pins.oldest())
+                if result is not None:
                     self._counters.syncs += 1
-                    self._counters.sync_seconds.observe(receipt.sync_seconds)
+                    self._counters.sync_seconds.observe(result.sync_seconds)
 
-    async def _make_way(self) -> None:
+    async def _reclaim_segments(self) -> None:
         """Leave a dead segment behind, and remove the segments that nothing needs once that is durable."""
         journal = self._journal
         oldest = self._queues.pins.oldest()
         left = False
         if oldest is None and self._is_worth_a_roll():
-            left = await self._try(journal.roll, None)
+            left = await self._if_space_allows(journal.roll, None)
             self._early_roll = False  # tried once for each refusal, when nothing is live any more
         # Where the next segment finds no space, naming the dead ones is what gives some back: so without a roll.
         if not left and self._must_name_oldest(oldest):
-            await self._try(journal.commit, Order([], oldest, sync=True, needs_space=False, may_roll=False))
+            request = CommitRequest([], oldest, sync=True, needs_space=False, may_roll=False)
+            await self._if_space_allows(journal.commit, request)
         if journal.reclaimable() and not self._unlink_failed:
-            removed = await self._hop(journal.reclaim)
+            removed = await self._on_log_thread(journal.reclaim)
             self._counters.segments_removed += removed
             self._unlink_failed = journal.reclaimable()
             self._spare_failed = False
             if self._short_of_space:
-                await self._hop(journal.shrink, True)
-            if removed and self._admission.starved:
-                self._feed()
+                await self._on_log_thread(journal.shrink, True)
+            if removed and self._admission.waiting_for_space:
+                self._retry_held()
 
     def _must_name_oldest(self, oldest: int | None) -> bool:
         """Whether an empty batch is needed to say that older segments are dead: no other one is waiting to."""
         journal = self._journal
         if not journal.older or self._admission.has_pending():
             return False
-        return (journal.at.segment if oldest is None else oldest) > journal.durable_oldest
+        return (journal.end.segment if oldest is None else oldest) > journal.durable_oldest
 
     def _is_worth_a_roll(self) -> bool:
-        at = self._journal.at
-        used = at.end - at.table_end
+        at = self._journal.end
+        used = at.offset - at.table_end
         refused = self._early_roll and at.last_batch >= at.first_batch
         return refused or used > max(EARLY_ROLL_BYTES, 4 * self._queues.table_bytes)
 
     async def _prepare_spare(self) -> None:
         try:
-            await self._hop(self._journal.prepare_spare)
+            await self._on_log_thread(self._journal.prepare_spare)
         except OSError:
             # The next append tries again and is refused if there is still no room.
             self._spare_failed = True
             self._counters.io_errors += 1
 
-    async def _try(self, work: Callable[..., Any], *arguments: object) -> bool:
+    async def _if_space_allows(self, work: Callable[..., Any], *arguments: object) -> bool:
         """Do what can be done later as well, and tell whether it was done: a refusal for space is no failure."""
         try:
-            receipt = await self._hop(work, *arguments)
+            result = await self._on_log_thread(work, *arguments)
         except (OSError, LogFullError):
             self._counters.io_errors += 1
             return False
-        if isinstance(receipt, Receipt):
-            self._count(receipt)
+        if isinstance(result, CommitResult):
+            self._count(result)
         else:
             self._counters.rolls += 1
         return True
 
     async def _sync(self) -> None:
-        seconds = await self._hop(self._journal.sync)
+        seconds = await self._on_log_thread(self._journal.sync)
         self._counters.syncs += 1
         self._counters.sync_seconds.observe(seconds)
 
-    def _count(self, receipt: Receipt) -> None:
+    def _count(self, result: CommitResult) -> None:
         counters = self._counters
         counters.commits += 1
-        counters.written_bytes += receipt.written_bytes
-        if receipt.rolled:
+        counters.written_bytes += result.written_bytes
+        if result.rolled:
             counters.rolls += 1
-            counters.roll_seconds.observe(receipt.seconds)
-        counters.commit_seconds.observe(receipt.seconds)
-        counters.commit_bytes.observe(receipt.written_bytes)
-        if receipt.synced:
+            counters.roll_seconds.observe(result.seconds)
+        counters.commit_seconds.observe(result.seconds)
+        counters.commit_bytes.observe(result.written_bytes)
+        if result.synced:
             counters.syncs += 1
-            counters.sync_seconds.observe(receipt.sync_seconds)
+            counters.sync_seconds.observe(result.sync_seconds)
         self._spare_failed = self._unlink_failed = False
 
     # Sleeping and waking.
@@ -393,7 +394,7 @@ class Writer:
         while not (self._admission.has_pending() or self._timers.mark_due or self._timers.sync_due):
             if self.closing:
                 return False
-            if self._journal.dying():
+            if self._journal.has_unfreed():
                 break
             await self._admission.wait()
         return True
@@ -408,9 +409,9 @@ class Writer:
     def _wants_mark(self) -> bool:
         """Whether the last batch is durable and nothing behind it says so yet."""
         journal = self._journal
-        return not self._marked and journal.all_synced and journal.at.last_batch >= journal.at.first_batch
+        return not self._marked and journal.all_synced and journal.end.last_batch >= journal.end.first_batch
 
-    def _feed(self) -> None:
+    def _retry_held(self) -> None:
         """Let appends that wait for disk space try again."""
         self._timers.cancel_retry()
         self._admission.feed()
@@ -420,7 +421,7 @@ class Writer:
     def _fail(self, error: BaseException, level: int = logging.CRITICAL) -> None:
         """Stop for good: whether this batch was stored is not known, what waits behind it was not."""
         self.failure = error
-        cause = str(error) if isinstance(error, FatalError) else f"{type(error).__name__}: {error}"
+        cause = str(error) if isinstance(error, LogIOError) else f"{type(error).__name__}: {error}"
         in_doubt = self.in_doubt()
         unknown = LogFailedError(cause, "unknown", in_doubt)
         never = LogFailedError(cause, "no", in_doubt)
@@ -442,10 +443,10 @@ class Writer:
             "%s: %s; it stores nothing more, reads go on: look after the disk, close the log and open it again",
             self._journal.directory,
             lost,
-            exc_info=None if isinstance(error, FatalError) else error,
+            exc_info=None if isinstance(error, LogIOError) else error,
         )
 
-    async def _hop(self, work: Callable[..., T], *arguments: object) -> T:
+    async def _on_log_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """Run *work* on the log's thread: what is not the commit, and so may take the longer way."""
         hop: Callable[..., Awaitable[T]] = wrap(work)
         return await hop(*arguments, executor=self._thread)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from mrecordlog_async.engine.trim_heap import release_memory
+from mrecordlog_async.engine.trim_heap import trim_heap
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import arrow
 
@@ -42,4 +42,4 @@ class MemoryTrimmer:
 
 def _release() -> None:
     arrow.release_unused()
-    release_memory()
+    trim_heap()

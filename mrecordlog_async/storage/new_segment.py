@@ -14,7 +14,7 @@ RESERVE_BYTES = 64 * KIB
 """Space behind every batch that only truncate and delete may use, so that they get through on a full disk."""
 
 
-def create_anew(files: FileSystem, path: str) -> int:
+def create_or_replace(files: FileSystem, path: str) -> int:
     """Make an empty temporary file, in place of one that a crash or an error left."""
     try:
         return files.create(path)
@@ -23,7 +23,7 @@ def create_anew(files: FileSystem, path: str) -> int:
         return files.create(path)
 
 
-def write_head(file: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:
+def write_preamble(file: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:
     """Write a segment's header and table; return the offset where its first batch begins."""
     buffers: list[Buffer] = [encode_header(header)]
     end = encode_frames(table, HEADER_BYTES, segment_seed(header.log_id, header.segment), buffers)
@@ -37,9 +37,9 @@ def make_first_segment(
 ) -> tuple[SegmentFile, int]:
     """Make segment 0 of a new log, durable with its name; return it and the offset where its first batch begins."""
     path = f"{directory}/{segment_name(0)}"
-    file = SegmentFile(files, path + TEMPORARY_SUFFIX, create_anew(files, path + TEMPORARY_SUFFIX), 0)
+    file = SegmentFile(files, path + TEMPORARY_SUFFIX, create_or_replace(files, path + TEMPORARY_SUFFIX), 0)
     try:
-        end = write_head(file, SegmentHeader(log_id, 0, 1, 0, 0), table)
+        end = write_preamble(file, SegmentHeader(log_id, 0, 1, 0, 0), table)
         file.sync()
         files.rename(file.path, path)
         file.path = path

@@ -290,7 +290,7 @@ async def test_appends_that_wait_for_the_disk_end_with_the_log(directory: Path, 
         calls = [asyncio.ensure_future(log.append_record("q", None, bytes(90_000))) for _ in range(20)]
         calls += [asyncio.ensure_future(log.append_records("q", None, [bytes(90_000)])) for _ in range(20)]
         async with asyncio.timeout(60):
-            while not log._admission.starved:
+            while not log._admission.waiting_for_space:
                 await asyncio.sleep(0)
         assert log._admission._held
         if way == "close":
@@ -350,7 +350,7 @@ async def test_appends_leave_the_reserve_to_truncates(directory: Path) -> None:
             stored += 1
         journal = log._opened.journal
         assert stored
-        assert journal._file.reserved_bytes - journal.at.end >= RESERVE_BYTES
+        assert journal._file.reserved_bytes - journal.end.offset >= RESERVE_BYTES
         for number in range(300):
             await log.truncate("q1", number)
         await log.delete_queue("q2")

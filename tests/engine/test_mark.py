@@ -21,11 +21,11 @@ def idle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def written(log: MultiRecordLog, batches: int) -> int:
     """Wait until so many batches are on the medium and their syncs are counted; return where the last one ends."""
-    at = log._opened.journal.at
+    at = log._opened.journal.end
     while at.durable_batch < batches or log.stats().syncs < batches:
         await asyncio.sleep(0.001)
     assert at.last_batch == batches
-    return at.end
+    return at.offset
 
 
 @pytest.mark.parametrize("policy", [PersistPolicy.always(), PersistPolicy.never()], ids=["always", "never"])
@@ -37,10 +37,10 @@ async def test_a_damaged_mark_takes_no_later_batch_along(
         await log.create_queue("q")
         await log.append_record("q", None, b"before")
         await log.sync()
-        begin = log._opened.journal.at.end
-        while log._opened.journal.at.end == begin:
+        begin = log._opened.journal.end.offset
+        while log._opened.journal.end.offset == begin:
             await asyncio.sleep(0.001)
-        end = log._opened.journal.at.end
+        end = log._opened.journal.end.offset
         await log.append_record("q", None, b"behind")
         await log.sync()
         shutil.copytree(directory, tmp_path / "killed")

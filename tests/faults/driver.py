@@ -446,7 +446,7 @@ class Run:
 
     def _note_batch(self) -> None:
         if self.log is not None:
-            self.written[self.log._opened.journal.at.last_batch + 1] = self._bounds()
+            self.written[self.log._opened.journal.end.last_batch + 1] = self._bounds()
 
     def _bounds(self) -> Bounds:
         return self.model.bounds(self.loop.time() if self.loop is not None else 0.0)

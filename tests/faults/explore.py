@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mrecordlog_async.engine.batch import PlannedRun
-from mrecordlog_async.engine.commit import Order
+from mrecordlog_async.engine.commit import CommitRequest
 from mrecordlog_async.engine.open import OpenedLog, open_log
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
@@ -248,7 +248,7 @@ def open_twice(disk: Disk, where: str, directory: str = DIRECTORY) -> State:
 
 def _check_files(disk: Disk, opened: OpenedLog, where: str, directory: str) -> None:
     names = set(disk.content(directory))
-    last, spare = opened.journal.at.segment, f"wal-{opened.journal.at.segment + 1:020}.tmp"
+    last, spare = opened.journal.end.segment, f"wal-{opened.journal.end.segment + 1:020}.tmp"
     oldest = min([number for number, _ in opened.journal.older], default=last)
     due = {f"wal-{number:020}" for number in range(oldest, last + 1)} | {LOCK_NAME, spare}
     if names != due or list_segments(list(names))[-1] != last:
@@ -263,10 +263,10 @@ def _append(opened: OpenedLog, name: str, payload: bytes) -> None:
 
 def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync: bool = True) -> None:
     """Store a batch and fold it, as the writer does."""
-    order = Order(records, opened.queues.pins.oldest(), sync, True)
-    receipt = opened.journal.commit(order)
-    for record in receipt.records:
-        opened.queues.apply(receipt.segment, record)
+    request = CommitRequest(records, opened.queues.pins.oldest(), sync, True)
+    result = opened.journal.commit(request)
+    for record in result.records:
+        opened.queues.apply(result.segment, record)
 
 
 def empty(opened: OpenedLog) -> None:
@@ -275,7 +275,7 @@ def empty(opened: OpenedLog) -> None:
     commit(opened, records)
     opened.journal.roll(opened.queues.pins.oldest())
     opened.journal.reclaim()
-    while opened.journal.dying():
+    while opened.journal.has_unfreed():
         opened.journal.shrink(False)
 
 

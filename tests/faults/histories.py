@@ -491,7 +491,7 @@ async def torn(run: Run) -> None:
 
 
 def _end(run: Run) -> int:
-    return run.log._opened.journal.at.end if run.log is not None else 0
+    return run.log._opened.journal.end.offset if run.log is not None else 0
 
 
 async def copied(run: Run) -> None:
@@ -544,7 +544,7 @@ def commit_at(distance: int) -> History:
         await run.open()
         await run.create("a")
         assert run.log is not None
-        end = run.log._opened.journal.at.end
+        end = run.log._opened.journal.end.offset
         await run.append("a", BLOCK_BYTES - end - distance - COMMIT_OFFSET)
         await run.append("a", 10)
 

@@ -93,7 +93,7 @@ async def commit_at_the_end_of_a_block(run: Run) -> None:
     await run.create("a")
     await run.append("a", 500)
     assert run.log is not None
-    end = run.log._opened.journal.at.end
+    end = run.log._opened.journal.end.offset
     await run.append("a", BLOCK_BYTES - end - 30 - COMMIT_OFFSET)
 
 
@@ -116,7 +116,7 @@ def acknowledged_early() -> AbstractContextManager[Any]:
     original = Writer._commit
 
     async def commit(self: Writer, batch: Any, may_roll: bool = True) -> Any:
-        self._settle([answer for answer in batch.answers if not answer.counts])
+        self._finish_calls([answer for answer in batch.answers if not answer.counts])
         return await original(self, batch, may_roll)
 
     return patch.object(Writer, "_commit", commit)
@@ -129,7 +129,7 @@ def stale_tail_not_zeroed() -> AbstractContextManager[Any]:
 def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any]:
     def reclaimable(self: Journal) -> bool:
         oldest = self._queues.pins.oldest()
-        return bool(self.older) and self.older[0][0] < (self.at.segment if oldest is None else oldest)
+        return bool(self.older) and self.older[0][0] < (self.end.segment if oldest is None else oldest)
 
     def must_name(self: Writer, oldest: int | None) -> bool:
         return False
@@ -138,7 +138,7 @@ def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any
 
     def reclaim(self: Journal) -> int:
         oldest, durable = self._queues.pins.oldest(), self.durable_oldest
-        self.durable_oldest = self.at.segment if oldest is None else oldest
+        self.durable_oldest = self.end.segment if oldest is None else oldest
         try:
             return original(self)
         finally:
@@ -271,7 +271,7 @@ def unsynced_batches_called_durable() -> AbstractContextManager[Any]:
     original = Journal._encode
 
     def encode(self: Journal, bodies: Any, oldest_segment: int | None) -> Any:
-        at = self.at
+        at = self.end
         durable, at.durable_batch = at.durable_batch, at.last_batch
         try:
             return original(self, bodies, oldest_segment)

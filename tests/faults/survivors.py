@@ -247,7 +247,7 @@ def commits_vouch_for_one_batch_less() -> AbstractContextManager[Any]:
     original = Journal._encode
 
     def encode(self: Journal, *arguments: Any) -> Any:
-        at = self.at
+        at = self.end
         durable, at.durable_batch = at.durable_batch, max(at.durable_batch - 1, 0)
         try:
             return original(self, *arguments)

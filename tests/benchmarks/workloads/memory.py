@@ -11,7 +11,7 @@ from mrecordlog_async.bench.probe import resident_bytes
 from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import LIMITS, QUEUE
-from mrecordlog_async.engine.trim_heap import release_memory
+from mrecordlog_async.engine.trim_heap import trim_heap
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import PersistPolicy
 from tests.benchmarks.scale import Scale
@@ -60,5 +60,5 @@ async def _append(log: MultiRecordLog, records: int, single: bool) -> None:
 
 async def _resident() -> int:
     gc.collect()
-    await asyncio.to_thread(release_memory)
+    await asyncio.to_thread(trim_heap)
     return resident_bytes()
