@@ -1,18 +1,25 @@
-"""The log inside an aiohttp application: `setup(app, directory)` is all there is to it.
+"""Put a log into an aiohttp application: `setup` opens it with the application, handlers find it under `LOG`.
 
-    app = web.Application()
-    setup(app, "./wal", prefix="/wal")        # opened at start-up, closed at the end; the whole API below /wal
+    from aiohttp import web
+    from mrecordlog_async.aiohttp import LOG, setup
 
     async def ingest(request):
-        position = await request.app[LOG].append_record("orders", None, await request.read())
+        log = request.app[LOG]
+        await log.create_queue("orders", exist_ok=True)
+        position = await log.append_record("orders", None, await request.read())
         return web.json_response({"position": position})
 
-The application's own server decides about deadlines of connections. The API below the prefix has its own limits, tokens
-and names in `options`, and lets in what `mrecordlog serve` would: on loopback only requests that name this machine (or
-one of `options.hosts`, as behind a proxy); from other machines nobody without a token. The application's own routes are
-its own business. Without TLS, tokens and payloads travel in the clear.
+    app = web.Application()
+    app.router.add_post("/ingest", ingest)
+    setup(app, "./wal", prefix="/wal")
 
-One directory has one process: a second worker fails to start with LogLockedError, which names the ways out.
+With `prefix` the application also serves the whole HTTP API of the log below that path; without it only the handlers
+use the log. The API has its own limits, tokens and host names (`ServiceOptions`). It admits what `mrecordlog serve`
+would: on loopback only requests whose Host is this machine or one of `options.hosts`; from other machines only requests
+with a token. The application decides about its own routes, and its server about deadlines of connections. Without TLS,
+tokens and payloads travel in the clear.
+
+Only one process can open a directory: a second worker fails to start with LogLockedError.
 """
 
 from __future__ import annotations
@@ -29,8 +36,10 @@ from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import EmbeddedGuard
 from mrecordlog_async.service.service import Service
 
+__all__ = ["LOG", "ServiceOptions", "setup"]
+
 LOG = web.AppKey("mrecordlog.log", MultiRecordLog)
-"""Where the open log is found: `request.app[LOG]`."""
+"""The key of the open log: `request.app[LOG]`."""
 
 
 def setup(
@@ -42,11 +51,21 @@ def setup(
     exposed: bool = False,
     **log_options: Any,
 ) -> None:
-    """Open the log in *directory* when *app* starts, and close it, drained and synced, when *app* ends.
+    """Open the log in *directory* when *app* starts, and sync and close it when *app* ends.
 
-    prefix: also serve the whole API there, `"/wal"` for example. options: limits, tokens and names of that API.
-    exposed: let other machines use it without a token, because the application checks who may (its middlewares see
-    every request). log_options: those of `MultiRecordLog.open`.
+    Args:
+        app: The application. Add handlers and other `cleanup_ctx` entries as usual; entries added after this call may
+            use `app[LOG]`.
+        directory: The directory of the log; it is created if it does not exist.
+        prefix: Path below which the whole HTTP API is served too, for example `"/wal"`. None: no API.
+        options: Limits, tokens and host names of that API.
+        exposed: Admit other machines without a token, because the application authenticates requests itself (its
+            middlewares see every request).
+        log_options: Keyword arguments of `MultiRecordLog.open`.
+
+    Raises:
+        LogLockedError: Raised when *app* starts and another process has the log open.
+        RecordLogError: Raised when *app* starts and the log cannot be opened; see `MultiRecordLog.open`.
     """
     service: Service | None = None
     if prefix is not None:

@@ -1,22 +1,25 @@
-"""The log inside a FastAPI application.
+"""Put a log into a FastAPI application: `lifespan` opens it, the dependency `Log` hands it to endpoints.
+
+    from fastapi import FastAPI, Request
+    from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan
 
     app = FastAPI(lifespan=lifespan("./wal"))
     add_exception_handlers(app)
 
     @app.post("/ingest/{queue}")
     async def ingest(queue: str, request: Request, log: Log):
+        await log.create_queue(queue, exist_ok=True)
         return {"position": await log.append_record(queue, None, await request.body())}
 
-The log is opened before the first request and closed, drained and synced, after the last; `Log` works in routes, in
-WebSocket routes and in mounted applications. Endpoints that use it are `async def`: a `def` endpoint runs in a thread,
-from where `anyio.from_thread.run(log.append_record, queue, None, payload)` reaches it.
+The log is opened before the first request, and synced and closed after the last. `Log` works in endpoints, in WebSocket
+endpoints and in mounted applications. Endpoints that use it are `async def`: FastAPI runs a `def` endpoint in a thread,
+where `anyio.from_thread.run(log.append_record, queue, None, payload)` reaches the log.
 
-One directory has one process: with `--workers 2` one worker fails to start with LogLockedError, which names the ways
-out, and uvicorn then ends the others too.
+Only one process can open a directory: with `--workers 2` one worker fails to start with LogLockedError, and uvicorn
+then ends the others too.
 
-The routes are the application's own, and so is who may call them. On loopback add Starlette's TrustedHostMiddleware:
-a page elsewhere that makes its name point to 127.0.0.1 would reach them (DNS rebinding). On other addresses ask for a
-token.
+The endpoints are the application's, so it decides who may call them. On loopback add Starlette's TrustedHostMiddleware,
+or a web page whose host name resolves to 127.0.0.1 reaches them (DNS rebinding). On other addresses require a token.
 
 uvicorn waits for open responses before it ends the lifespan, so a handler that streams a tail must end by itself: use
 `tail_until_disconnect`, and start uvicorn with `--timeout-graceful-shutdown`.
@@ -40,6 +43,8 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, Record
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
 
+__all__ = ["Log", "add_exception_handlers", "lifespan", "log_of", "tail_until_disconnect"]
+
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
 STATE_NAME = "mrecordlog"
@@ -50,9 +55,15 @@ logger = logging.getLogger("mrecordlog_async.http")
 def lifespan(directory: str | os.PathLike[str], inner: Lifespan | None = None, **log_options: Any) -> Lifespan:
     """Return a lifespan that holds the log in *directory* open.
 
-    inner: the application's own lifespan, which runs inside, so that it may use `log_of(app)`; what it yields stays the
-    application's state, to which the log is added: mounted applications find it there, as they see no other
-    application than themselves. log_options: those of `MultiRecordLog.open`.
+    Args:
+        directory: The directory of the log; it is created if it does not exist.
+        inner: The application's own lifespan. It runs inside, so it may use `log_of(app)`. The log is added to the
+            state that it yields, because mounted applications see that state and not the outer application.
+        log_options: Keyword arguments of `MultiRecordLog.open`.
+
+    Returns:
+        A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
+        and what else `MultiRecordLog.open` raises.
     """
 
     @asynccontextmanager
@@ -69,13 +80,20 @@ def lifespan(directory: str | os.PathLike[str], inner: Lifespan | None = None, *
 
 
 def log_of(app: FastAPI) -> MultiRecordLog:
-    """Return the open log of *app*."""
+    """Return the open log of *app*.
+
+    Args:
+        app: An application that was made with `lifespan`.
+
+    Raises:
+        RuntimeError: The application has not started, or has no log.
+    """
     return _opened(getattr(app.state, STATE_NAME, None))
 
 
 def _opened(log: object) -> MultiRecordLog:
     if not isinstance(log, MultiRecordLog):
-        raise RuntimeError("the log is not open: give FastAPI(lifespan=lifespan(directory)), and start the application")
+        raise RuntimeError("the log is not open: pass FastAPI(lifespan=lifespan(directory)) and start the app")
     return log
 
 
@@ -93,9 +111,12 @@ Log = Annotated[MultiRecordLog, Depends(_log_of_connection)]
 
 
 def add_exception_handlers(app: FastAPI) -> None:
-    """Respond to errors of the log with problem documents, with the statuses of the service itself.
+    """Respond to errors of the log with problem documents (RFC 9457), with the statuses that the service uses.
 
-    Also to what the disk refuses (OSError), where it comes from the log. A mounted application needs its own call.
+    An OSError is handled if it was raised in the log; the application's own are raised again.
+
+    Args:
+        app: The application. A mounted application needs its own call.
     """
 
     async def respond(request: Request, error: Exception) -> Response:
@@ -109,24 +130,38 @@ def add_exception_handlers(app: FastAPI) -> None:
 
 
 def _is_of_log(error: OSError) -> bool:
-    """Tell whether *error* passed through the log: the application may have OSErrors of its own."""
+    """Return whether *error* passed through the log: the application may raise OSErrors itself."""
     modules = (frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__))
     return MultiRecordLog.__module__ in modules
 
 
 def _of_other_loop(request: Request, error: Exception) -> ProblemError | None:
-    """Return the problem where an open log says "closed": it was called from another thread, a mistake of the code."""
+    """Return the problem of an open log that raises LogClosedError: the application called it from another thread."""
     log = _find(request)
     if not isinstance(error, LogClosedError) or not isinstance(log, MultiRecordLog) or log.state is not LogState.OPEN:
         return None
     logger.error("%s", error)
-    return ProblemError(500, "internal", "the application called the log from a wrong thread; its own log says more")
+    return ProblemError(500, "internal", "the log was called from a wrong thread; see the application's log")
 
 
 async def tail_until_disconnect(
     request: Request, log: MultiRecordLog, queue: str, start: int | None = None, *, look_seconds: float = 1.0
 ) -> AsyncIterator[Record]:
-    """Yield the records of *queue* as they come, until the client leaves, the queue is deleted or the log closes."""
+    """Yield the records of *queue* as they arrive, until the client disconnects, the queue is deleted or the log ends.
+
+    Args:
+        request: The request whose response is streamed.
+        log: The open log.
+        queue: The queue to follow.
+        start: First position; None starts at the first retained record.
+        look_seconds: How often to check whether the client is still connected while no record arrives.
+
+    Yields:
+        Records in the order of their positions.
+
+    Raises:
+        QueueNotFoundError: The queue does not exist when the tail starts.
+    """
     queue_id = log.queue_summary(queue).id
     position = log.first_position(queue) if start is None else start
     while not await request.is_disconnected():

@@ -1,14 +1,15 @@
-"""`RecordLogClient`: the service from asyncio code, with the method names of `MultiRecordLog`.
+"""`RecordLogClient`: the HTTP service from asyncio code, with the method names of `MultiRecordLog`.
+
+    from mrecordlog_async.client import RecordLogClient
 
     async with RecordLogClient("http://127.0.0.1:8080") as client:
-        await client.create_queue("orders", exist_ok=True)
-        async with client.producer("orders") as producer:
-            await producer.append_record(b"...")              # stored once, whatever happens to the connection
+        async with client.producer("orders", create=True) as producer:
+            await producer.append_record(b"two coffees")  # stored once, even if the connection breaks
         async for position, payload in client.range("orders"):
-            ...
+            print(position, payload)
 
-Reads and appends travel as runs, so no record is touched on the way but where it is handed out. Errors are those of
-the log; what only a service can do wrong is `ServiceError`. Connections, deadlines and tries: `transport`, `retrying`.
+Reads and appends of many records travel as runs, so single records are touched only where they are handed out. What is
+retried and when is in `retry`, connections and deadlines are in `transport`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from types import TracebackType
 
 import msgspec
 
+from mrecordlog_async.client.append import send_append
 from mrecordlog_async.client.producer import Producer
-from mrecordlog_async.client.responses import Reply, ServiceError, decoded
+from mrecordlog_async.client.read import read_page
+from mrecordlog_async.client.responses import decoded
 from mrecordlog_async.client.retry import OutcomeUnknownError, Repeat
 from mrecordlog_async.client.transport import Payload, Transport, copied, path_of
 from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError
 from mrecordlog_async.model import QueueSummary, Record, Run
-from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.protocol.schemas import (
-    AppendResponse,
     QueueResponse,
     QueuesResponse,
     StatsResponse,
@@ -34,18 +35,30 @@ from mrecordlog_async.protocol.schemas import (
     TruncateResponse,
 )
 
-PAGE_BYTES = 8 * 1024 * 1024
 WAIT_SECONDS = 30
-OCTET_STREAM = "application/octet-stream"
 
 
 class RecordLogClient:
-    """A client of one service. Belongs to one event loop; its methods may be called from many tasks at once.
+    """Call one service from asyncio code. Use it as `async with`, or call `close` at the end.
 
-    url: `http://host:port`, `unix:/path/to/socket`. token: where the service wants one; without TLS it is sent in the
-    clear. retry_seconds: how long each call goes on trying when the service cannot be reached, is recovering or is
-    full. timeout_seconds: the longest silence within a request. response_seconds: the longest time for one request and
-    its whole answer. connections: calls that are under way at once; each tail has one more connection of its own.
+    The client belongs to one event loop; many tasks may call its methods at once. Each call is retried while the
+    service cannot be reached, is recovering or is full, for `retry_seconds` at most. Errors are those of the log.
+
+    Args:
+        url: `http://host:port` or `unix:/path/to/socket`.
+        token: Bearer token, if the service requires one. Without TLS it is sent in the clear.
+        retry_seconds: How long each call is retried.
+        timeout_seconds: Longest silence within one request.
+        response_seconds: Longest time for one request with its whole response.
+        connections: Calls in progress at once; further calls wait. Each tail has one more connection of its own.
+
+    Raises:
+        QueueNotFoundError: The queue does not exist; raised by every method that names one, `queue_exists` aside.
+        ServiceError: The service refused for a reason that the log itself does not have, such as a missing token.
+        ServiceUnreachableError: No attempt succeeded within `retry_seconds`.
+        OutcomeUnknownError: The response to a change was lost, and nothing tells whether the change was made.
+        LogFailedError: The log of the service has failed; it can be read, and must be restarted to store records.
+        LogClosedError: This client is closed.
     """
 
     def __init__(
@@ -77,24 +90,43 @@ class RecordLogClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; later calls, and those that were about to try again, raise LogClosedError."""
+        """Close all connections. Later calls, and calls waiting for another attempt, raise LogClosedError."""
         await self._transport.close()
 
     # Changes.
 
     async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
-        """Create *queue*. True if it was made. Without *exist_ok* a lost answer raises OutcomeUnknownError."""
+        """Create *queue* and wait until that is durable.
+
+        Args:
+            queue: Its name.
+            exist_ok: Accept a queue that exists already. The request is then sent again after a lost response, which
+                otherwise raises OutcomeUnknownError.
+
+        Returns:
+            True if the queue was created, False if it existed.
+
+        Raises:
+            QueueExistsError: The queue exists, and *exist_ok* is false.
+            QueueNameError: The name is not valid.
+            LogFullError: The log holds as many queues as it may, or the disk is full.
+        """
         query = {"exist_ok": "1"} if exist_ok else {}
         repeat = Repeat.FREELY if exist_ok else Repeat.NEVER
         reply = await self._transport.send("PUT", path_of(queue), query=query, repeat=repeat)
         return reply.status == 201
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
-        """Delete *queue* and all it holds.
+        """Delete *queue* and all its records.
 
-        queue_id: only if the queue is still this incarnation (see `queue_summary`), else QueueNotFoundError. Such a
-        call is sent again when its answer was lost; without the id a lost answer raises OutcomeUnknownError, as the
-        second request could delete a queue that somebody created in between.
+        Args:
+            queue: Its name.
+            queue_id: Delete only this incarnation (`queue_summary(queue).id`). Such a call is sent again after a lost
+                response. Without an id a lost response raises OutcomeUnknownError, because a second request could
+                delete a queue that was created in between.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or is another incarnation.
         """
         if queue_id is None:
             await self._transport.send("DELETE", path_of(queue), repeat=Repeat.NEVER)
@@ -102,40 +134,93 @@ class RecordLogClient:
         try:
             await self._transport.send("DELETE", path_of(queue), query={"id": str(queue_id)}, repeat=Repeat.RECOGNIZED)
         except OutcomeUnknownError as error:
-            # After a lost answer: the queue of this id does not exist, which is what was asked for.
+            # After a lost response: the queue of this id does not exist, which is what was asked for.
             if not isinstance(error.__cause__, QueueNotFoundError):
                 raise
 
     async def append_record(self, queue: str, position: int | None, payload: Payload) -> int | None:
-        """Append *payload* and return its position, None when it was already there.
+        """Append *payload* to *queue* and wait until it is stored.
 
-        A lost answer: without a position the call raises OutcomeUnknownError, as sending again could store it twice.
-        With one it is sent again; a refusal then raises OutcomeUnknownError too, as the first try may have been stored.
+        Without a position, a lost response raises OutcomeUnknownError, because sending the record again could store it
+        twice. With a position it is sent again; if that is refused, the call raises OutcomeUnknownError too, because
+        the first attempt may have been stored. `producer` assigns positions itself.
+
+        Args:
+            queue: Its name.
+            position: Position of the record, at least the next position; None assigns the next one.
+            payload: The record; it may be empty.
+
+        Returns:
+            The position, or None if exactly this record was stored at *position* before.
+
+        Raises:
+            PositionInPastError: Another record has this position.
+            RecordTooLargeError: The record exceeds a limit of the service.
+            LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
-        answer, _ = await self._append(queue, position, 1, copied(payload), OCTET_STREAM)
-        return None if answer.duplicate else answer.position
+        response, _ = await send_append(self._transport, queue, position, [copied(payload)])
+        return None if response.duplicate else response.position
 
     async def append_records(self, queue: str, position: int | None, payloads: Iterable[Payload]) -> int | None:
-        """Append *payloads*, all or none; return the last position, None for a repeat or nothing to append."""
-        records = [copied(payload) for payload in payloads]
-        answer, _ = await self._append(queue, position, len(records), *_body_of(records, queue))
-        return None if answer.duplicate else answer.position
+        """Append *payloads* to *queue*, all or none, and wait until they are stored.
 
-    async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:
-        """Append *payloads*, at least one, at *position*, which nobody else may have taken; return the last position.
+        Args:
+            queue: Its name.
+            position: Position of the first record; None assigns the next one. Lost responses are handled as in
+                `append_record`.
+            payloads: The records; they get consecutive positions.
 
-        As `append_records`, but what was there before the first try raises PositionInPastError, also where the content
-        is the same. Only a try that follows a lost answer passes for a repeat.
+        Returns:
+            The last position, or None if the records were stored before or *payloads* is empty.
+
+        Raises:
+            PositionInPastError: Other records have these positions.
+            RecordTooLargeError: A record, or all together, exceed a limit of the service.
+            LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
         records = [copied(payload) for payload in payloads]
-        answer, repeated = await self._append(queue, position, len(records), *_body_of(records, queue))
+        response, _ = await send_append(self._transport, queue, position, records)
+        return None if response.duplicate else response.position
+
+    async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:
+        """Append *payloads* at *position*, for a queue with this one writer.
+
+        Unlike in `append_records`, records stored before the first attempt are an error even if they are the same.
+        Only an attempt that follows a lost response counts as a repeat.
+
+        Args:
+            queue: Its name.
+            position: Position of the first record, which no other writer may have taken.
+            payloads: The records, at least one.
+
+        Returns:
+            The last position.
+
+        Raises:
+            PositionInPastError: Another writer stored records at these positions.
+        """
+        records = [copied(payload) for payload in payloads]
+        response, repeated = await send_append(self._transport, queue, position, records)
         last = position + len(records) - 1
-        if answer.duplicate and not repeated:
+        if response.duplicate and not repeated:
             raise PositionInPastError(queue, position, last + 1)
         return last
 
     async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
-        """Drop the records up to and including *position*, which must have been assigned; return how many went."""
+        """Drop the records of *queue* up to and including *position*, and wait until that is durable.
+
+        Args:
+            queue: Its name.
+            position: The last position to drop; it must have been assigned.
+            queue_id: Truncate only this incarnation of the queue.
+
+        Returns:
+            The number of records dropped.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or is another incarnation.
+            ServiceError: The position has not been assigned yet (code `ahead`).
+        """
         body = msgspec.json.encode(TruncateRequest(position, queue_id))
         reply = await self._transport.send(
             "POST", path_of(queue, "truncate"), body=body, content_type="application/json"
@@ -143,13 +228,27 @@ class RecordLogClient:
         return decoded(reply, TruncateResponse).dropped
 
     def producer(self, queue: str, *, create: bool = False) -> Producer:
-        """Return a producer for *queue*: appends by one writer, each stored once however often it must be sent."""
+        """Return a producer for *queue*: appends by one writer, each stored once even if it must be sent again.
+
+        Args:
+            queue: Its name.
+            create: Create the queue on `async with` if it does not exist.
+        """
         return Producer(self, queue, create=create)
 
     # Reads.
 
     async def range(self, queue: str, start: int | None = None, stop: int | None = None) -> AsyncIterator[Record]:
-        """Yield the records of *queue* at *start* … *stop* - 1; None means from the first, to the last there is now."""
+        """Yield the records of *queue* from *start* to *stop* - 1.
+
+        Args:
+            queue: Its name.
+            start: First position; None starts at the first retained record.
+            stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+        """
         async for run in self.runs(queue, start, stop):
             for record in run.each():
                 yield record
@@ -159,12 +258,12 @@ class RecordLogClient:
         return self.range(queue, position)
 
     async def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> AsyncIterator[Run]:
-        """Yield the same as `range` as whole runs."""
+        """Yield what `range` does as whole runs, which is faster for many small records."""
         summary = await self.queue_summary(queue)
         position = summary.first_position if start is None else start
         end = summary.next_position if stop is None else min(stop, summary.next_position)
         while position < end:
-            runs, position, queue_id = await self._page(queue, position, end)
+            runs, position, queue_id = await read_page(self._transport, queue, position, end)
             if queue_id != summary.id:
                 raise QueueNotFoundError(queue)  # deleted and created again while we read
             if not runs:
@@ -173,15 +272,21 @@ class RecordLogClient:
                 yield run
 
     async def tail(self, queue: str, start: int | None = None) -> AsyncGenerator[Record, None]:
-        """Yield the records from *start* on and wait for more; ends when the queue is deleted.
+        """Yield the records of *queue* from *start* on and wait for more, until the queue is deleted.
 
-        It goes on through restarts of the service, and behind records that were truncated before it came to them.
+        The tail survives restarts of the service. Records that are truncated before it reaches them are skipped.
+
+        Args:
+            queue: Its name.
+            start: First position; None starts at the first retained record.
         """
         summary = await self.queue_summary(queue)
         position = summary.first_position if start is None else start
         while True:
             try:
-                runs, position, queue_id = await self._page(queue, position, None, wait_seconds=WAIT_SECONDS)
+                runs, position, queue_id = await read_page(
+                    self._transport, queue, position, None, wait_seconds=WAIT_SECONDS
+                )
             except QueueNotFoundError:
                 return
             if queue_id != summary.id:
@@ -191,7 +296,7 @@ class RecordLogClient:
                     yield record
 
     async def queue_exists(self, queue: str) -> bool:
-        """Tell whether there is a queue of this name."""
+        """Return whether *queue* exists."""
         try:
             await self.queue_summary(queue)
         except QueueNotFoundError:
@@ -213,20 +318,20 @@ class RecordLogClient:
         return _summary(decoded(reply, QueueResponse))
 
     async def first_position(self, queue: str) -> int:
-        """Return the lowest position that is not truncated."""
+        """Return the lowest position of *queue* that is not truncated."""
         return (await self.queue_summary(queue)).first_position
 
     async def next_position(self, queue: str) -> int:
-        """Return the position that the next record gets."""
+        """Return the position that the next record of *queue* gets."""
         return (await self.queue_summary(queue)).next_position
 
     async def last_position(self, queue: str) -> int | None:
-        """Return the position before the next one; None if nothing was ever appended."""
+        """Return the last position assigned in *queue*, None if there never was a record."""
         following = await self.next_position(queue)
         return following - 1 if following else None
 
     async def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record."""
+        """Return the newest retained record of *queue*, None if it holds none."""
         summary = await self.queue_summary(queue)
         if not summary.records:
             return None
@@ -235,89 +340,25 @@ class RecordLogClient:
         return None
 
     async def stats(self) -> StatsResponse:
-        """Return the numbers of the service."""
+        """Return what the service has counted and what it holds."""
         return decoded(await self._transport.send("GET", "/v1/stats"), StatsResponse)
 
     async def wait_ready(self) -> None:
-        """Wait until the service takes records; ServiceUnreachableError after retry_seconds."""
+        """Wait until the service stores records.
+
+        Raises:
+            ServiceUnreachableError: It is not ready after `retry_seconds`.
+        """
         await self._transport.send("GET", "/readyz")
 
-    # The wire.
 
-    async def _page(
-        self, queue: str, position: int, stop: int | None, *, wait_seconds: int = 0
-    ) -> tuple[list[Run], int, int]:
-        """Return runs from *position* on, where to go on, and the queue's id."""
-        query = {"start": str(position), "max_bytes": str(PAGE_BYTES)}
-        if stop is not None:
-            query["stop"] = str(stop)
-        if wait_seconds:
-            query["wait"] = str(wait_seconds)
-        while True:
-            try:
-                reply = await self._transport.send(
-                    "GET",
-                    path_of(queue, "records"),
-                    query=query,
-                    accept=wire.CONTENT_TYPE,
-                    wait_seconds=wait_seconds,
-                )
-                break
-            except ServiceError as error:
-                first = error.problem.get("first_position")
-                # Each answer names a later position, so this ends with whoever truncates.
-                if error.code != "truncated" or type(first) is not int or first <= int(query["start"]):
-                    raise
-                query["start"] = str(first)
-        return _page_of(reply)
-
-    async def _append(
-        self, queue: str, position: int | None, records: int, body: bytes, content_type: str
-    ) -> tuple[AppendResponse, bool]:
-        """Append; return the answer, and whether an earlier try lost its own."""
-        reply = await self._transport.send(
-            "POST",
-            path_of(queue, "records"),
-            query={} if position is None else {"position": str(position)},
-            body=body,
-            content_type=content_type,
-            repeat=Repeat.NEVER if position is None else Repeat.RECOGNIZED,
-        )
-        answer = decoded(reply, AppendResponse)
-        # A proxy may mix up answers; nothing is acknowledged by the answer to another request.
-        if answer.records != records or (
-            position is not None and records and answer.position != position + records - 1
-        ):
-            told = f"{answer.records} records up to position {answer.position}"
-            asked = f"{records} at position {position}" if position is not None else f"{records}"
-            raise ServiceError(reply.status, "unreadable", f"the answer is about {told}, the request about {asked}")
-        return answer, reply.repeated
-
-
-def _page_of(reply: Reply) -> tuple[list[Run], int, int]:
-    """Return what a read's answer holds; ServiceError where it is not what the service would have written."""
-    try:
-        runs = [block.run() for block in wire_decoder.decode(reply.body)]
-        return runs, int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"])
-    except (ValueError, KeyError) as error:  # a WireError is a ValueError
-        raise ServiceError(reply.status, "unreadable", f"not an answer of this service: {error}") from None
-
-
-def _body_of(records: list[bytes], queue: str) -> tuple[bytes, str]:
-    """Return body and content type: a single record travels as it is."""
-    if len(records) == 1:
-        return records[0], OCTET_STREAM
-    runs = [Run.of(0, records)] if records else []
-    return b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)])), wire.CONTENT_TYPE
-
-
-def _summary(answer: QueueResponse) -> QueueSummary:
+def _summary(response: QueueResponse) -> QueueSummary:
     return QueueSummary(
-        answer.queue,
-        answer.id,
-        answer.first_position,
-        answer.next_position,
-        answer.records,
-        answer.bytes,
-        answer.first_segment,
+        response.queue,
+        response.id,
+        response.first_position,
+        response.next_position,
+        response.records,
+        response.bytes,
+        response.first_segment,
     )

@@ -65,7 +65,11 @@ class Appends(Protocol):
 
 
 class Producer:
-    """See the module. Made by `RecordLogClient.producer`."""
+    """Append to one queue as its only writer. Made by `RecordLogClient.producer`; use it as `async with`.
+
+    Calls of many tasks share requests. Leaving the block waits for all of them. The module describes what happens when
+    responses are lost.
+    """
 
     def __init__(self, client: Appends, queue: str, *, create: bool = False) -> None:
         self.queue = queue
@@ -91,27 +95,45 @@ class Producer:
         await self.close()
 
     async def append_record(self, payload: Payload) -> int:
-        """Append *payload*; return its position once it is stored.
+        """Append *payload* and wait until it is stored. Cancelling stops the waiting, not the sending.
+
+        Args:
+            payload: The record; it may be empty.
+
+        Returns:
+            Its position.
 
         Raises:
-            RecordTooLargeError, LogFullError, QueueNotFoundError, ServiceError: it was not stored; others may be.
-            PositionInPastError: it was not stored; another producer writes to the queue, and this one has ended.
-            OutcomeUnknownError, ServiceUnreachableError, LogFailedError: see their texts; this producer has ended
-                unless it is certain that nothing was stored.
+            RecordTooLargeError: This record was not stored; others may be.
+            LogFullError: As above; the log had no room within the client's `retry_seconds`.
+            QueueNotFoundError: As above; the queue was deleted.
+            ServiceError: As above; the service refused it.
+            PositionInPastError: It was not stored. Another producer writes to the queue, and this one has ended.
+            OutcomeUnknownError: It may have been stored. This producer has ended; a new one continues from there.
+            ServiceUnreachableError: This producer has ended if `sent` is true; otherwise nothing was stored.
+            LogFailedError: This producer has ended unless `written` is "no".
+            LogClosedError: The producer is closed, or was not entered.
         """
         position = await self._put([copied(payload)])
         assert position is not None, "one record has a position"
         return position
 
     async def append_records(self, payloads: Iterable[Payload]) -> int | None:
-        """Append *payloads*, all or none; return the position of the last, None where there are none.
+        """Append *payloads*, all or none, and wait until they are stored.
 
-        Cancelling stops the waiting, not the sending. Raises what `append_record` does.
+        Args:
+            payloads: The records; they get consecutive positions.
+
+        Returns:
+            The position of the last one, None if there are none.
+
+        Raises:
+            RecordLogError: The errors of `append_record`.
         """
         return await self._put([copied(payload) for payload in payloads])
 
     async def close(self) -> None:
-        """Wait until everything that was appended is stored, or has failed."""
+        """Wait until all appended records are stored or have failed. Later appends raise LogClosedError."""
         self._closed = True
         if self._sending is not None:
             await asyncio.wait((self._sending,))

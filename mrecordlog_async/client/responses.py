@@ -22,7 +22,14 @@ Response = TypeVar("Response", bound=msgspec.Struct)
 
 
 class ServiceError(RecordLogError):
-    """The service refused for a reason of its own. `code` is the problem's, `problem` the whole document."""
+    """The service refused a request for a reason that the log itself does not have.
+
+    Attributes:
+        status: HTTP status.
+        code: Code of the problem, for programs; "unreadable" if the service did not write the response.
+        detail: What happened, for people.
+        problem: The whole problem document (RFC 9457).
+    """
 
     def __init__(self, status: int, code: str, detail: str, problem: dict[str, Any] | None = None) -> None:
         super().__init__(status, code, detail, problem)
@@ -50,7 +57,7 @@ def decoded(reply: Reply, kind: type[Response]) -> Response:
     try:
         return msgspec.json.decode(reply.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ServiceError(reply.status, "unreadable", f"not an answer of this service: {error}") from None
+        raise ServiceError(reply.status, "unreadable", f"not a response of this service: {error}") from None
 
 
 def written_by_service(reply: Reply) -> bool:

@@ -31,9 +31,13 @@ MAY_PASS = frozenset({408, 429, 502, 503, 504, 507})
 
 
 class OutcomeUnknownError(RecordLogError):
-    """An answer was lost, and no later one says what became of the request. Whether it was done is not known.
+    """The response to a change was lost, and no later one tells whether the change was made.
 
-    For an append: read the queue, or the lake behind it, before the records are sent again as new ones.
+    After an append: read the queue, or what its consumer stored, before appending the records again as new ones.
+
+    Attributes:
+        action: Method and path of the request.
+        reason: Why the response was lost.
     """
 
     def __init__(self, action: str, reason: str) -> None:
@@ -43,13 +47,17 @@ class OutcomeUnknownError(RecordLogError):
 
     def message(self) -> str:
         """Say what is not known."""
-        return f"{self.action}: the answer was lost ({self.reason}), so whether it was done is not known"
+        return f"{self.action}: the response was lost ({self.reason}); whether the request was carried out is unknown"
 
 
 class ServiceUnreachableError(RecordLogError):
-    """The service did not respond, or not with success, for as long as the client was told to try.
+    """The service could not be reached, or did not succeed, for as long as the client retries.
 
-    `sent` is true when a request may have reached the service: then whether it was done is not known.
+    Attributes:
+        address: The URL of the service.
+        seconds: How long the call was retried.
+        reason: What the last attempt met.
+        sent: Whether a request may have reached the service; if so, the change may have been made.
     """
 
     def __init__(self, address: str, seconds: float, reason: str, sent: bool = False) -> None:
@@ -61,8 +69,8 @@ class ServiceUnreachableError(RecordLogError):
 
     def message(self) -> str:
         """Say where, how long and why."""
-        unknown = "; whether the request was done is not known" if self.sent else ""
-        return f"no success from {self.address} within {self.seconds:g} s: {self.reason}{unknown}"
+        unknown = "; whether the request was carried out is unknown" if self.sent else ""
+        return f"{self.address} did not succeed within {self.seconds:g} s: {self.reason}{unknown}"
 
 
 class Repeat(Enum):

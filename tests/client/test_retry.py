@@ -96,7 +96,7 @@ async def test_only_a_try_after_a_lost_answer_passes_for_a_repeat() -> None:
 async def test_an_error_says_whether_the_request_was_sent() -> None:
     """Refused connections leave nothing open, lost answers do."""
     async with scripted([], last=DROP) as server, RecordLogClient(server.url, retry_seconds=0.1) as client:
-        with pytest.raises(ServiceUnreachableError, match="not known") as caught:
+        with pytest.raises(ServiceUnreachableError, match="carried out is unknown") as caught:
             await client.append_record("q", 0, b"a")
         assert caught.value.sent
     async with RecordLogClient(server.url, retry_seconds=0.1) as client:

@@ -132,9 +132,9 @@ async def test_redirects_are_refused(status: int) -> None:
 async def test_a_success_that_is_not_the_services_is_an_error() -> None:
     """A login page of a proxy does not pass for an answer."""
     async with scripted([], last=Step(body=b"<html>")) as server, RecordLogClient(server.url) as client:
-        with pytest.raises(ServiceError, match="not an answer of this service"):
+        with pytest.raises(ServiceError, match="not a response of this service"):
             await client.append_record("q", 0, b"a")
-        with pytest.raises(ServiceError, match="not an answer of this service"):
+        with pytest.raises(ServiceError, match="not a response of this service"):
             await client.stats()
 
 
@@ -208,8 +208,8 @@ async def test_the_answer_to_another_append_acknowledges_nothing(body: bytes) ->
     async with scripted([Step(body=QUEUE)], last=Step(body=body)) as server, RecordLogClient(server.url) as client:
         async with client.producer("q") as producer:
             for _ in range(2):
-                with pytest.raises(ServiceError, match="the answer is about"):
+                with pytest.raises(ServiceError, match="the response is about"):
                     await producer.append_record(b"a")
         assert server.methods == ["GET", "POST"]
-        with pytest.raises(ServiceError, match="the answer is about"):
+        with pytest.raises(ServiceError, match="the response is about"):
             await client.append_record("q", 0, b"a")

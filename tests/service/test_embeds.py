@@ -238,12 +238,14 @@ async def test_a_unix_socket_has_its_own_permissions(directory: Path, tmp_path: 
 # FastAPI: the ASGI messages that a server would send.
 
 
-async def call_asgi(app: Any, path: str, state: dict[str, Any]) -> tuple[int, bytes]:
-    """Send one GET to an ASGI application; return status and body."""
+async def call_asgi(
+    app: Any, path: str, state: dict[str, Any], method: str = "GET", body: bytes = b""
+) -> tuple[int, bytes]:
+    """Send one request to an ASGI application; return status and body."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
@@ -252,7 +254,7 @@ async def call_asgi(app: Any, path: str, state: dict[str, Any]) -> tuple[int, by
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": "GET",
+        "method": method,
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),

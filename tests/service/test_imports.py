@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 import subprocess
 import sys
+from importlib.metadata import packages_distributions, requires
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 
 @pytest.mark.parametrize(
@@ -31,8 +35,64 @@ def test_a_room_needs_only_its_own_extra(module: str, without: list[str]) -> Non
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["mrecordlog_async", "mrecordlog_async.client", "mrecordlog_async.service"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mrecordlog_async",
+        "mrecordlog_async.aiohttp",
+        "mrecordlog_async.client",
+        "mrecordlog_async.fastapi",
+        "mrecordlog_async.service",
+    ],
+)
 def test_the_package_hands_out_what_it_promises(name: str) -> None:
     """Every name in `__all__` exists."""
     module = importlib.import_module(name)
     assert all(getattr(module, name) is not None for name in module.__all__)
+
+
+def distributions_of(name: str, extras: frozenset[str]) -> set[str]:
+    """Return what pip installs for *name* with *extras*."""
+    found, waiting = set[str](), [(canonicalize_name(name), extras)]
+    while waiting:
+        name, extras = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        wanted = [
+            requirement
+            for requirement in map(Requirement, requires(name) or ())
+            if requirement.marker is None
+            or any(requirement.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+        ]
+        waiting += [(canonicalize_name(each.name), frozenset(each.extras)) for each in wanted]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("extra", "module", "parts"),
+    [
+        ("client", "mrecordlog_async.client", ["client", "protocol"]),
+        ("server", "mrecordlog_async.aiohttp", ["aiohttp", "service", "protocol"]),
+        ("server", "mrecordlog_async.service.server", ["service", "protocol"]),
+        ("fastapi", "mrecordlog_async.fastapi", ["fastapi", "protocol"]),
+    ],
+)
+def test_one_extra_is_enough(extra: str, module: str, parts: list[str]) -> None:
+    """A module works where its extra alone is installed, and loads no part of the package that another extra needs."""
+    installed = distributions_of("mrecordlog_async", frozenset({extra}))
+    missing = [
+        name
+        for name, providers in packages_distributions().items()
+        if not installed.intersection(map(canonicalize_name, providers))
+    ]
+    script = (
+        f"import json, sys; sys.modules.update(dict.fromkeys(json.loads(sys.argv[1]))); import {module}; "
+        "print(json.dumps([name for name in sys.modules if name.startswith('mrecordlog_async.')]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(missing)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = {name.split(".")[1] for name in json.loads(done.stdout)}
+    assert loaded & {"client", "protocol", "service", "aiohttp", "fastapi", "spark", "cli", "bench"} == set(parts)
