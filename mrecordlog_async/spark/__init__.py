@@ -2,25 +2,25 @@
 
     options     what a user may set                          pure
     checkpoint  what an offset holds                         proof       whether a log still is what an offset says
-    plan        positions, what is new, what was lost, how a batch is cut into partitions      pure
+    offsets     what is new, what was lost                   partitions  how a batch is cut into tasks      pure
     client      one service, blocking (`http.client`)      fleet     all services of one query
     blocks      runs to Arrow RecordBatches and back, without touching a record
     directory   a log directory instead of a service
     reader      batch read          stream      streaming read          writer      batch and streaming write
     source      the data source that Spark meets
     java        a Java for machines without one              session     a SparkSession with the right settings
-    drain       the exactly-once job from logs to a lake     guards      what it is, and what it refuses to start
+    drain       the exactly-once job from logs to a lake     preflight   what it is, and what it refuses to start
     identity    whose an output is                           refusal     a loss that was found stays refused
     release     what is in the output, and may be truncated  batches     Spark's files about batches
-    lake        the file systems of output and checkpoint    shared      proof that every machine sees the output
+    lake        the file systems of output and checkpoint    shared_storage  proof that every machine sees the output
     load        Parquet into a log
 
 Decided here, and why:
 
 * An offset holds `[id, next_position]` of every queue (see `checkpoint`). The id is the queue's incarnation: a queue
-  that was deleted and made anew while a job was down is noticed instead of being read from the old position.
-* A queue that a checkpoint does not know yet is **pinned** first (its position enters the checkpoint in a batch
-  without its records) and read from the next batch on: only a position that is in the checkpoint can be replayed.
+  that was deleted and recreated while a job was down is noticed, and not read from the old position.
+* A queue that a checkpoint does not know yet is **enrolled** first: its position enters the checkpoint in a batch
+  without its records. It is read from the next batch on, because only a position in the checkpoint can be replayed.
 * With the option `truncate` the source truncates what a checkpoint has committed, in `latestOffset` as well as in
   `commit`: Spark's `commit` comes one batch late, and never for the last one. `drain` does not use it: it truncates by
   itself what it has read back from its output (`release`).

@@ -41,7 +41,7 @@ class MalformedRowsError(RecordLogError, ValueError):
     """Rows that cannot be written as they are; the message says what would make them fit."""
 
 
-class Stretch(NamedTuple):
+class RowRun(NamedTuple):
     """Rows of one queue that follow each other: one run, at the position they name, None for the next one."""
 
     queue: str
@@ -148,8 +148,8 @@ def _join(columns: list[Any]) -> Any:
 # Writing.
 
 
-def stretches(batch: pa.RecordBatch, queue: str | None) -> Iterator[Stretch]:
-    """Cut rows into stretches: a new one wherever the queue changes or a position is not the one after the last.
+def row_runs(batch: pa.RecordBatch, queue: str | None) -> Iterator[RowRun]:
+    """Cut rows into runs: a new one wherever the queue changes or a position is not the one after the last.
 
     queue: the name for all rows where there is no column `queue`. Raises MalformedRowsError for null and for types
     that cannot be records.
@@ -162,7 +162,7 @@ def stretches(batch: pa.RecordBatch, queue: str | None) -> Iterator[Stretch]:
         if column is not None and column.null_count:
             raise MalformedRowsError(f"the column {name!r} is null in {column.null_count} rows")
     for first, behind in _bounds(batch.num_rows, queues, positions):
-        yield Stretch(
+        yield RowRun(
             str(queues[first].as_py()) if queues is not None else queue or "",
             positions[first].as_py() if positions is not None else None,
             _run(payloads, first, behind, positions[first].as_py() if positions is not None else 0),
@@ -179,7 +179,7 @@ def _binary_column(batch: pa.RecordBatch) -> Any:
 
 
 def _bounds(rows: int, queues: Any, positions: Any) -> Iterator[tuple[int, int]]:
-    """Yield (first row, row behind the last) of each stretch."""
+    """Yield (first row, row past the last) of each run."""
     if not rows:
         return
     breaks = None

@@ -3,7 +3,7 @@
 A call is one exchange: request out, whole body in, body understood. Whatever breaks on the way is repeated, with
 growing and random pauses: a connection that fails or stalls, an answer that ends early or makes no sense, and the
 statuses of services and proxies that are not ready (429, 500, 502, 503, 504, with Retry-After as the shortest pause).
-What does not get better is `ServerDownError`; every other refusal is `ServiceError` at once.
+What does not get better is `ServerDownError`; every other refusal is `ServiceRefusedError` at once.
 
 How long: `retries` times, and a service that has answered before is waited for as long as `patience_seconds` says.
 
@@ -32,7 +32,7 @@ from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, WireError, encode
 from mrecordlog_async.protocol.wire_decoder import Block, Decoder
 from mrecordlog_async.spark.options import Server
-from mrecordlog_async.spark.plan import Partition, Range, cut_range
+from mrecordlog_async.spark.partitions import Partition, Range, cut_range
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ FETCH_RECORDS = 65_536
 """What one answer of a fetch holds, about. A task that stalls for longer than the service waits loses no more."""
 
 
-class ServiceError(RecordLogError):
+class ServiceRefusedError(RecordLogError):
     """A service said no. status and code are for programs; problem is the document it sent."""
 
     def __init__(self, server: str, status: int, facts: Mapping[str, Any]) -> None:
@@ -213,8 +213,8 @@ class ServiceClient:
     ) -> list[QueuePlan]:
         """Ask how far the limits reach from *starts*, and for pieces to read side by side.
 
-        tails: also for the digest of each range's last record. opening: ServiceError with the code "reopened" unless
-        the log is still open as it was. Where there are limits, they are for at most `QUEUES_AT_ONCE` queues.
+        tails: also for the digest of each range's last record. opening: ServiceRefusedError with the code "reopened"
+        unless the log is still open as it was. Where there are limits, they are for at most `QUEUES_AT_ONCE` queues.
         """
         asked = _present({"max_records": records_max, "max_bytes": bytes_max, "opening": opening or None})
         asked |= _present({"piece_records": piece_records, "piece_bytes": piece_bytes, "tails": tails or None})
@@ -255,7 +255,7 @@ class ServiceClient:
                 attempts.failed(f"it broke off its answer: {type(error).__name__}: {error}")
 
     def _blocks(self, part: list[Range], payload: bool) -> Iterator[Block]:
-        ranges = [{"queue": each.queue, "id": each.id, "start": each.lo, "stop": each.hi} for each in part]
+        ranges = [{"queue": each.queue, "id": each.id, "start": each.start, "stop": each.stop} for each in part]
         request: dict[str, Any] = {"ranges": ranges} if payload else {"ranges": ranges, "payload": False}
         headers = {"Accept": CONTENT_TYPE, **_JSON}
         response = self._ask("POST", "/v1/fetch", _checked_stream, json.dumps(request).encode(), headers)
@@ -277,7 +277,11 @@ class ServiceClient:
         return found
 
     def append(self, queue: str, runs: Sequence[Run], *, position: int | None, create: bool) -> dict[str, Any]:
-        """Append *runs*, which follow each other; atomic. Raises ServiceError 409 with what the service knows."""
+        """Append *runs*, which follow each other, atomically.
+
+        Raises:
+            ServiceRefusedError: with status 409 and the next position, if *position* is taken or skips records.
+        """
         query = "&".join(
             part
             for part in (f"position={position}" if position is not None else "", "create=1" if create else "")
@@ -354,7 +358,7 @@ class ServiceClient:
             self._connection = kind(place.rpartition("@")[2], timeout=self._timeout_seconds)
         return self._connection
 
-    def _refusal(self, response: http.client.HTTPResponse) -> ServiceError:
+    def _refusal(self, response: http.client.HTTPResponse) -> ServiceRefusedError:
         body = response.read()
         try:
             facts = json.loads(body)
@@ -362,7 +366,7 @@ class ServiceClient:
             facts = {}
         if not isinstance(facts, dict):
             facts = {}
-        return ServiceError(self.server.name, response.status, {"title": response.reason, **facts})
+        return ServiceRefusedError(self.server.name, response.status, {"title": response.reason, **facts})
 
 
 class Attempts:
@@ -415,9 +419,9 @@ def verified(blocks: Iterable[Block], ranges: Sequence[Range]) -> Iterator[Block
             index += 1
             if index == len(ranges):
                 raise ShortAnswerError(f"queue {block.queue!r} at {block.first_position} was not asked for")
-            missing, position = ranges[index].records, ranges[index].lo
+            missing, position = ranges[index].records, ranges[index].start
         due = ranges[index]
-        inside = position <= block.first_position and block.next_position <= due.hi
+        inside = position <= block.first_position and block.next_position <= due.stop
         if (block.queue, block.queue_id) != (due.queue, due.id) or not inside or block.records > missing:
             raise ShortAnswerError(
                 f"expected {missing} more records of queue {due.queue!r} from position {position}, "
@@ -537,9 +541,9 @@ def _parts(ranges: Iterable[Range]) -> Iterator[list[Range]]:
 def _rest(part: list[Range], block: Block) -> list[Range]:
     """Return what is still to come of *part* after *block*, which `verified` looks at."""
     for index, each in enumerate(part):
-        if (each.queue, each.id) == (block.queue, block.queue_id) and each.lo <= block.first_position < each.hi:
+        if (each.queue, each.id) == (block.queue, block.queue_id) and each.start <= block.first_position < each.stop:
             records = each.records - block.records
-            left = [each._replace(lo=block.next_position, records=records)] if records > 0 else []
+            left = [each._replace(start=block.next_position, records=records)] if records > 0 else []
             return left + part[index + 1 :]
     return part
 

@@ -21,8 +21,8 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.spark.blocks import record_batches
+from mrecordlog_async.spark.offsets import DataLossError, refuse_unknown_queues, resolve_position, select
 from mrecordlog_async.spark.options import LATEST, Options
-from mrecordlog_async.spark.plan import DataLossError, place, refuse_unknown_queues, select
 from mrecordlog_async.spark.reader import NothingPartition
 from mrecordlog_async.storage.filesystem import OsFileSystem, read_exact
 from mrecordlog_async.storage.segment import open_segment, read_pieces, segment_name
@@ -33,7 +33,7 @@ SERVER = ""
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """One segment up to *end*, and what of it is wanted: queue id → (queue, lo, hi)."""
+    """One segment up to *end*, and what of it is wanted: queue id → (queue, start, stop)."""
 
     directory: str
     segment: int
@@ -80,11 +80,11 @@ class DirectoryReader(DataSourceReader):
         listing = select(log.summary().values(), options.subscription)
         refuse_unknown_queues({}, {SERVER: listing}, (SERVER,), options.subscription, options.starting, options.ending)
         for queue, summary in listing.items():
-            lo, loss = place(options.starting, SERVER, summary)
-            hi, lost = place(options.ending, SERVER, summary, absent=LATEST)
+            start, loss = resolve_position(options.starting, SERVER, summary)
+            stop, lost = resolve_position(options.ending, SERVER, summary, absent=LATEST)
             losses += [each for each in (loss, lost) if each is not None]
-            if lo < hi:
-                wanted[summary.id] = (queue, lo, hi)
+            if start < stop:
+                wanted[summary.id] = (queue, start, stop)
         if losses and options.fail_on_data_loss:
             raise DataLossError("; ".join(losses))
         return wanted
@@ -150,9 +150,9 @@ def _blocks(batch: Batch, part: SegmentPart) -> Iterator[Block]:
     for record in batch.records:
         if type(record) is not Append or record.id not in part.wanted:
             continue
-        queue, lo, hi = part.wanted[record.id]
+        queue, start, stop = part.wanted[record.id]
         run = record.run
-        if run.first_position < hi and run.next_position > lo:
-            run = run.cut(lo, hi)
+        if run.first_position < stop and run.next_position > start:
+            run = run.cut(start, stop)
             offsets, payload = memoryview(run.offsets), memoryview(run.payload)
             yield Block(queue, record.id, run.first_position, run.records, offsets, payload)

@@ -25,7 +25,7 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
-from mrecordlog_async.spark.client import ServerDownError, ServiceError
+from mrecordlog_async.spark.client import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError, claim
 from mrecordlog_async.spark.lake import Lake, LocalLake
@@ -333,7 +333,7 @@ def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Off
     try:
         for server in options.servers:
             there |= {summary.queue for summary in fleet.client(server.name).queues()}
-    except (OSError, ServerDownError, ServiceError):
+    except (OSError, ServerDownError, ServiceRefusedError):
         return  # the query says so itself
     for name in sorted(names - there):
         near = difflib.get_close_matches(name, there, n=1)
@@ -349,7 +349,7 @@ def _left(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str
         try:
             found = fleet.client(server.name).queues()
             left[server.name] = sum(each.records for each in found if options.subscription.includes(each.queue))
-        except (OSError, ServerDownError, ServiceError) as error:
+        except (OSError, ServerDownError, ServiceRefusedError) as error:
             down[server.name] = str(error)
     return left, down
 

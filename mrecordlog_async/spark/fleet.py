@@ -19,21 +19,12 @@ from mrecordlog_async.spark.client import (
     QueuePlan,
     ServerDownError,
     ServiceClient,
-    ServiceError,
+    ServiceRefusedError,
     chunks,
 )
+from mrecordlog_async.spark.offsets import DataLossError, Listing, backlog, select, shares
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.plan import (
-    DataLossError,
-    Listing,
-    Partition,
-    Range,
-    backlog,
-    pack,
-    partition_size,
-    select,
-    shares,
-)
+from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -177,13 +168,13 @@ class Fleet:
             return []
 
     def partitions(self, wanted: Iterable[tuple[str, str, int, int, int]]) -> list[Partition]:
-        """Cut what is *wanted*, (server, queue, id, lo, hi), into partitions.
+        """Cut what is *wanted*, (server, queue, id, start, stop), into partitions.
 
         Raises DataLossError where a range is no longer there whole; without `failOnDataLoss` what is left is read.
         """
         starts: dict[str, list[PlanStart]] = {}
-        for server, queue, queue_id, lo, hi in wanted:
-            starts.setdefault(server, []).append(PlanStart(queue, queue_id, lo, hi))
+        for server, queue, queue_id, start, stop in wanted:
+            starts.setdefault(server, []).append(PlanStart(queue, queue_id, start, stop))
         ranges: dict[str, list[Range]] = {}
         for server, asked in starts.items():
             plans = self.client(server).plan(asked, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES)
@@ -274,7 +265,7 @@ def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset 
 def _same_opening(ask: Callable[[], list[QueuePlan]]) -> list[QueuePlan]:
     try:
         return ask()
-    except ServiceError as error:
+    except ServiceRefusedError as error:
         if error.code == "reopened":
             raise ReopenedError from error
         raise

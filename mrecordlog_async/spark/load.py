@@ -62,7 +62,7 @@ def run_load(
     Raises:
         RefusedError: nothing was stored: rows of several servers would meet in one queue, rows carry no positions, or
             (without skip_truncated) lie where the log was truncated, which takes nothing back.
-        ServerDownError, ServiceError: the service cannot be asked.
+        ServerDownError, ServiceRefusedError: the service cannot be asked.
     """
     rows = _rows(session.read.parquet(source), from_server)
     options = {"servers": url} | ({"token": token} if token else {})

@@ -24,8 +24,9 @@ from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.offsets import Listing, refuse_unknown_queues, resolve_position
 from mrecordlog_async.spark.options import LATEST, Options
-from mrecordlog_async.spark.plan import Listing, Partition, place, refuse_unknown_queues
+from mrecordlog_async.spark.partitions import Partition
 
 
 class PlannedPartition(InputPartition):
@@ -51,8 +52,8 @@ class LogReader(DataSourceReader):
         self.fleet = Fleet(options)
         self._servers: set[str] | None = None
         self._queues: set[str] | None = None
-        self._lo = 0
-        self._hi = POSITION_MAX + 1
+        self._start = 0
+        self._stop = POSITION_MAX + 1
 
     def partitions(self) -> list[InputPartition]:
         """Fix what is read, and cut it into what tasks read."""
@@ -77,12 +78,12 @@ class LogReader(DataSourceReader):
             for queue, summary in listing.items():
                 if self._queues is not None and queue not in self._queues:
                     continue
-                lo, loss = place(options.starting, server, summary)
-                hi, lost = place(options.ending, server, summary, absent=LATEST)
+                start, loss = resolve_position(options.starting, server, summary)
+                stop, lost = resolve_position(options.ending, server, summary, absent=LATEST)
                 losses += [each for each in (loss, lost) if each is not None]
-                lo, hi = max(lo, self._lo), min(hi, self._hi)
-                if lo < hi:
-                    found.append((server, queue, summary.id, lo, hi))
+                start, stop = max(start, self._start), min(stop, self._stop)
+                if start < stop:
+                    found.append((server, queue, summary.id, start, stop))
         self.fleet.report_losses(losses)
         return iter(found)
 
@@ -110,15 +111,15 @@ class PushingLogReader(LogReader):
             case In(attribute=("queue",), value=values):
                 self._queues = _narrow(self._queues, set(values))
             case EqualTo(attribute=("position",), value=int(value)):
-                self._lo, self._hi = max(self._lo, value), min(self._hi, value + 1)
+                self._start, self._stop = max(self._start, value), min(self._stop, value + 1)
             case GreaterThanOrEqual(attribute=("position",), value=int(value)):
-                self._lo = max(self._lo, value)
+                self._start = max(self._start, value)
             case GreaterThan(attribute=("position",), value=int(value)):
-                self._lo = max(self._lo, value + 1)
+                self._start = max(self._start, value + 1)
             case LessThan(attribute=("position",), value=int(value)):
-                self._hi = min(self._hi, value)
+                self._stop = min(self._stop, value)
             case LessThanOrEqual(attribute=("position",), value=int(value)):
-                self._hi = min(self._hi, value + 1)
+                self._stop = min(self._stop, value + 1)
             case _:
                 return False
         return True

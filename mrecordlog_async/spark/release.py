@@ -24,11 +24,11 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest, numbers
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
-from mrecordlog_async.spark.client import PlanStart, QueuePlan, ServerDownError, ServiceError
+from mrecordlog_async.spark.client import PlanStart, QueuePlan, ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import OWN, Contents, UnreadableError
-from mrecordlog_async.spark.plan import moving
+from mrecordlog_async.spark.offsets import advanced
 from mrecordlog_async.spark.proof import Listed, went_back
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -54,7 +54,8 @@ class LogWentBackError(RecordLogError):
 class Ledger:
     """What is proven. batch: the last one that is.
 
-    due: server → queue → [id, lo, hi, rows]: positions that the output holds in so many rows, and the log may drop.
+    due: server → queue → [id, start, stop, rows]: positions that the output holds in that many rows; the log may drop
+    them.
     released: server → queue → [id, next]: what the log was truncated up to, and said so.
     """
 
@@ -159,31 +160,31 @@ class Release:
             raise ProofError(f"batch {batch} is not in {self._batches.output.path}: {error}") from error
         due = self.ledger.due
         self.full_batches += bool(found)
-        for server, queue, queue_id, lo, hi in self._ranges(batch):
+        for server, queue, queue_id, start, stop in self._ranges(batch):
             held = found.get((server, queue))
             rows = held.rows if held is not None else 0
             self.rows += rows
             if batch <= self._accepted_at and queue in self._again.get(server, {}):
                 continue
             known = due.setdefault(server, {}).get(queue)
-            if known is not None and known[0] == queue_id and known[2] == lo:
-                due[server][queue] = [queue_id, known[1], hi, known[3] + rows]
+            if known is not None and known[0] == queue_id and known[2] == start:
+                due[server][queue] = [queue_id, known[1], stop, known[3] + rows]
             else:  # what is still due of a queue that was deleted meanwhile, nobody can truncate any more
-                due[server][queue] = [queue_id, lo, hi, rows]
+                due[server][queue] = [queue_id, start, stop, rows]
 
     def _contents(self, batch: int, *, whole: bool) -> Contents:
         """Return what the files of *batch* hold; UnreadableError where that is not what its offsets say."""
         files = self._batches.files(batch)
         if files is None:
             raise UnreadableError(f"its entry in {MANIFEST} is missing or damaged")
-        ranges = {(server, queue): (lo, hi) for server, queue, _, lo, hi in self._ranges(batch)}
+        ranges = {(server, queue): (start, stop) for server, queue, _, start, stop in self._ranges(batch)}
         found = self._batches.output.contents(files, whole=whole)
         for (server, queue), held in found.items():
-            lo, hi = ranges.get((server, queue), (0, 0))
-            if not lo <= held.first <= held.last < hi or held.rows > hi - lo:
+            start, stop = ranges.get((server, queue), (0, 0))
+            if not start <= held.first <= held.last < stop or held.rows > stop - start:
                 raise UnreadableError(
-                    f"it read positions {lo} to {hi - 1} of queue {queue!r} of server {server!r}, but its files hold "
-                    f"{held.rows} rows at {held.first} to {held.last}"
+                    f"it read positions {start} to {stop - 1} of queue {queue!r} of server {server!r}, but its files "
+                    f"hold {held.rows} rows at {held.first} to {held.last}"
                 )
         return found
 
@@ -191,7 +192,7 @@ class Release:
         start, end = self._batches.end(batch - 1), self._batches.end(batch)
         if start is None or end is None:
             raise UnreadableError(f"its offsets in {self._batches.checkpoint.path} are missing or damaged")
-        return moving(start, end)
+        return advanced(start, end)
 
     def _wrong_with(self, batch: int, *, last: bool) -> str | None:
         """Tell why *batch* has to run again, after a stop of any kind; None where it has not."""
@@ -226,7 +227,7 @@ class Release:
             try:
                 if self._release_server(server):
                     self._save()
-            except (OSError, ServerDownError, ServiceError) as error:
+            except (OSError, ServerDownError, ServiceRefusedError) as error:
                 self._down_until[server] = time.monotonic() + DOWN_SECONDS
                 logger.warning("truncating what is stored failed, it is tried again: %s", error)
                 if not last:  # the query goes on: what it commits must be proven before Spark forgets its offsets
@@ -285,7 +286,7 @@ class Release:
                 continue
             try:
                 listing = {summary.queue: summary for summary in self._fleet.client(server).listing().queues}
-            except (OSError, ServerDownError, ServiceError):
+            except (OSError, ServerDownError, ServiceRefusedError):
                 continue  # the query says so itself
             self._refuse_older_log(server, listing)
 
@@ -310,7 +311,7 @@ class Release:
             return []
         marks = self._marks(server)
         tails = any(mark.opening != log.opening for queue, mark in marks.items() if queue in due)
-        # From the very first record on: one below lo, which no batch of this query read, must not go either.
+        # From the very first record on: one below start, which no batch of this query read, must not go either.
         starts = [PlanStart(queue, at[0], None, at[2]) for queue, at in due.items()]
         plans = self._fleet.client(server).plan(starts, opening=log.opening, tails=tails)
         found = {plan.queue: plan.tail for plan in plans if plan.status == "ok"}
@@ -324,15 +325,15 @@ class Release:
             raise LogWentBackError("; ".join(back))
         counted = []
         for plan in plans:
-            _, lo, hi, rows = due[plan.queue]
-            if plan.status != "ok" or plan.start >= hi:
+            _, start, stop, rows = due[plan.queue]
+            if plan.status != "ok" or plan.start >= stop:
                 continue
-            cut = plan.start > lo  # somebody else has truncated
-            if plan.stop != hi or not (rows == plan.records or (cut and rows > plan.records)):
+            cut = plan.start > start  # somebody else has truncated
+            if plan.stop != stop or not (rows == plan.records or (cut and rows > plan.records)):
                 raise ProofError(
                     f"server {server!r}, queue {plan.queue!r}: the log holds {plan.records} records before position "
-                    f"{hi}, but {self._batches.output.path} holds {rows} rows from position {lo} on; none of them was "
-                    "truncated. A new output and a new checkpoint take everything that the log still holds"
+                    f"{stop}, but {self._batches.output.path} holds {rows} rows from position {start} on; none of them "
+                    "was truncated. A new output and a new checkpoint take everything that the log still holds"
                 )
             counted.append(plan.queue)
         return counted
@@ -340,10 +341,10 @@ class Release:
     def _went_back(
         self, plan: QueuePlan, due: list[int], mark: Mark | None, log: Listed, tails: Mapping[str, int | None]
     ) -> str | None:
-        _, lo, hi, rows = due
-        if plan.start < lo and plan.records > rows:  # a drain reads every queue from its first record on
-            return f"it was read from position {lo} on, and begins at {plan.start}"
-        return went_back(log.queues[plan.queue], hi, mark, log, tails)
+        _, start, stop, rows = due
+        if plan.start < start and plan.records > rows:  # a drain reads every queue from its first record on
+            return f"it was read from position {start} on, and begins at {plan.start}"
+        return went_back(log.queues[plan.queue], stop, mark, log, tails)
 
     def _marks(self, server: str) -> dict[str, Mark]:
         """Return what the last proven batch saw of the queues that are due up to where it ended."""

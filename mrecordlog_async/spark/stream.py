@@ -2,7 +2,7 @@
 
 One trigger (see `plan` for the decisions):
 
-    latestOffset(start)   list → check start → truncate up to start → pin what is new → plan → end
+    latestOffset(start)   list → check start → truncate up to start → enrol what is new → plan → end
     commit(end of the batch before)
     partitions(start, end) → tasks: read(partition) → the sink commits → Spark writes commits/N
 
@@ -36,22 +36,22 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
-from mrecordlog_async.spark.client import QueuePlan, ServerDownError, ServiceError
+from mrecordlog_async.spark.client import QueuePlan, ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
 from mrecordlog_async.spark.lake import syncfs
-from mrecordlog_async.spark.options import OptionError, Options
-from mrecordlog_async.spark.plan import (
+from mrecordlog_async.spark.offsets import (
     Checked,
     DataLossError,
     Listing,
+    advanced,
     assemble,
     backlog,
     check,
-    moving,
-    pin,
+    enrol,
     refuse_unknown_queues,
     truncations,
 )
+from mrecordlog_async.spark.options import OptionError, Options
 from mrecordlog_async.spark.proof import Listed, refuse_renamed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.shared_storage import check_marker
@@ -104,25 +104,25 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if checked.back and self._options.read_again is not None:
             raise DataLossError("; ".join(checked.back))
         self._fleet.report_losses(checked.lost)
-        self._truncate(checked.sound, surveys)
+        self._truncate(checked.intact, surveys)
         self._settled = start
         listings = {server: listed.queues for server, listed in surveys.items()}
         if not self._looked:
             self._refuse_unknown(known.positions, listings)
             self._looked = True
-        pinned, lost = pin(known.positions, self._targeted(listings), self._options.starting)
+        first_positions, lost = enrol(known.positions, self._targeted(listings), self._options.starting)
         self._fleet.report_losses(lost)
-        # Only what is sound moves: a position that was corrected must be in the checkpoint before it is read from.
-        plans = self._fleet.advance(checked.sound, surveys, self._target, self._limits(limit))
+        # Only what is intact moves: a position that was corrected must be in the checkpoint before it is read from.
+        plans = self._fleet.advance(checked.intact, surveys, self._target, self._limits(limit))
         ends: Offset = {}
         for server, plan in plans:
             ends.setdefault(server, {})[plan.queue] = [plan.id, plan.stop]
-        positions = assemble(known.positions, checked.positions, ends, pinned)
-        self._note_latest(assemble(known.positions, checked.positions, {}, pinned), surveys, plans)
+        positions = assemble(known.positions, checked.positions, ends, first_positions)
+        self._note_latest(assemble(known.positions, checked.positions, {}, first_positions), surveys, plans)
         if positions is known.positions:
             return start
         self._again = {server: queues for server, queues in self._again.items() if server not in surveys}
-        return _marked(known, positions, surveys, checked.sound, plans).encode()
+        return _marked(known, positions, surveys, checked.intact, plans).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where the queues ended at the last listing, and `waiting`: records behind the batch, by server."""
@@ -138,7 +138,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut the positions from *start* to *end* into what tasks read."""
-        moved = moving(Checkpoint.decode(start).positions, Checkpoint.decode(end).positions)
+        moved = advanced(Checkpoint.decode(start).positions, Checkpoint.decode(end).positions)
         return [PlannedPartition(partition) for partition in self._fleet.partitions(moved)]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -149,7 +149,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.truncate and end != self._settled:
             surveys = self._fleet.survey()
             with suppress(ReopenedError):  # the next trigger truncates
-                self._truncate(self._check(Checkpoint.decode(end), surveys).sound, surveys)
+                self._truncate(self._check(Checkpoint.decode(end), surveys).intact, surveys)
 
     def stop(self) -> None:
         """Close the connections. Spark ends the process instead of calling this; nothing depends on it."""
@@ -202,10 +202,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if server in target
         }
 
-    def _truncate(self, sound: Offset, surveys: Mapping[str, Listed]) -> None:
+    def _truncate(self, intact: Offset, surveys: Mapping[str, Listed]) -> None:
         if not self._options.truncate:
             return
-        due = truncations(sound, {server: listed.queues for server, listed in surveys.items()})
+        due = truncations(intact, {server: listed.queues for server, listed in surveys.items()})
         if not due:
             return
         # A failure ends the query: a failed sync may have lost pages, and the next one would not tell.
@@ -218,7 +218,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for answer in self._fleet.client(server).truncate(queues, opening=opening):
                 if answer.status != "ok":
                     logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
-        except (ServerDownError, ServiceError) as error:
+        except (ServerDownError, ServiceRefusedError) as error:
             logger.warning("truncating what is committed failed, it is tried again: %s", error)
 
     def _note_latest(self, begun: Offset, surveys: Mapping[str, Listed], plans: list[tuple[str, QueuePlan]]) -> None:
@@ -235,7 +235,7 @@ def _marked(
     known: Checkpoint,
     positions: Offset,
     surveys: Mapping[str, Listed],
-    sound: Offset,
+    intact: Offset,
     plans: list[tuple[str, QueuePlan]],
 ) -> Checkpoint:
     """Return *positions* with their marks: what was checked carries the opening it was checked under."""
@@ -246,7 +246,7 @@ def _marked(
         before, now = known.marks.get(server, {}), marks.setdefault(server, {})
         for queue in positions.get(server, {}):
             if queue in listed.queues:
-                kept = queue in sound.get(server, {}) and queue in before
+                kept = queue in intact.get(server, {}) and queue in before
                 now[queue] = Mark(listed.opening, before[queue].tail if kept else None)
     for server, plan in plans:
         if plan.records:

@@ -22,8 +22,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import Run
-from mrecordlog_async.spark.blocks import MalformedRowsError, Stretch, stretches
-from mrecordlog_async.spark.client import ServiceClient, ServiceError
+from mrecordlog_async.spark.blocks import MalformedRowsError, RowRun, row_runs
+from mrecordlog_async.spark.client import ServiceClient, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.options import OptionError, Options
 
@@ -118,8 +118,8 @@ def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
     appender = Appender(client, create=options.create_queues)
     try:
         for batch in batches:
-            for stretch in stretches(batch, options.queue):
-                appender.add(stretch)
+            for row_run in row_runs(batch, options.queue):
+                appender.add(row_run)
         appender.flush()
         return appender.written
     finally:
@@ -127,25 +127,25 @@ def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
 
 
 class Appender:
-    """Gathers stretches that follow each other and appends them together."""
+    """Gathers runs that follow each other and appends them together."""
 
     def __init__(self, client: ServiceClient, *, create: bool) -> None:
         self.written = Written()
         self._client = client
         self._create = create
-        self._waiting: list[Stretch] = []
+        self._waiting: list[RowRun] = []
         self._bytes = 0
         self._records = 0
         self._due: dict[str, int] = {}  # queue → the position behind the last row seen
 
-    def add(self, stretch: Stretch) -> None:
+    def add(self, row_run: RowRun) -> None:
         """Take the next rows."""
-        self._check_order(stretch)
-        if self._waiting and not self._follows(stretch):
+        self._check_order(row_run)
+        if self._waiting and not self._follows(row_run):
             self.flush()
-        for run in _pieces(stretch.run):
-            position = None if stretch.position is None else run.first_position
-            self._waiting.append(Stretch(stretch.queue, position, run))
+        for run in _pieces(row_run.run):
+            position = None if row_run.position is None else run.first_position
+            self._waiting.append(RowRun(row_run.queue, position, run))
             self._bytes += len(run.payload)
             self._records += run.records
             if self._bytes >= APPEND_BYTES or self._records >= APPEND_RECORDS:
@@ -156,32 +156,32 @@ class Appender:
         waiting, self._waiting = self._waiting, []
         self._bytes = self._records = 0
         if waiting:
-            self._put(waiting[0].queue, waiting[0].position, [stretch.run for stretch in waiting])
+            self._put(waiting[0].queue, waiting[0].position, [row_run.run for row_run in waiting])
 
-    def _check_order(self, stretch: Stretch) -> None:
-        if stretch.position is None:
+    def _check_order(self, row_run: RowRun) -> None:
+        if row_run.position is None:
             return
-        if stretch.position < 0:
-            raise MalformedRowsError(f"queue {stretch.queue!r}: position {stretch.position} is below 0")
-        if stretch.position < self._due.get(stretch.queue, 0):
+        if row_run.position < 0:
+            raise MalformedRowsError(f"queue {row_run.queue!r}: position {row_run.position} is below 0")
+        if row_run.position < self._due.get(row_run.queue, 0):
             raise MalformedRowsError(
-                f"queue {stretch.queue!r}: position {stretch.position} comes after {self._due[stretch.queue] - 1}; "
+                f"queue {row_run.queue!r}: position {row_run.position} comes after {self._due[row_run.queue] - 1}; "
                 f"write {IN_ORDER}"
             )
-        self._due[stretch.queue] = stretch.run.next_position
+        self._due[row_run.queue] = row_run.run.next_position
 
-    def _follows(self, stretch: Stretch) -> bool:
+    def _follows(self, row_run: RowRun) -> bool:
         last = self._waiting[-1]
-        if stretch.queue != last.queue:
+        if row_run.queue != last.queue:
             return False
-        return stretch.position is None or stretch.position == last.run.next_position
+        return row_run.position is None or row_run.position == last.run.next_position
 
     def _put(self, queue: str, position: int | None, runs: list[Run]) -> None:
         """Append, and work out what a refusal means: the rows, or some of them, may be there already."""
         records = sum(run.records for run in runs)
         try:
             answer = self._client.append(queue, runs, position=position, create=self._create)
-        except ServiceError as error:
+        except ServiceRefusedError as error:
             if position is None or error.code != "position_in_past":
                 raise
             self._put_overlapping(queue, position, runs, records, int(error.problem["next_position"]))

@@ -20,8 +20,8 @@ from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, 
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import claim
 from mrecordlog_async.spark.lake import LocalLake
+from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.plan import DataLossError
 from mrecordlog_async.spark.release import LogWentBackError, Release
 from mrecordlog_async.spark.stream import LogStreamReader
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark import blocks
-from mrecordlog_async.spark.blocks import MalformedRowsError, record_batches, stretches
+from mrecordlog_async.spark.blocks import MalformedRowsError, record_batches, row_runs
 
 PAYLOADS = st.lists(st.binary(max_size=20), min_size=1, max_size=5)
 
@@ -87,7 +87,7 @@ ROWS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 6), st.bin
 def test_rows_are_cut_where_queue_or_position_jumps(
     rows: list[tuple[str, int, bytes]], skip: int, kind: pa.DataType
 ) -> None:
-    """A stretch is one queue and consecutive positions; slices, whose offsets do not begin at 0, are cut the same."""
+    """A row_run is one queue and consecutive positions; slices, whose offsets do not begin at 0, are cut the same."""
     batch = pa.RecordBatch.from_pydict(
         {
             "queue": pa.array([row[0] for row in rows], pa.string()),
@@ -95,7 +95,7 @@ def test_rows_are_cut_where_queue_or_position_jumps(
             "payload": pa.array([row[2] for row in rows], kind),
         }
     ).slice(skip)
-    found = list(stretches(batch, None))
+    found = list(row_runs(batch, None))
     assert [(each.queue, at, payload) for each in found for at, payload in each.run.each()] == rows[skip:]
     assert all(each.position == each.run.first_position for each in found)
     jumps = [(row[0], row[1] - n) for n, row in enumerate(rows[skip:])]
@@ -105,9 +105,9 @@ def test_rows_are_cut_where_queue_or_position_jumps(
 def test_text_is_utf8_and_one_queue_may_be_named_for_all() -> None:
     """Rows without queue and position: the option names the queue, the log gives positions."""
     batch = pa.RecordBatch.from_pydict({"payload": pa.array(["grün", "x"])})
-    (stretch,) = stretches(batch, "q")
-    assert (stretch.queue, stretch.position) == ("q", None)
-    assert stretch.run.payloads() == ["grün".encode(), b"x"]
+    (row_run,) = row_runs(batch, "q")
+    assert (row_run.queue, row_run.position) == ("q", None)
+    assert row_run.run.payloads() == ["grün".encode(), b"x"]
 
 
 @pytest.mark.parametrize("column", ["queue", "position", "payload"])
@@ -116,4 +116,4 @@ def test_null_is_no_record(column: str) -> None:
     columns: dict[str, list[Any]] = {"queue": ["a", "a"], "position": [1, 2], "payload": [b"", b"x"]}
     columns[column] = [None, columns[column][1]]
     with pytest.raises(MalformedRowsError, match=f"'{column}' is null in 1 rows"):
-        list(stretches(pa.RecordBatch.from_pydict(columns), None))
+        list(row_runs(pa.RecordBatch.from_pydict(columns), None))

@@ -17,13 +17,13 @@ from mrecordlog_async.spark.client import (
     PlanStart,
     ServerDownError,
     ServiceClient,
-    ServiceError,
+    ServiceRefusedError,
     ShortAnswerError,
     _parts,
     verified,
 )
 from mrecordlog_async.spark.options import Server
-from mrecordlog_async.spark.plan import Partition, Range
+from mrecordlog_async.spark.partitions import Partition, Range
 from tests.spark.services import ThreadedService, numbered
 
 
@@ -80,7 +80,7 @@ def test_listing_and_plan(service: ThreadedService) -> None:
         assert client.queue("q") == found
         (plan,) = client.plan([PlanStart("q", found.id, 10)], records_max=50, piece_records=20)
         assert (plan.status, plan.start, plan.stop, plan.records) == ("ok", 10, 60, 50)
-        assert (plan.pieces[0].lo, plan.pieces[-1].hi) == (10, 60)
+        assert (plan.pieces[0].start, plan.pieces[-1].stop) == (10, 60)
         assert [piece.records for piece in plan.pieces] == [20, 20, 10]
 
 
@@ -123,7 +123,7 @@ def test_fetch_and_truncate(service: ThreadedService) -> None:
         assert (block.queue, block.first_position, block.records, len(block.payload)) == ("a/b ü", 2, 3, 0)
         answers = client.truncate({"a/b ü": [queue_id, 4], "gone": [1, 4]})
         assert [(answer.status, answer.dropped) for answer in answers] == [("ok", 5), ("missing", 0)]
-        with pytest.raises(ServiceError) as refused:
+        with pytest.raises(ServiceRefusedError) as refused:
             list(client.fetch(partition))
         assert (refused.value.status, refused.value.code) == (410, "truncated")
 
@@ -131,7 +131,7 @@ def test_fetch_and_truncate(service: ThreadedService) -> None:
 def test_errors_survive_pickling() -> None:
     """A task sends them home."""
     for error in (
-        ServiceError("s", 410, {"code": "truncated", "detail": "gone"}),
+        ServiceRefusedError("s", 410, {"code": "truncated", "detail": "gone"}),
         ServerDownError("s", "http://h", "refused"),
         ShortAnswerError("3 missing"),
     ):
@@ -283,7 +283,7 @@ def test_what_is_secret_in_an_address_is_sent_and_never_shown() -> None:
 def test_other_refusals_are_final() -> None:
     """A wrong token will be wrong again."""
     with answering(http(b'{"detail": "no"}', "401 Unauthorized")) as (url, asked), client_of(url, retries=3) as client:
-        with pytest.raises(ServiceError, match="401: no"):
+        with pytest.raises(ServiceRefusedError, match="401: no"):
             client.queues()
         assert len(asked) == 1
 

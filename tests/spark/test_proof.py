@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, CheckpointError, Mark
+from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.options import OptionError
-from mrecordlog_async.spark.plan import DataLossError
 from mrecordlog_async.spark.proof import Listed, questions, refuse_renamed, went_back
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
-from tests.spark.test_plan import summary
+from tests.spark.test_offsets import summary
 from tests.spark.test_stream import Query, rows_of
 
 # Offsets.

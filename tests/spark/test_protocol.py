@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from mrecordlog_async.spark.plan import DataLossError
+from mrecordlog_async.spark.offsets import DataLossError
 from tests.spark.services import ThreadedService
 from tests.spark.test_stream import Query
 

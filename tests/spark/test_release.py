@@ -18,7 +18,7 @@ from mrecordlog_async.spark import lake, refusal
 from mrecordlog_async.spark.client import ServerDownError
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
-from mrecordlog_async.spark.plan import DataLossError
+from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.refusal import WENT_BACK
 from mrecordlog_async.spark.release import LEDGER, LogWentBackError, ProofError
 from tests.spark.conftest import NewService

@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async.spark.client import ServerDownError
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.plan import Partition, Range
+from mrecordlog_async.spark.partitions import Partition, Range
 from mrecordlog_async.spark.reader import PlannedPartition
 from mrecordlog_async.spark.shared_storage import PREFIX, NotSharedError, check_marker, marked
 from mrecordlog_async.spark.stream import LogStreamReader

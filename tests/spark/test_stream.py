@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from mrecordlog_async.spark import stream
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.client import ServerDownError, ServiceClient, ServiceListing, ShortAnswerError
+from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.options import Options, Server
-from mrecordlog_async.spark.plan import DataLossError
 from mrecordlog_async.spark.stream import LogStreamReader
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered

@@ -9,7 +9,7 @@ import pytest
 
 from mrecordlog_async.spark import writer
 from mrecordlog_async.spark.blocks import MalformedRowsError
-from mrecordlog_async.spark.client import ServiceError
+from mrecordlog_async.spark.client import ServiceRefusedError
 from mrecordlog_async.spark.options import OptionError, Options
 from mrecordlog_async.spark.writer import PositionConflictError, Written, check_columns, write_rows
 from tests.spark.services import ThreadedService, numbered
@@ -93,7 +93,7 @@ def test_without_positions_what_is_sent_again_is_stored_again(service: ThreadedS
 
 def test_queues_are_made_only_if_wanted(service: ThreadedService) -> None:
     """createQueues=false takes a missing queue for a mistake."""
-    with pytest.raises(ServiceError, match="does not exist"):
+    with pytest.raises(ServiceRefusedError, match="does not exist"):
         write(service, rows("q", 0, 3), createQueues="false")
 
 

@@ -1,4 +1,4 @@
-"""The plan: whatever happens to logs and queries in between, every record is read exactly once."""
+"""Offsets: whatever happens to logs and queries in between, every record is read exactly once."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.checkpoint import Offset
-from mrecordlog_async.spark.plan import (
-    Partition,
-    Range,
+from mrecordlog_async.spark.offsets import (
+    advanced,
     as_text,
     assemble,
     check,
-    moving,
-    pack,
-    partition_size,
-    pin,
-    place,
+    enrol,
+    resolve_position,
     shares,
     truncations,
 )
@@ -32,67 +28,6 @@ from mrecordlog_async.spark.proof import Answers, Listed
 def summary(queue: str, first: int, following: int, queue_id: int = 1, records: int | None = None) -> QueueSummary:
     records = following - first if records is None else records
     return QueueSummary(queue, queue_id, first, following, records, records * 10, None)
-
-
-# Partitions.
-
-
-@st.composite
-def ranges(draw: st.DrawFn) -> list[Range]:
-    """Ranges of several queues, some with gaps, some empty."""
-    found = []
-    for index in range(draw(st.integers(0, 12))):
-        lo, records = draw(st.integers(0, 1_000)), draw(st.integers(0, 5_000))
-        gap = draw(st.sampled_from([0, 0, 1, 10**12]))
-        size = draw(st.sampled_from([0, 1, 200, 10_000])) * records
-        found.append(Range(f"q{index}", index, lo, lo + records + gap, records, size))
-    return found
-
-
-@given(
-    ranges(),
-    st.one_of(st.none(), st.integers(1, 50)),
-    st.one_of(st.none(), st.integers(1, 10_000)),
-    st.integers(1, 16),
-)
-@settings(max_examples=300, deadline=None)
-def test_packing_neither_loses_nor_doubles_a_record(
-    whole: list[Range], partitions_min: int | None, records_max: int | None, cores: int
-) -> None:
-    """Put together again, the partitions are the ranges; dense ones keep to the limit of records."""
-    partitions = pack("s", whole, partition_size(whole, partitions_min, records_max, cores))
-    pieces = [piece for partition in partitions for piece in partition.ranges]
-    for each in whole:
-        mine = [piece for piece in pieces if piece.queue == each.queue]
-        assert sum(piece.records for piece in mine) == each.records
-        assert sum(piece.bytes for piece in mine) == (each.bytes if each.records else 0)
-        if mine:
-            bounds = [each.lo, *(piece.hi for piece in mine)]
-            assert bounds == [*(piece.lo for piece in mine), each.hi]
-    for partition in partitions:
-        assert partition.records > 0
-        dense = all(piece.records == piece.hi - piece.lo for piece in partition.ranges)
-        assert not dense or records_max is None or partition.records <= records_max
-
-
-def test_small_batches_are_one_task() -> None:
-    """A task costs more than reading a few records."""
-    whole = [Range(f"q{n}", n, 0, 20, 20, 400) for n in range(100)]
-    assert len(pack("s", whole, partition_size(whole, None, None, 8))) == 1
-
-
-def test_large_batches_use_every_core() -> None:
-    """A queue is cut where it fits, and each task gets about as much."""
-    whole = [Range("q", 1, 0, 1_000_000, 1_000_000, 200_000_000)]
-    partitions = pack("s", whole, partition_size(whole, None, None, 4))
-    assert [partition.records for partition in partitions] == [250_000] * 4
-
-
-def test_pieces_that_follow_each_other_are_one_range() -> None:
-    """A request names a queue once, not once a piece."""
-    pieces = [Range("q", 1, at, at + 10, 10, 100) for at in range(0, 100, 10)]
-    size = partition_size(pieces, None, None, 1)
-    assert pack("s", pieces, size) == [Partition("s", (Range("q", 1, 0, 100, 100, 1_000),))]
 
 
 @settings(deadline=None)
@@ -123,7 +58,7 @@ def test_only_what_moved_in_the_same_queue_is_read() -> None:
     """Pinned queues, and queues made anew, are read from the next batch on."""
     start: Offset = {"a": {"q": [1, 5], "same": [2, 7], "anew": [3, 1]}}
     end: Offset = {"a": {"q": [1, 9], "same": [2, 7], "anew": [8, 4], "pinned": [9, 100]}}
-    assert list(moving(start, end)) == [("a", "q", 1, 5, 9)]
+    assert list(advanced(start, end)) == [("a", "q", 1, 5, 9)]
 
 
 @pytest.mark.parametrize(
@@ -140,31 +75,31 @@ def test_losses_are_seen_and_never_truncated(first: int, following: int, queue_i
     checked = check({"a": {"q": [1, 5]}}, {"a": Listed(listings["a"])})
     assert [message in loss for loss in checked.lost] == [True]
     assert checked.positions == {"a": {"q": [queue_id, first]}}
-    assert truncations(checked.sound, listings) == {}
+    assert truncations(checked.intact, listings) == {}
 
 
 def test_truncations_are_what_is_behind_and_still_there() -> None:
     """Position included, so 5 read means 4 may go; nothing where nothing is left to go."""
     listings = {"a": {"q": summary("q", 2, 9), "done": summary("done", 5, 9), "fresh": summary("fresh", 0, 3)}}
-    sound: Offset = {"a": {"q": [1, 5], "done": [1, 5], "fresh": [1, 0]}}
-    assert truncations(sound, listings) == {"a": {"q": [1, 4]}}
+    intact: Offset = {"a": {"q": [1, 5], "done": [1, 5], "fresh": [1, 0]}}
+    assert truncations(intact, listings) == {"a": {"q": [1, 4]}}
 
 
 def test_a_starting_position_is_for_a_server_seen_first() -> None:
     """A queue that is made later is read from its first record, also with startingOffsets=latest."""
     listings = {"known": {"new": summary("new", 3, 9)}, "fresh": {"new": summary("new", 3, 9)}}
-    pinned, lost = pin({"known": {}}, listings, "latest")
-    assert (pinned, lost) == ({"known": {"new": [1, 3]}, "fresh": {"new": [1, 9]}}, [])
+    first_positions, lost = enrol({"known": {}}, listings, "latest")
+    assert (first_positions, lost) == ({"known": {"new": [1, 3]}, "fresh": {"new": [1, 9]}}, [])
 
 
 def test_positions_outside_the_log_are_moved_and_named() -> None:
     """Both ends."""
-    assert place({"a": {"q": 7}}, "a", summary("q", 3, 9)) == (7, None)
-    assert place({"a": {"q": -2}}, "a", summary("q", 3, 9)) == (3, None)
-    assert place({"a": {"q": -1}}, "a", summary("q", 3, 9)) == (9, None)
-    assert place({}, "a", summary("q", 3, 9)) == (3, None)
+    assert resolve_position({"a": {"q": 7}}, "a", summary("q", 3, 9)) == (7, None)
+    assert resolve_position({"a": {"q": -2}}, "a", summary("q", 3, 9)) == (3, None)
+    assert resolve_position({"a": {"q": -1}}, "a", summary("q", 3, 9)) == (9, None)
+    assert resolve_position({}, "a", summary("q", 3, 9)) == (3, None)
     for wanted, moved in ((1, 3), (10, 9)):
-        position, loss = place({"a": {"q": wanted}}, "a", summary("q", 3, 9))
+        position, loss = resolve_position({"a": {"q": wanted}}, "a", summary("q", 3, 9))
         assert position == moved and loss is not None
 
 
@@ -260,18 +195,18 @@ class QueryAgainstLogs(RuleBasedStateMachine):
         }
 
     def latest(self, limit: int) -> Offset:
-        """Do what the stream reader's latestOffset does, with a model in place of the services."""
+        """Do what the stream reader's latestOffset does, with a model in resolve_position of the services."""
         listings = self.listings()
         surveys = {server: Listed(listing) for server, listing in listings.items()}
         checked = check(self.committed, surveys, answers=self.answers(listings))
         assert not checked.lost
-        for server, due in truncations(checked.sound, listings).items():
+        for server, due in truncations(checked.intact, listings).items():
             for name, (_, position) in due.items():
                 self.logs[server][name].first = position + 1
         listings = self.listings()
-        pinned, _ = pin(self.committed, listings, "earliest")
-        ends = {server: self.advance(server, queues, limit) for server, queues in checked.sound.items()}
-        return assemble(self.committed, checked.positions, ends, pinned)
+        first_positions, _ = enrol(self.committed, listings, "earliest")
+        ends = {server: self.advance(server, queues, limit) for server, queues in checked.intact.items()}
+        return assemble(self.committed, checked.positions, ends, first_positions)
 
     def answers(self, listings: Mapping[str, Mapping[str, QueueSummary]]) -> dict[str, Answers]:
         """Say where the deleted queues of the checkpoint ended."""
@@ -290,10 +225,10 @@ class QueryAgainstLogs(RuleBasedStateMachine):
 
     def read(self, start: Offset, end: Offset) -> list[tuple[str, int, int]]:
         rows = []
-        for server, name, queue_id, lo, hi in moving(start, end):
+        for server, name, queue_id, first, stop in advanced(start, end):
             queue = self.logs[server][name]
-            assert queue.id == queue_id and queue.first <= lo, "what was planned is still there"
-            rows += [(server, queue_id, at) for at in queue.positions if lo <= at < hi]
+            assert queue.id == queue_id and queue.first <= first, "what was planned is still there"
+            rows += [(server, queue_id, at) for at in queue.positions if first <= at < stop]
         return rows
 
 

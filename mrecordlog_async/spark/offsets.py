@@ -1,0 +1,249 @@
+"""What to read next. Pure: offsets and listings in, offsets and ranges out.
+
+One micro-batch, in this order (`stream` sends the requests; every decision is made here):
+
+1. `check`   compare start with what the servers list: which positions are still valid, and what was lost
+2. `truncations`   what the checkpoint has committed and the servers still keep
+3. `enrol`   queues that start does not know: the end gets the position where reading will begin, without a record
+4. `shares`   split the trigger's limit over the servers, by how much each has
+5. `assemble`   the end offset; start itself if nothing is new, because Spark compares offsets as text
+6. `advanced`   the ranges between start and end, which `partitions` packs into tasks
+
+Positions are `{server: {queue: [id, next]}}`: the queue's incarnation, and the next position to read. An offset carries
+them with the marks that prove them (`checkpoint`); `proof` decides what the marks show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.spark.checkpoint import Mark, Offset
+from mrecordlog_async.spark.options import EARLIEST, LATEST, OptionError, Positions, Subscription
+from mrecordlog_async.spark.proof import Answers, Listed, went_back
+
+K = TypeVar("K", bound=Hashable)
+
+Listing = Mapping[str, QueueSummary]
+"""queue → where it stands, of one server."""
+
+Listings = Mapping[str, Listing]
+"""server → its listing; a server that could not be reached is missing."""
+
+
+class DataLossError(RecordLogError):
+    """Records were deleted before this reader had read them, or a queue is not the one it knew."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """What of a start offset is still valid. positions: where to continue. lost: one sentence for each loss.
+
+    back: of these, the logs that went back, without advice.
+    intact: server → queue → position, of queues that are what the offset says: only those may be truncated.
+    """
+
+    positions: Offset = field(default_factory=dict)
+    intact: Offset = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    back: list[str] = field(default_factory=list)
+
+
+def canonical(offset: Mapping[str, Mapping[str, Sequence[int]]]) -> Offset:
+    """Return *offset* with sorted keys, so that equal offsets are equal text."""
+    return {
+        server: {queue: list(queues[queue]) for queue in sorted(queues)} for server, queues in sorted(offset.items())
+    }
+
+
+def as_text(offset: Offset) -> str:
+    """Return *offset* as JSON, as a checkpoint stores it."""
+    return json.dumps(canonical(offset), separators=(",", ":"))
+
+
+def select(listing: Iterable[QueueSummary], subscription: Subscription) -> dict[str, QueueSummary]:
+    """Return the queues of *listing* that are subscribed."""
+    return {summary.queue: summary for summary in listing if subscription.includes(summary.queue)}
+
+
+def check(
+    start: Offset,
+    surveys: Mapping[str, Listed],
+    *,
+    marks: Mapping[str, Mapping[str, Mark]] | None = None,
+    answers: Mapping[str, Answers] | None = None,
+    includes: Callable[[str], bool] = lambda queue: True,
+    again: Offset | None = None,
+) -> Checked:
+    """Compare *start* with what the servers have. again: what to reread from its first record, at this very position.
+
+    Positions of servers that are not listed and of queues that are not subscribed are kept and not read: once they are
+    wanted again, reading continues there. Where records are lost, the position moves to the first record that is left.
+    A log that went back is reread from its first record: no record is skipped, some may be read twice.
+    """
+    checked = Checked(positions={server: dict(queues) for server, queues in start.items()})
+    for server, listed in surveys.items():
+        known, intact = checked.positions.get(server), checked.intact.setdefault(server, {})
+        if known is None:
+            continue
+        seen, answered = (marks or {}).get(server, {}), (answers or {}).get(server, Answers())
+        for queue, (queue_id, position) in start[server].items():
+            if not includes(queue):
+                continue
+            summary = listed.queues.get(queue)
+            if summary is None or summary.id != queue_id:
+                loss = _loss_of_deleted(position, answered.ended.get(queue), again=summary is not None)
+            elif (again or {}).get(server, {}).get(queue) == [queue_id, position]:
+                known[queue] = [queue_id, summary.first_position]
+                continue
+            else:
+                back = went_back(summary, position, seen.get(queue), listed, answered.tails)
+                if back is not None:
+                    checked.back.append(f"server {server!r}, queue {queue!r}: {back}: it went back")
+                loss = _loss(summary, position, back)
+            if loss is not None:
+                checked.lost.append(f"server {server!r}, queue {queue!r}: {loss}")
+            if summary is None:
+                del known[queue]
+            elif loss is not None or summary.id != queue_id:
+                known[queue] = [summary.id, summary.first_position]
+            else:
+                intact[queue] = known[queue]
+    return checked
+
+
+def _loss_of_deleted(position: int, ended: int | None, *, again: bool) -> str | None:
+    how = "it was deleted and created again" if again else "it was deleted"
+    if ended is None:
+        return f"{how}; whether it held records from position {position} on is not known"
+    return f"{how}; positions {position} to {ended - 1} were not read" if ended > position else None
+
+
+def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
+    if back is not None:
+        first = summary.first_position
+        return (
+            f"{back}: it went back. Without failOnDataLoss all that it holds is read again from position {first}; "
+            "nothing is skipped, and records that were read before come twice"
+        )
+    if max(position, summary.began) < summary.first_position:
+        return f"positions {position} to {summary.first_position - 1} were truncated before they were read"
+    return None
+
+
+def truncations(intact: Offset, listings: Listings) -> Offset:
+    """Return what may be truncated: server → queue → [id, last position], only where records are left to delete."""
+    found: Offset = {}
+    for server, queues in intact.items():
+        listing = listings[server]
+        due = {
+            queue: [queue_id, position - 1]
+            for queue, (queue_id, position) in queues.items()
+            if listing[queue].first_position < position <= listing[queue].next_position
+        }
+        if due:
+            found[server] = due
+    return found
+
+
+def refuse_unknown_queues(
+    start: Offset, listings: Listings, servers: Iterable[str], subscription: Subscription, *offsets: str | Positions
+) -> None:
+    """Raise OptionError for queues that options name and that do not exist.
+
+    A misspelt name would silently read nothing. Queues that *start* knows, and servers that it knows or that are down,
+    are left to `check`: positions given as options apply to the first start only.
+    """
+    known = {queue for queues in start.values() for queue in queues}
+    if subscription.names is not None and set(servers) <= set(listings):
+        there = {queue for listing in listings.values() for queue in listing}
+        unknown = sorted(subscription.names - there - known)
+        if unknown:
+            raise OptionError(
+                f"subscribe: no server has a queue {unknown[0]!r}; create it first, or use subscribePattern for queues "
+                "that come later"
+            )
+    for positions in offsets:
+        for server, queues in {} if isinstance(positions, str) else positions.items():
+            unknown = sorted(set(queues) - set(listings.get(server, queues))) if server not in start else []
+            if unknown:
+                raise OptionError(f"startingOffsets, endingOffsets: server {server!r} has no queue {unknown[0]!r}")
+
+
+def enrol(start: Offset, listings: Listings, starting: str | Positions) -> tuple[Offset, list[str]]:
+    """Return the first positions of queues that *start* does not know, and which of *starting* are not possible.
+
+    `startingOffsets` applies to servers seen for the first time; a queue created later is read from its first
+    position, or its records would be skipped.
+    """
+    first_positions: Offset = {}
+    lost: list[str] = []
+    for server, listing in listings.items():
+        fresh = server not in start
+        known = start.get(server, {})
+        first_positions[server] = {}
+        for queue, summary in listing.items():
+            if queue in known:
+                continue
+            position, loss = resolve_position(starting if fresh else "earliest", server, summary)
+            first_positions[server][queue] = [summary.id, position]
+            if loss is not None:
+                lost.append(loss)
+    return first_positions, lost
+
+
+def resolve_position(
+    wanted: str | Positions, server: str, summary: QueueSummary, *, absent: int = EARLIEST
+) -> tuple[int, str | None]:
+    """Return the position that *wanted* means for a queue, moved to where it has records, and the loss if it moved."""
+    first, following = summary.first_position, summary.next_position
+    if isinstance(wanted, str):
+        return (following if wanted == "latest" else first), None
+    position = wanted.get(server, {}).get(summary.queue, absent)
+    if position == EARLIEST:
+        return first, None
+    if position == LATEST:
+        return following, None
+    if max(position, summary.began) >= first and position <= following:
+        return position, None
+    loss = f"server {server!r}, queue {summary.queue!r}: position {position} is not in {first} to {following}"
+    return min(max(position, first), following), loss
+
+
+def backlog(positions: Mapping[str, Sequence[int]], listing: Listing) -> int:
+    """Estimate how many records are left to read; exact where positions have no gaps."""
+    return sum(
+        min(listing[queue].next_position - position, listing[queue].records)
+        for queue, (_, position) in positions.items()
+        if queue in listing
+    )
+
+
+def shares(limit: int, weights: Mapping[K, int]) -> dict[K, int]:
+    """Split *limit* in proportion to *weights*, at least 1 for each that has any; only that may exceed the limit."""
+    total = sum(weights.values())
+    return {name: max(1, limit * weight // total) for name, weight in weights.items() if weight > 0}
+
+
+def assemble(start: Offset, positions: Offset, ends: Offset, first_positions: Offset) -> Offset:
+    """Return the end offset: *positions* moved to *ends*, and *first_positions*; *start* itself if nothing is new."""
+    end: Offset = {}
+    for part in (positions, ends, first_positions):
+        for server, queues in part.items():
+            end.setdefault(server, {}).update(queues)
+    end = canonical(end)
+    return start if end == start else end
+
+
+def advanced(start: Offset, end: Offset) -> Iterator[tuple[str, str, int, int, int]]:
+    """Yield (server, queue, id, first, stop) where *end* is ahead of *start*; a new or recreated queue is not read."""
+    for server, queues in end.items():
+        known = start.get(server, {})
+        for queue, (queue_id, stop) in queues.items():
+            before = known.get(queue)
+            if before is not None and before[0] == queue_id and before[1] < stop:
+                yield server, queue, queue_id, before[1], stop
