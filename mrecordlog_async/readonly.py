@@ -17,6 +17,7 @@ from mrecordlog_async.model import RecoveryProgress, RecoveryReport
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.live_reader import read_live_log
 from mrecordlog_async.recovery.recovered import RecoveredLog
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 
@@ -55,7 +56,7 @@ class ReadOnlyLog(QueueReader):
         begun = time.perf_counter()
         recovered = read_live_log(files, path, on_progress)
         if recovered is None:
-            raise FileNotFoundError(2, "there is no log in this directory", path)
+            raise LogDirectory(files, path).no_log()
         return cls(path, recovered, time.perf_counter() - begun, files)
 
     def refresh(self) -> bool:
@@ -74,7 +75,7 @@ class ReadOnlyLog(QueueReader):
         before = self.recovered
         recovered = read_live_log(self._files, self.directory)
         if recovered is None:
-            raise FileNotFoundError(2, "there is no log in this directory any more", self.directory)
+            raise LogDirectory(self._files, self.directory).no_log()
         failed_looks = self._follower.failed_looks
         self.recovered, self._queues = recovered, recovered.queues
         self._follower = Follower(self._files, self.directory, recovered, failed_looks)

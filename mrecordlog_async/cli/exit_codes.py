@@ -35,7 +35,7 @@ class NotReadyError(Exception):
 
 def exit_code_of(error: BaseException) -> int:
     """Return the code that tells *error* to a script."""
-    if isinstance(error, UsageError | TokenFileError):
+    if isinstance(error, UsageError | TokenFileError | FileExistsError):  # FileExistsError: a target that is taken
         return USAGE
     if isinstance(error, CorruptionError):
         return DAMAGE

@@ -1,8 +1,8 @@
-"""A gap: acknowledged bytes that are no whole batch, and what of them can still be read.
+"""Damaged ranges: acknowledged bytes that are not a whole batch, and what of them can still be read.
 
-Frames are checked one by one, so those that are unharmed still make log records where they follow each other without
-a byte between: a valid frame alone does not say which record it is part of. Of a record that is lost, its head may
-still tell which positions it held.
+Frames are checked one by one, so those that are intact still make log records where they follow each other without a
+byte between: a valid frame alone does not say which record it is part of. The first frame of a lost record may still
+show which positions it held.
 """
 
 from __future__ import annotations
@@ -23,14 +23,37 @@ from mrecordlog_async.format.record import (
     decode_table,
 )
 
-_FRAME_HEAD = struct.Struct("<IHB")
-_APPEND_HEAD = struct.Struct("<BQQIi")  # kind, queue id, first position, records, and the first offset, which is 0
+_FRAME_HEADER = struct.Struct("<IHB")
+_APPEND_HEADER = struct.Struct("<BQQIi")  # kind, queue id, first position, records, and the first offset, which is 0
 RUN_RECORDS_MAX = 1 << 24
-"""A head that claims more records than this is noise."""
+"""An append's header that claims more records than this is noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a file that hold no whole batch any more, as reports name them.
+
+    Attributes:
+        segment: the file's name: a segment, or `CLOSED`.
+        offset: the first damaged byte.
+        bytes: how many bytes; 0 where the whole file is missing.
+        reason: what is wrong with them.
+        first_batch: the first batch among them, None where not known.
+        last_batch: the last batch among them, None where not known.
+        rescued_records: how many records among them could still be read.
+    """
+
+    segment: str
+    offset: int
+    bytes: int
+    reason: str
+    first_batch: int | None = None
+    last_batch: int | None = None
+    rescued_records: int = 0
 
 
 class LostRun(NamedTuple):
-    """Positions that a lost append held. certain: its head is in a valid frame, not merely in the damaged one."""
+    """Positions that a lost append held. certain: its header is in a valid frame, not merely in a damaged one."""
 
     id: int
     first_position: int
@@ -39,11 +62,11 @@ class LostRun(NamedTuple):
 
 
 @dataclass(slots=True)
-class Gap:
-    """Acknowledged bytes offset … end - 1 that are no whole batches, and what of them could still be read.
+class DamagedRange:
+    """Acknowledged bytes offset … end - 1 that are not whole batches, and what of them could still be read.
 
     first_batch, last_batch: the numbers of the batches in it, None where not known. tables: the segment's table, if it
-    lay in here unharmed. found: log records, and what is known of lost ones, in the order of the log.
+    was in the range and intact. found: log records, and what is known of lost ones, in the order of the log.
     """
 
     offset: int
@@ -70,11 +93,11 @@ class Gap:
         return [item for item in self.found if isinstance(item, LostRun)]
 
 
-class Joiner:
-    """Puts the frames of a gap together into records, as far as they follow each other."""
+class FrameJoiner:
+    """Joins the frames of a damaged range into records, as far as they follow each other."""
 
-    def __init__(self, gap: Gap) -> None:
-        self._gap = gap
+    def __init__(self, damaged: DamagedRange) -> None:
+        self._damaged = damaged
         self._parts: list[bytes] = []
         self._due = 0  # where the next part must begin
 
@@ -95,45 +118,45 @@ class Joiner:
                 body = b"".join(self._parts)
                 self._parts = []
                 return self._take(body)
-        self._due = _behind(frame.end)
+        self._due = _next_frame(frame.end)
         return None
 
     def interrupt(self) -> None:
-        """Give up a record whose rest is not there, but keep what its head says."""
+        """Give up a record whose rest is missing, but keep what its header says."""
         if self._parts:
-            self._note_head(self._parts[0], certain=True)
+            self._note_header(self._parts[0], certain=True)
             self._parts = []
 
     def note_damaged(self, data: memoryview) -> None:
-        """Listen to a frame that fails its checksum: one that looks like an append tells which positions it held."""
+        """Note what a frame that fails its checksum says: one that looks like an append names the positions it held."""
         if len(data) < FRAME_HEADER_BYTES:
             return
-        _, _, kind = _FRAME_HEAD.unpack_from(data)
+        _, _, kind = _FRAME_HEADER.unpack_from(data)
         if kind in (FULL, FIRST):
-            self._note_head(bytes(data[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + _APPEND_HEAD.size]), certain=False)
+            self._note_header(bytes(data[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + _APPEND_HEADER.size]), certain=False)
 
     def _take(self, body: bytes) -> int | None:
         try:
             if body[:1] == bytes((QUEUES,)):
-                self._gap.tables.append(decode_table(body))
+                self._damaged.tables.append(decode_table(body))
                 return None
             record = decode_record(body)
         except RecordError:
             return None
         if type(record) is Commit:
             return record.batch
-        self._gap.found.append(record)  # type: ignore[arg-type]  # a record that is no Commit; mypy keeps the union
+        self._damaged.found.append(record)  # type: ignore[arg-type]  # not a Commit; mypy keeps the union
         return None
 
-    def _note_head(self, body: bytes, certain: bool) -> None:
-        if len(body) < _APPEND_HEAD.size:
+    def _note_header(self, body: bytes, certain: bool) -> None:
+        if len(body) < _APPEND_HEADER.size:
             return
-        kind, queue_id, first_position, records, first_offset = _APPEND_HEAD.unpack_from(body)
+        kind, queue_id, first_position, records, first_offset = _APPEND_HEADER.unpack_from(body)
         if kind == APPEND and 1 <= records <= RUN_RECORDS_MAX and first_offset == 0:
-            self._gap.found.append(LostRun(queue_id, first_position, records, certain))
+            self._damaged.found.append(LostRun(queue_id, first_position, records, certain))
 
 
-def _behind(end: int) -> int:
-    """Return where the frame behind one that ends at *end* begins: a block's last bytes may be padding."""
+def _next_frame(end: int) -> int:
+    """Return where the frame after one that ends at *end* begins: a block's last bytes may be padding."""
     left = block_left(end)
     return end if left >= FRAME_HEADER_BYTES else end + left

@@ -1,51 +1,58 @@
-"""Read a damaged log for what is still there: every record that can be read, and which positions cannot.
+"""Read a damaged log for what it still holds: every record that can be read, and which positions cannot.
 
-Strategy: segments are walked around damage (`walk`) and folded leniently. Each segment's table puts right what damage
-before it hid: queues that came or went, starts, next positions. A position counts as missing where
+Segments are scanned around damage (`scan`) and replayed leniently. Each segment's table corrects what damage before it
+hid: queues that were created or deleted, their first and next positions. A position counts as missing where
 
-* a queue's records jump over it and damage lies between them in the log (a gap that a producer left on purpose, with
-  no damage between, is none; one across damage cannot be told from a loss and is named),
-* a later table says it was given away, or
-* the head of a lost append, itself readable, names it.
+* a queue's records jump over it and damage lies between them in the log (a jump that a producer made on purpose, with
+  no damage between, is not a loss; one across damage cannot be told from a loss and is named),
+* a later table says it was assigned, or
+* the header of a lost append, itself readable, names it.
 
-A queue is its id: ids come from one counter and never come back, so a record never goes to another queue that has, or
-had, the same name. A queue ends with its DELETE, with a later CREATE of its name, or with a table that does not list
-it. One whose name is lost, because its CREATE is and no table behind it is there, gets `LOST_NAME`.
+A queue is identified by its id: ids come from one counter and are never used again, so a record never goes to another
+queue that has, or had, the same name. A queue ends with its DELETE, with a later CREATE of its name, or with a table
+that does not list it. One whose name is lost, because its CREATE is and no later table exists, gets `LOST_NAME`.
 
-What cannot be known is said too: batches that are lost may have held truncates or deletes, and, where nothing behind
-them tells, appends. A record truncated by a lost batch is there again in what is salvaged. A queue that nothing behind
-the last damage names may have been deleted, and its name given to another one (`maybe_gone`).
+What cannot be known is reported too: lost batches may have held truncates or deletes, and, where nothing after them
+shows it, appends. A record truncated by a lost batch reappears in what is salvaged. A queue that nothing after the last
+damage names may have been deleted, and its name given to another one (`maybe_gone`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, TableEntry, Truncate
-from mrecordlog_async.maintenance.damage import Gap, LostRun
-from mrecordlog_async.maintenance.layout import Damage, Meter, read_layout
+from mrecordlog_async.maintenance.damage import Damage, DamagedRange, LostRun
+from mrecordlog_async.maintenance.headers import ProgressMeter, read_headers
 from mrecordlog_async.model import RecoveryProgress, Run
+from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
-from mrecordlog_async.storage.segment import list_segments, segment_name
+from mrecordlog_async.storage.segment import segment_name
 
 LOST_NAME = "lost-and-found-{id}"
-"""What a queue is called whose records are there, but whose name is lost; longer if another queue is called so."""
+"""The name of a queue whose records can be read but whose name is lost; longer if another queue has it."""
 
 NEVER = -1
-
-ATTEMPTS_MAX = 20
-"""How often the segments are listed again when a writer removed one before it was read."""
 
 
 @dataclass(slots=True)
 class SalvagedQueue:
-    """A queue as far as it can be read. next is the highest one known of; missing: (first, last) of what is lost.
+    """A queue as far as it can be read.
 
-    name_lost: nothing that can be read tells its name. maybe_gone: what damage took behind the last log record that
-    names it may have deleted it. counted: the last epoch in which next was known for sure; named: the last that names
-    the queue at all.
+    Attributes:
+        id: identifies the queue for as long as the log exists.
+        name: its name, or one made from its id.
+        start: the first position that was not truncated.
+        next: the position after the highest one known to be assigned.
+        runs: the records that could be read, ascending.
+        missing: (first, last) positions of records that are lost.
+        name_lost: nothing that can be read shows its name.
+        maybe_gone: damage after the last log record that names it may have deleted it.
+        counted: the last epoch in which next was known for sure.
+        named: the last epoch that names the queue at all.
     """
 
     id: int
@@ -66,7 +73,7 @@ class SalvagedQueue:
 
     @property
     def readable_next(self) -> int:
-        """Return the position behind the last record that was read; `next` if there is none."""
+        """Return the position after the last record that was read; `next` if none was."""
         return self.runs[-1].next_position if self.runs else self.next
 
     def live_runs(self) -> list[Run]:
@@ -76,7 +83,14 @@ class SalvagedQueue:
 
 @dataclass(slots=True)
 class Salvage:
-    """What a log still holds. torn_bytes: of a batch that nobody was promised."""
+    """What a damaged log still holds.
+
+    Attributes:
+        queues: every queue as far as it can be read, sorted by name.
+        damage: every damaged place, in the order of the log.
+        segments: how many segment files there are.
+        torn_bytes: bytes of a batch that was never acknowledged, at the end of the log.
+    """
 
     queues: list[SalvagedQueue]
     damage: list[Damage]
@@ -85,53 +99,66 @@ class Salvage:
 
 
 def salvage(
-    files: FileSystem, directory: str, on_progress: Callable[[RecoveryProgress], None] | None = None
+    directory: str | os.PathLike[str],
+    *,
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
+    filesystem: FileSystem | None = None,
 ) -> Salvage:
-    """Read the log in *directory* around all damage; changes nothing.
+    """Read the log in *directory* around all damage; change nothing.
 
-    Raises FileNotFoundError if there is no segment, CorruptionError if none of them tells the log's id.
+    Blocking, without the lock: also while a service runs. All live records are kept in memory.
+
+    Args:
+        directory: the log's directory.
+        on_progress: called with the bytes read so far, after each batch.
+        filesystem: the disk to read from; the operating system's by default.
+
+    Returns:
+        The queues with their readable records, which positions are missing, and every damaged place.
+
+    Raises:
+        FileNotFoundError: there is no log in *directory*.
+        CorruptionError: no segment is left, or none has a header that can be read.
+        OSError: the disk could not be read.
     """
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        numbers = list_segments(files.names(directory))
-        if not numbers:
-            break
-        try:
-            found = _salvage(files, directory, numbers, on_progress)
-        except FileNotFoundError:  # a writer is at work, and removed it: it is no damage
-            if attempt == ATTEMPTS_MAX:
-                raise
-            continue
-        if not found.damage or attempt == ATTEMPTS_MAX or list_segments(files.names(directory)) == numbers:
-            return found
-        # What looks like damage may be a log that went on behind the listing, and was closed there.
-    raise FileNotFoundError(2, "there is no segment in this directory", directory)
+    return salvage_from(LogDirectory.at(directory, filesystem), on_progress)
+
+
+def salvage_from(directory: LogDirectory, on_progress: Callable[[RecoveryProgress], None] | None = None) -> Salvage:
+    """See `salvage`."""
+
+    def read(listing: Listing) -> Salvage:
+        return _salvage(directory, listing, on_progress)
+
+    # What looks like damage may be a log that went on after the listing, and was closed there.
+    return directory.read_while_it_moves(read, lambda found: not found.damage)
 
 
 def _salvage(
-    files: FileSystem, directory: str, numbers: list[int], on_progress: Callable[[RecoveryProgress], None] | None
+    directory: LogDirectory, listing: Listing, on_progress: Callable[[RecoveryProgress], None] | None
 ) -> Salvage:
-    layout = read_layout(files, directory, numbers)
-    if layout.numbers != numbers:
-        raise FileNotFoundError(2, "a segment was removed while the log was read", directory)
-    fold = _Fold()
+    log = read_headers(directory, listing.segments)
+    if log.numbers != list(listing.segments):
+        raise directory.removed(listing.segments[0])
+    state = _SalvageState()
     torn_bytes = 0
-    meter = Meter(layout.total_bytes, on_progress)
-    for number in range(layout.oldest, layout.end):
+    meter = ProgressMeter(log.total_bytes, on_progress)
+    for number in range(log.oldest, log.stop):
         name = segment_name(number)
-        if number not in numbers:
-            fold.lose(Damage(name, 0, 0, "the segment is missing"))
+        if number not in listing.segments:
+            state.lose(Damage(name, 0, 0, "the segment is missing"))
             continue
-        walk = layout.walk(number)
-        for item in meter.watch(walk):
-            fold.add(name, item)
-        torn_bytes += walk.tail
-    for damage in layout.damage:  # of what says where the log ends
-        fold.lose(damage)
-    return Salvage(fold.finish(), fold.damage, len(numbers), torn_bytes)
+        scan = log.scan(number)
+        for item in meter.watch(scan):
+            state.add(name, item)
+        torn_bytes += scan.torn_bytes
+    for damage in log.damage:  # of what says where the log ends
+        state.lose(damage)
+    return Salvage(state.finish(), state.damage, len(listing.segments), torn_bytes)
 
 
-class _Fold:
-    """Folds what was read, expecting anything; an epoch ends wherever something is lost."""
+class _SalvageState:
+    """Replays what was read, whatever is missing; an epoch ends wherever something is lost."""
 
     def __init__(self) -> None:
         self.damage: list[Damage] = []
@@ -139,14 +166,14 @@ class _Fold:
         self._queues: dict[int, SalvagedQueue] = {}
         self._owed: dict[int, int] = {}
 
-    def add(self, segment: str, item: Table | Batch | Gap) -> None:
-        """Take what a walk yields."""
+    def add(self, segment: str, item: Table | Batch | DamagedRange) -> None:
+        """Take what a scan yields."""
         if type(item) is Batch:
             for record in item.records:
                 self._apply(record)
         elif type(item) is Table:
             self._correct(item)
-        elif type(item) is Gap:
+        elif type(item) is DamagedRange:
             for table in item.tables:
                 self._correct(table)
             rescued = sum(record.run.records for record in item.records if type(record) is Append)
@@ -207,10 +234,10 @@ class _Fold:
         queue.runs.append(run)
 
     def _count(self, queue: SalvagedQueue, first: int, stop: int) -> None:
-        """Know that positions *first* … *stop* - 1 were given away, and none behind them yet."""
+        """Know that positions *first* … *stop* - 1 were assigned, and none after them yet."""
         if queue.counted != self._epoch:
             self._miss(queue, queue.next, first)
-        while queue.missing and queue.missing[-1][1] >= first:  # a damaged head claimed too much
+        while queue.missing and queue.missing[-1][1] >= first:  # a damaged header claimed too much
             lost_first, _ = queue.missing.pop()
             self._miss(queue, lost_first, first)
             if lost_first < first:
@@ -233,7 +260,7 @@ class _Fold:
         del queue.runs[:dead]
 
     def _correct(self, table: Table) -> None:
-        """Believe a segment's table: it knows what became of everything before it."""
+        """Believe a segment's table: it states the outcome of everything before it."""
         known = {entry.id for entry in table.entries}
         for queue_id in [queue_id for queue_id in self._queues if queue_id not in known]:
             del self._queues[queue_id]
@@ -255,7 +282,7 @@ class _Fold:
         queue.next = entry.next
 
     def _replace_name(self, name: str, queue_id: int) -> None:
-        """Let go of an older queue of this name: its delete was lost."""
+        """Forget an older queue of this name: its delete was lost."""
         for old in [old for old in self._queues.values() if old.name == name and old.id != queue_id]:
             del self._queues[old.id]
 
@@ -269,7 +296,7 @@ class _Fold:
                 taken.add(queue.name)
 
     def _note_lost(self, lost: LostRun) -> None:
-        """Note an append of which only the head can be read; one that no checksum vouches for must fit exactly."""
+        """Note an append of which only the header can be read; without a valid checksum it must fit exactly."""
         stop = lost.first_position + lost.records
         if lost.certain:
             queue = self._known(lost.id)

@@ -1,40 +1,54 @@
 """What each segment of a log holds, and which queues keep it: batches, records, live and dead bytes.
 
-Reads like `salvage`, around damage, and keeps of a run only where its records end: four bytes a record. Live is what a
-queue has not truncated at the end of the log; everything else in a segment is dead and waits for the oldest live record
-in front of it to go.
+Reads around damage, as `salvage` does, and keeps of a run only where its records end: four bytes per record. Live is
+what a queue has not truncated at the end of the log; everything else in a segment is dead, and its space is freed once
+no older live record exists.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, Truncate
-from mrecordlog_async.maintenance.damage import Gap
-from mrecordlog_async.maintenance.layout import Layout, Meter, read_layout
-from mrecordlog_async.maintenance.scan import SegmentWalk
+from mrecordlog_async.maintenance.damage import DamagedRange
+from mrecordlog_async.maintenance.headers import LogHeaders, ProgressMeter, read_headers
+from mrecordlog_async.maintenance.scan import SegmentScan
 from mrecordlog_async.model import RecoveryProgress, Run
+from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
-from mrecordlog_async.storage.segment import list_segments, segment_name
-
-ATTEMPTS_MAX = 20
-"""How often the segments are listed again when the writer removed the last of them before its turn."""
+from mrecordlog_async.storage.segment import segment_name
 
 
 @dataclass(slots=True)
-class Share:
-    """What a queue has in a segment that is still live."""
+class LiveShare:
+    """The live records that a queue has in one segment, and their payload bytes."""
 
     records: int = 0
     bytes: int = 0
 
 
 @dataclass(slots=True)
-class SegmentSurvey:
-    """One segment. file_bytes: its length; written_bytes: up to its last batch; records and bytes: of its appends."""
+class SegmentUsage:
+    """One segment.
+
+    Attributes:
+        number: the segment's number.
+        name: its file name.
+        file_bytes: the file's length.
+        written_bytes: the bytes up to the end of its last batch.
+        batches: how many whole batches it holds.
+        records: how many records were appended in it, live or dead.
+        bytes: the payload bytes of those records.
+        first_time_ns: when its first batch was committed, in nanoseconds since 1970; 0 without one.
+        last_time_ns: when its last batch was committed.
+        damaged_bytes: acknowledged bytes that cannot be read.
+        tail_bytes: bytes of a batch that was never acknowledged, at the end of the log.
+        live: by queue, the records that were not truncated.
+    """
 
     number: int
     name: str
@@ -47,7 +61,7 @@ class SegmentSurvey:
     last_time_ns: int = 0
     damaged_bytes: int = 0
     tail_bytes: int = 0
-    live: dict[str, Share] = field(default_factory=dict)
+    live: dict[str, LiveShare] = field(default_factory=dict)
 
     @property
     def live_records(self) -> int:
@@ -61,8 +75,8 @@ class SegmentSurvey:
 
 
 @dataclass(slots=True)
-class QueueSurvey:
-    """A queue at the end of the log. first_segment: the oldest one with a live record of it."""
+class QueueUsage:
+    """A queue at the end of the log. first_segment: the oldest segment with a live record of it."""
 
     name: str
     first_position: int
@@ -74,7 +88,7 @@ class QueueSurvey:
 
 @dataclass(slots=True)
 class Pin:
-    """Segments first … last that only *queue* keeps: without its records up to its next segment they could go."""
+    """Segments *first* to *last* that only *queue* keeps: truncating or deleting it frees them."""
 
     queue: str
     first_position: int
@@ -83,26 +97,33 @@ class Pin:
 
 
 @dataclass(slots=True)
-class Survey:
-    """A whole log. closed: it was closed, and nothing was written since."""
+class LogUsage:
+    """A whole log.
+
+    Attributes:
+        log_id: identifies the log, in hexadecimal.
+        closed: the log was closed, and nothing was written since.
+        segments: every segment, ascending.
+        queues: every queue, sorted by name.
+    """
 
     log_id: str
     closed: bool
-    segments: list[SegmentSurvey]
-    queues: list[QueueSurvey]
+    segments: list[SegmentUsage]
+    queues: list[QueueUsage]
 
     @property
     def leftover(self) -> list[int]:
-        """Return the segments older than any live record: they go with the next commits, or at the next open."""
+        """Return the segments older than any live record: the next commits, or the next open, delete them."""
         first = min((queue.first_segment for queue in self.queues if queue.first_segment is not None), default=None)
         end = self.segments[-1].number if first is None else first
         return [segment.number for segment in self.segments if segment.number < end]
 
     def pins(self) -> list[Pin]:
-        """Return stretches of segments that are on the disk for one queue alone, oldest first.
+        """Return the ranges of segments that one queue alone keeps on the disk, oldest first.
 
-        A segment stays as long as a live record lies in it or in an older one. So the queue with the oldest live record
-        alone keeps everything up to where the second one begins.
+        A segment stays as long as it, or an older one, holds a live record. So the queue with the oldest live record
+        alone keeps everything up to the first segment of the second one.
         """
         starts = sorted(
             (queue.first_segment, queue.name, queue.first_position)
@@ -116,37 +137,48 @@ class Survey:
         return [Pin(name, position, first, last)] if first <= last else []
 
 
-def survey(files: FileSystem, directory: str, on_progress: Callable[[RecoveryProgress], None] | None = None) -> Survey:
-    """Survey the log in *directory*, also while a writer is at work; FileNotFoundError if there is none.
+def usage(
+    directory: str | os.PathLike[str],
+    *,
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
+    filesystem: FileSystem | None = None,
+) -> LogUsage:
+    """Count what each segment of the log in *directory* holds, and which queues keep it on the disk.
 
-    Segments that are removed before their turn are left out, with all older ones.
+    Blocking, without the lock: also while a service runs. Segments that the writer removes before their turn are left
+    out, with all older ones. Damaged bytes are counted and passed over.
+
+    Args:
+        directory: the log's directory.
+        on_progress: called with the bytes read so far, after each batch.
+        filesystem: the disk to read from; the operating system's by default.
+
+    Returns:
+        Every segment and every queue, with counts of batches, records and bytes.
+
+    Raises:
+        FileNotFoundError: there is no log in *directory*.
+        CorruptionError: no segment is left, or none has a header that can be read.
+        OSError: the disk could not be read.
     """
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        numbers = list_segments(files.names(directory))
-        if not numbers:
-            raise FileNotFoundError(2, "there is no log in this directory", directory)
-        try:
-            layout = read_layout(files, directory, numbers)
-            found = _Surveyor(layout, Meter(layout.total_bytes, on_progress)).survey()
-        except FileNotFoundError:
-            if attempt == ATTEMPTS_MAX:
-                raise
-            continue
-        damaged = any(segment.damaged_bytes for segment in found.segments)
-        if not damaged or attempt == ATTEMPTS_MAX or list_segments(files.names(directory)) == numbers:
-            return found
-    raise AssertionError("the last attempt returns or raises")
+    log = LogDirectory.at(directory, filesystem)
+
+    def read(listing: Listing) -> LogUsage:
+        headers = read_headers(log, listing.segments)
+        return _UsageCounter(headers, ProgressMeter(headers.total_bytes, on_progress)).count()
+
+    return log.read_while_it_moves(read, lambda found: not any(segment.damaged_bytes for segment in found.segments))
 
 
-class _Lengths:
+class _RecordEnds:
     """Where the records of the runs that a queue has in one segment end."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
 
-    def share(self, start: int) -> Share:
-        """Return what lies at or behind position *start*."""
-        share = Share()
+    def share(self, start: int) -> LiveShare:
+        """Return the records at position *start* and after it."""
+        share = LiveShare()
         first = bisect_right(self.runs, start, key=lambda run: run.next_position)
         for run in self.runs[first:]:
             ends = memoryview(run.offsets).cast("i")
@@ -156,57 +188,57 @@ class _Lengths:
         return share
 
 
-class _Surveyor:
-    """Walks all segments and counts."""
+class _UsageCounter:
+    """Scans all segments and counts."""
 
-    def __init__(self, layout: Layout, meter: Meter) -> None:
-        self._layout = layout
+    def __init__(self, headers: LogHeaders, meter: ProgressMeter) -> None:
+        self._headers = headers
         self._meter = meter
-        self._queues: dict[int, QueueSurvey] = {}
-        self._lengths: dict[tuple[int, int], _Lengths] = {}
+        self._queues: dict[int, QueueUsage] = {}
+        self._ends: dict[tuple[int, int], _RecordEnds] = {}
 
-    def survey(self) -> Survey:
-        layout = self._layout
-        segments: list[SegmentSurvey] = []
-        for number in layout.numbers:
+    def count(self) -> LogUsage:
+        headers = self._headers
+        segments: list[SegmentUsage] = []
+        for number in headers.numbers:
             try:
-                segments.append(self._segment(layout.walk(number)))
+                segments.append(self._segment(headers.scan(number)))
             except FileNotFoundError:
-                if number == layout.numbers[-1]:
+                if number == headers.numbers[-1]:
                     raise
                 segments.clear()  # the writer removed it: nothing in it, or before it, is live
                 self._queues.clear()
-                self._lengths.clear()
+                self._ends.clear()
         by_number = {segment.number: segment for segment in segments}
-        for (number, queue_id), lengths in sorted(self._lengths.items()):
+        for (number, queue_id), lengths in sorted(self._ends.items()):
             self._count_live(by_number[number], queue_id, lengths)
         queues = sorted(self._queues.values(), key=lambda queue: queue.name)
-        return Survey(layout.log_id.hex(), layout.closed is not None, segments, queues)
+        return LogUsage(headers.log_id.hex(), headers.closed is not None, segments, queues)
 
-    def _segment(self, walk: SegmentWalk) -> SegmentSurvey:
-        segment = SegmentSurvey(walk.number, segment_name(walk.number))
-        for item in self._meter.watch(walk):
+    def _segment(self, scan: SegmentScan) -> SegmentUsage:
+        segment = SegmentUsage(scan.number, segment_name(scan.number))
+        for item in self._meter.watch(scan):
             if type(item) is Batch:
                 self._batch(segment, item)
             elif type(item) is Table:
                 self._table(item)
-            elif type(item) is Gap:
+            elif type(item) is DamagedRange:
                 segment.damaged_bytes += item.bytes
-        segment.file_bytes, segment.written_bytes, segment.tail_bytes = walk.size, walk.end, walk.tail
+        segment.file_bytes, segment.written_bytes, segment.tail_bytes = scan.size, scan.end, scan.torn_bytes
         return segment
 
-    def _batch(self, segment: SegmentSurvey, batch: Batch) -> None:
+    def _batch(self, segment: SegmentUsage, batch: Batch) -> None:
         segment.batches += 1
         segment.first_time_ns = segment.first_time_ns or batch.commit.time_ns
         segment.last_time_ns = batch.commit.time_ns
         for record in batch.records:
             self._apply(segment, record)
 
-    def _apply(self, segment: SegmentSurvey, record: LogRecord) -> None:
+    def _apply(self, segment: SegmentUsage, record: LogRecord) -> None:
         if type(record) is Create:
             for old in [known for known, queue in self._queues.items() if queue.name == record.name]:
                 del self._queues[old]  # its delete is damaged
-            self._queues[record.id] = QueueSurvey(record.name, 0, 0)
+            self._queues[record.id] = QueueUsage(record.name, 0, 0)
             return
         queue = self._queues.get(record.id)
         if type(record) is Append:
@@ -217,7 +249,7 @@ class _Surveyor:
         elif type(record) is Delete:
             self._queues.pop(record.id, None)
 
-    def _append(self, segment: SegmentSurvey, queue: QueueSurvey | None, record: Append) -> None:
+    def _append(self, segment: SegmentUsage, queue: QueueUsage | None, record: Append) -> None:
         run = record.run
         segment.records += run.records
         segment.bytes += len(run.payload)
@@ -226,18 +258,18 @@ class _Surveyor:
         if queue.first_position == 0 == queue.next_position:
             queue.first_position = run.first_position
         queue.next_position = run.next_position
-        lengths = self._lengths.setdefault((segment.number, record.id), _Lengths())
+        lengths = self._ends.setdefault((segment.number, record.id), _RecordEnds())
         lengths.runs.append(Run(run.first_position, run.offsets, b""))
 
     def _table(self, table: Table) -> None:
         queues = {}
         for entry in table.entries:
-            queue = self._queues.get(entry.id) or QueueSurvey(entry.name, entry.start, entry.next)
+            queue = self._queues.get(entry.id) or QueueUsage(entry.name, entry.start, entry.next)
             queue.first_position, queue.next_position = entry.start, entry.next
             queues[entry.id] = queue
         self._queues = queues
 
-    def _count_live(self, segment: SegmentSurvey, queue_id: int, lengths: _Lengths) -> None:
+    def _count_live(self, segment: SegmentUsage, queue_id: int, lengths: _RecordEnds) -> None:
         queue = self._queues.get(queue_id)
         if queue is None:
             return

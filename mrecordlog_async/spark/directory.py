@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader, decode_header
+from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.record import Append
 from mrecordlog_async.memory.queues import Queues
@@ -24,8 +24,8 @@ from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.offsets import DataLossError, refuse_unknown_queues, resolve_position, select
 from mrecordlog_async.spark.options import LATEST, Options
 from mrecordlog_async.spark.reader import NothingPartition
-from mrecordlog_async.storage.filesystem import OsFileSystem, read_exact
-from mrecordlog_async.storage.segment import open_segment, read_pieces, segment_name
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.segment import segment_name
 
 SERVER = ""
 """What the column `server` says of rows from a directory."""
@@ -92,14 +92,14 @@ class DirectoryReader(DataSourceReader):
 
 def read_segment(part: SegmentPart) -> Iterator[Block]:
     """Yield the wanted runs of one segment, in the order they were written."""
-    files = OsFileSystem()
-    name = segment_name(part.segment)
-    handle, header = _open(files, part.directory, part.segment)
+    directory = LogDirectory.at(part.directory)
+    files, name = directory.files, segment_name(part.segment)
+    handle, header = _open(directory, part.segment)
     try:
         if header.log_id != part.log_id:
             raise DataLossError(f"{name} in {part.directory} belongs to another log than the one that was planned")
         parser = SegmentParser(header.log_id, part.segment, header.first_batch)
-        for base, piece in read_pieces(files, handle, parser.end, part.end):
+        for base, piece in directory.pieces(handle, parser.end, part.end):
             for batch in parser.feed(piece, base):
                 yield from _blocks(batch, part)
         if parser.end != part.end:
@@ -114,10 +114,10 @@ def read_segment(part: SegmentPart) -> Iterator[Block]:
 
 def _segment_ends(log: ReadOnlyLog) -> Iterator[tuple[int, int]]:
     """Yield every live segment and the offset behind its last batch, which its successor's header states."""
-    contents, files = log.recovered, OsFileSystem()
+    contents, directory = log.recovered, LogDirectory.at(log.directory)
     for number, _ in contents.older:
-        handle, successor = _open(files, log.directory, number + 1)
-        files.close(handle)
+        handle, successor = _open(directory, number + 1)
+        directory.files.close(handle)
         yield number, successor.previous_end
     yield contents.segment, contents.end
 
@@ -128,18 +128,18 @@ def _held(queues: Queues, segment: int, wanted: dict[int, tuple[str, int, int]])
     return {queue_id: bounds for queue_id, bounds in wanted.items() if queue_id in live}
 
 
-def _open(files: OsFileSystem, directory: str, segment: int) -> tuple[int, SegmentHeader]:
+def _open(directory: LogDirectory, segment: int) -> tuple[int, SegmentHeader]:
     name = segment_name(segment)
     try:
-        handle = open_segment(files, directory, segment)
+        handle = directory.open(segment)
     except FileNotFoundError:
-        raise _removed(name, directory) from None
+        raise _removed(name, directory.path) from None
     try:
-        return handle, decode_header(read_exact(files, handle, HEADER_BYTES, 0))
+        return handle, directory.header(handle, segment)
     except HeaderError as error:
-        removed = not files.links(handle)
-        files.close(handle)
-        raise _removed(name, directory) if removed else CorruptionError(name, 0, str(error)) from None
+        removed = not directory.files.links(handle)
+        directory.files.close(handle)
+        raise _removed(name, directory.path) if removed else CorruptionError(name, 0, str(error)) from None
 
 
 def _removed(name: str, directory: str) -> DataLossError:

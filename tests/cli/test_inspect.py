@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.maintenance.usage import survey
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.maintenance.usage import usage
 from tests import damage
 from tests.cli.running import build, mrecordlog, three_queues
 
@@ -22,7 +21,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_live_and_dead_bytes_of_each_segment_add_up(directory: Path) -> None:
     """What inspect counts as live is what a reader sees; the rest was appended and is dead."""
-    found = survey(OsFileSystem(), str(directory))
+    found = usage(str(directory))
     with ReadOnlyLog.open(directory) as log:
         summaries = log.summary()
         report = log.recovery_report
@@ -39,7 +38,7 @@ def test_live_and_dead_bytes_of_each_segment_add_up(directory: Path) -> None:
 
 def test_pins_names_the_queue_that_keeps_segments(directory: Path) -> None:
     """One record of a quiet queue keeps everything up to where the next live record lies."""
-    (pin,) = survey(OsFileSystem(), str(directory)).pins()
+    (pin,) = usage(str(directory)).pins()
     assert (pin.queue, pin.first_position, pin.first, pin.last) == ("audit", 0, 0, 1)
     lines = mrecordlog("inspect", directory, "--pins").out.splitlines()
     assert lines[3].startswith("0 |A.....") and lines[3].endswith("| audit")
@@ -78,7 +77,7 @@ def test_a_damaged_log_is_shown_all_the_same(directory: Path) -> None:
 async def test_a_log_in_use_can_be_inspected(log: MultiRecordLog, directory: Path) -> None:
     """No lock is taken and nothing is written."""
     await log.append_record("q", None, b"hello")
-    found = await asyncio.to_thread(survey, OsFileSystem(), str(directory))
+    found = await asyncio.to_thread(usage, directory)
     assert (found.closed, found.queues[0].records) == (False, 1)
 
 
@@ -92,6 +91,6 @@ def test_a_queue_that_was_deleted_keeps_nothing(tmp_path: Path) -> None:
         await log.create_queue("q")
         await log.append_record("q", None, b"n")
 
-    found = survey(OsFileSystem(), str(build(tmp_path / "wal", fill)))
+    found = usage(str(build(tmp_path / "wal", fill)))
     assert [(queue.records, queue.bytes) for queue in found.queues] == [(1, 1)]
     assert sum(segment.records for segment in found.segments) == 2

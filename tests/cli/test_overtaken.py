@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.cli.commands.snapshot import snapshot
 from mrecordlog_async.maintenance.salvage import salvage
-from mrecordlog_async.maintenance.usage import survey
+from mrecordlog_async.maintenance.snapshot import snapshot
+from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.storage.segment import segment_name
 from tests.conftest import contents
 from tests.overtaking import BLOCK, Interrupted, Stages, build
@@ -72,11 +72,11 @@ def test_a_snapshot_of_linked_segments_does_not_begin_again(stages: Stages, dire
 
 
 @pytest.mark.parametrize("turn", range(6))
-def test_a_survey_counts_what_is_there(stages: Stages, directory: Path, turn: int) -> None:
+def test_usage_counts_what_is_there(stages: Stages, directory: Path, turn: int) -> None:
     """Segments that went are no damage, and no error: they held nothing live."""
     files = Interrupted()
     files.interrupt(stages.segments(0)[turn], lambda: stages.put(1, directory))
-    found = survey(files, str(directory))
+    found = usage(str(directory), filesystem=files)
     assert sum(segment.damaged_bytes for segment in found.segments) == 0
     assert found.segments[-1].number in (stages.segments(0)[-1], stages.segments(1)[-1])
     assert [segment.number for segment in found.segments] == list(
@@ -89,7 +89,7 @@ def test_what_a_writer_removes_is_nothing_to_salvage(stages: Stages, directory: 
     """It is read anew from what is there."""
     files = Interrupted()
     files.interrupt(stages.segments(0)[turn], lambda: stages.put(1, directory))
-    found = salvage(files, str(directory))
+    found = salvage(str(directory), filesystem=files)
     assert not found.damage
     assert [queue.missing for queue in found.queues] == [[], []]
 
@@ -108,10 +108,10 @@ async def test_a_log_that_goes_on_and_is_closed_meanwhile_misses_no_segment(dire
             found = sorted(name for name in super().names(path) if name.startswith("wal-"))
             return found if self.listed > 1 else found[:-2]
 
-    found = await asyncio.to_thread(salvage, Late(), str(directory))
+    found = await asyncio.to_thread(salvage, str(directory), filesystem=Late())
     assert not found.damage
     assert [queue.records for queue in found.queues] == [8]
-    counted = await asyncio.to_thread(survey, Late(), str(directory))
+    counted = await asyncio.to_thread(usage, str(directory), filesystem=Late())
     assert not any(segment.damaged_bytes for segment in counted.segments)
     await asyncio.to_thread(snapshot, str(directory), f"{directory}.copy", filesystem=Late())
     with await asyncio.to_thread(ReadOnlyLog.open, f"{directory}.copy") as log_of_the_copy:
@@ -141,11 +141,11 @@ class Shrinking(Interrupted):
 def test_a_segment_that_shrinks_while_it_is_read_is_no_damage(stages: Stages, directory: Path, reads: int) -> None:
     """Nobody reports that a healthy log is damaged, whichever command reads it."""
     files = Shrinking(stages, directory, reads)
-    assert sum(segment.damaged_bytes for segment in survey(files, str(directory)).segments) == 0
+    assert sum(segment.damaged_bytes for segment in usage(str(directory), filesystem=files).segments) == 0
     assert not files.victim.exists()
     stages.put(0, directory)
     files = Shrinking(stages, directory, reads)
-    assert not salvage(files, str(directory)).damage
+    assert not salvage(str(directory), filesystem=files).damage
     assert not files.victim.exists()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.commands.export_quickwit import export
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.cli.rebuild import QueueCopy, copy_queues
+from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues
 from mrecordlog_async.quickwit.files import Memory
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read

@@ -14,7 +14,6 @@ from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.format.frame import FULL
 from mrecordlog_async.maintenance.salvage import salvage
-from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests import damage
 from tests.cli.running import build, mrecordlog
 from tests.conftest import contents
@@ -66,7 +65,7 @@ def test_a_flipped_byte_from_verify_to_open(directory: Path, tmp_path: Path) -> 
 
     applied = mrecordlog("repair", directory, "--apply")
     assert (applied.code, applied.err) == (0, "")
-    assert applied.out.endswith(f"written to {tmp_path / 'wal.repaired'}; {directory} is as it was\n")
+    assert applied.out.endswith(f"written to {tmp_path / 'wal.repaired'}; {directory} is unchanged\n")
     assert damage.snapshot(directory) == before
 
     async def reopened() -> dict[str, tuple[int, int, list[tuple[int, bytes]]]]:
@@ -100,8 +99,8 @@ def test_the_last_record_of_a_queue_tells_its_position_by_its_head(directory: Pa
     path, offset = frame_of(directory, b"b59")
     damage.flip_byte(path, offset)
     ran = mrecordlog("repair", directory)
-    assert "missing position 59; the next position goes back from 60 to 59; may be gone\n" in ran.out
-    assert "may be gone: nothing behind the last damage names the queue" in ran.out
+    assert "missing position 59; the next position goes back from 60 to 59; may have been deleted\n" in ran.out
+    assert "may have been deleted: no intact data after the last damage mentions the queue" in ran.out
 
 
 def test_a_table_that_is_damaged_costs_no_record(directory: Path) -> None:
@@ -130,7 +129,7 @@ def test_a_queue_that_lost_every_record_keeps_its_positions(tmp_path: Path) -> N
     damage.flip_byte(path, offset)
     ran = mrecordlog("repair", directory, "--apply")
     assert (ran.code, ran.err) == (0, "")
-    assert "queue a: 0 records readable, missing positions 0-1; may be gone\n" in ran.out
+    assert "queue a: 0 records readable, missing positions 0-1; may have been deleted\n" in ran.out
     with ReadOnlyLog.open(tmp_path / "wal.repaired") as repaired:
         assert contents(repaired) == {"a": (2, 2, [])}
 
@@ -199,7 +198,7 @@ def test_any_damage_loses_what_is_named_and_nothing_else(
     rng = random.Random(seed)
     path = rng.choice(damage.segments(directory))
     harm(path, damage.batch_ends(path)[-1], rng)
-    found = salvage(OsFileSystem(), str(directory))
+    found = salvage(str(directory))
     try:
         ReadOnlyLog.open(directory).close()
         assert found.damage == []
@@ -224,7 +223,7 @@ def test_what_is_written_is_what_was_found(tmp_path: Path, seed: int) -> None:
     history.restore(log)
     for harm in rng.choices(HARMS, k=3):
         harm(log, rng, history)
-    found = salvage(OsFileSystem(), str(log))
+    found = salvage(str(log))
     assert main(["repair", str(log), "--apply", "--segment-bytes", "65536"]) == 0
     if not found.damage:
         assert not (tmp_path / "wal.repaired").exists()

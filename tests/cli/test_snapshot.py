@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.cli.commands.snapshot import snapshot
 from mrecordlog_async.engine import journal
+from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
 from tests import damage
 from tests.cli.running import BLOCK_BYTES, build, mrecordlog, three_queues

@@ -16,7 +16,7 @@ def test_a_healthy_log_is_fine(tmp_path: Path) -> None:
     """Everything is counted, and reading speed is told."""
     ran = mrecordlog("verify", build(tmp_path / "wal", three_queues))
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.startswith("fine: 4 segments, 46 batches, 41 records of 390.6 KiB\nread ")
+    assert ran.out.startswith("OK: 4 segments, 46 batches, 41 records of 390.6 KiB\nread ")
     assert "GB/s" in ran.out
 
 

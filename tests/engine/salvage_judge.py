@@ -17,7 +17,6 @@ from mrecordlog_async import CorruptionError, ReadOnlyLog
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, decode_header
 from mrecordlog_async.format.record import Append, Commit, Create, Delete, LogRecord, Table, Truncate
 from mrecordlog_async.maintenance.salvage import Salvage, SalvagedQueue, salvage
-from mrecordlog_async.storage.filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import CLOSED_NAME
 from tests import damage
 from tests.engine.salvage_histories import HARMS, History, Piece, make_history
@@ -191,7 +190,7 @@ def complaints(seed: int, harms: int) -> Iterator[str]:
             for harm in chosen:
                 harm(directory, rng, history)
             try:
-                found = salvage(OsFileSystem(), str(directory))
+                found = salvage(str(directory))
             except CorruptionError:
                 if any(map(_has_header, damage.segments(directory))):
                     yield f"seed {seed}, damage {number}: not salvaged"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import LogFullError, LogLockedError, MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.cli.commands.snapshot import snapshot
 from mrecordlog_async.engine import journal
+from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents

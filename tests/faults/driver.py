@@ -24,9 +24,9 @@ from typing import Any
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
-from mrecordlog_async.cli.commands.snapshot import snapshot
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import AppendGroup, Command
+from mrecordlog_async.maintenance.snapshot import snapshot
 
 from .disk import Disk, Fault, Snapshot
 from .judge import Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of

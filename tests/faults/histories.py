@@ -96,8 +96,8 @@ SMALL_SIZES = {
     "memory.queue.KEPT_BYTES": 900,
     "memory.queue.KEPT_RECORDS": 4,
     "memory.runs.MOVED_UP_FROM": 1,
-    "cli.commands.snapshot.COPY_BYTES": 9_000,
-    "cli.rebuild.QUEUES_AT_ONCE": 2,
+    "maintenance.snapshot.COPY_BYTES": 9_000,
+    "maintenance.rebuild.QUEUES_AT_ONCE": 2,
 }
 """Constants of the log and what they are in small."""
 

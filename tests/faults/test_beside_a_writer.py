@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mrecordlog_async.cli.commands.snapshot import snapshot
-from mrecordlog_async.maintenance.usage import survey
+from mrecordlog_async.maintenance.snapshot import snapshot
+from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .driver import COPY, DIRECTORY, Run, without_chance
@@ -107,12 +107,12 @@ def test_snapshot_beside_a_writer(name: str, link: bool, tally: Tally) -> None:
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_survey_beside_a_writer_finds_no_damage(name: str) -> None:
+def test_usage_beside_a_writer_finds_no_damage(name: str) -> None:
     """What `inspect` shows of a healthy log is no damage, also while segments are rolled and removed."""
     with without_chance():
         for watcher in watchers(name):
-            surveyed = survey(watcher.disk, DIRECTORY)
-            assert not [segment for segment in surveyed.segments if segment.damaged_bytes]
+            counted = usage(DIRECTORY, filesystem=watcher.disk)
+            assert not [segment for segment in counted.segments if segment.damaged_bytes]
             assert not watcher.disk.open_handles()
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from mrecordlog_async import RecordLogError
 from mrecordlog_async.cli.commands.import_quickwit import build
-from mrecordlog_async.cli.commands.repair import write
-from mrecordlog_async.cli.rebuild import QueueCopy
 from mrecordlog_async.format.header import HEADER_BYTES, decode_header
+from mrecordlog_async.maintenance.rebuild import QueueCopy
+from mrecordlog_async.maintenance.repair import write_log
 from mrecordlog_async.maintenance.salvage import salvage
-from mrecordlog_async.maintenance.usage import survey
+from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.model import Run as Records
 from mrecordlog_async.readonly import ReadOnlyLog
 
@@ -38,9 +38,9 @@ Work = Callable[[Disk], Coroutine[Any, Any, None]]
 
 async def repair(disk: Disk) -> None:
     """Do what `mrecordlog repair --apply` does."""
-    found = salvage(disk, DIRECTORY, lambda progress: None)
+    found = salvage(DIRECTORY, on_progress=lambda progress: None, filesystem=disk)
     assert found.damage
-    await write(TARGET, found.queues, SEGMENT_BYTES, disk)
+    await write_log(TARGET, found.queues, SEGMENT_BYTES, disk)
 
 
 async def import_queues(disk: Disk) -> None:
@@ -134,17 +134,17 @@ def _check(disk: Disk, before: dict[str, bytes], due: State, where: str, known: 
             known.add(content)
 
 
-@pytest.mark.parametrize("look", [salvage, survey], ids=["salvage", "survey"])
+@pytest.mark.parametrize("look", [salvage, usage], ids=["salvage", "usage"])
 def test_looking_at_a_log_leaves_no_handle(look: Callable[..., object]) -> None:
     """Whatever call fails on the way."""
     disk = damaged_log()
-    look(disk, DIRECTORY)
+    look(DIRECTORY, filesystem=disk)
     assert not disk.open_handles()
     for number in range(1, disk.calls + 1, 5):
         disk = damaged_log()
         disk.fault = Fault(number)
         with suppress(OSError, RecordLogError):
-            look(disk, DIRECTORY)
+            look(DIRECTORY, filesystem=disk)
         assert not disk.open_handles(), disk.call_names[number - 1]
 
 
@@ -154,7 +154,8 @@ def test_damage_at_the_end_of_a_segment_names_the_last_batch() -> None:
     first, second = sorted(intact.ends)[:2]
     content = bytearray(intact.files[first])
     content[intact.ends[first] - 3] ^= 0x40
-    [damage] = salvage(on_disk({**intact.files, first: bytes(content)}), DIRECTORY).damage
+    disk = on_disk({**intact.files, first: bytes(content)})
+    [damage] = salvage(DIRECTORY, filesystem=disk).damage
     due = decode_header(intact.files[second][:HEADER_BYTES]).first_batch - 1
     assert (damage.segment, damage.first_batch, damage.last_batch) == (first, due, due)
 

@@ -12,7 +12,6 @@ from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, Rea
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.format.record import APPEND, CREATE, DELETE, QUEUES
 from mrecordlog_async.maintenance.salvage import SalvagedQueue, salvage
-from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests import damage
 
 SEGMENT_BYTES = 65_536
@@ -45,7 +44,7 @@ def read(directory: Path) -> dict[str, SalvagedQueue]:
     """Salvage a damaged log; return its queues by name."""
     with pytest.raises(CorruptionError):
         ReadOnlyLog.open(directory)
-    found = salvage(OsFileSystem(), str(directory))
+    found = salvage(str(directory))
     assert found.damage
     assert len({queue.name for queue in found.queues}) == len(found.queues)
     return {queue.name: queue for queue in found.queues}
@@ -246,7 +245,7 @@ def test_the_end_of_a_log_that_was_closed_is_no_torn_tail(directory: Path, broke
         second.unlink()
         damage.flip_byte(first, damage.batch_ends(first)[-1] - 3)
     read(directory)
-    found = salvage(OsFileSystem(), str(directory))
+    found = salvage(str(directory))
     assert found.torn_bytes == 0
     assert len(found.damage) == 2
     assert all(queue.maybe_gone for queue in found.queues)

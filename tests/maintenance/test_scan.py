@@ -1,4 +1,4 @@
-"""Walking a segment around damage: gaps, what can be read in them, and what their heads still tell."""
+"""Scanning a segment around damage: damaged ranges, what can be read in them, and what their headers still show."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mrecordlog_async import MultiRecordLog, PersistPolicy
 from mrecordlog_async.format.frame import BLOCK_BYTES, FIRST, FRAME_HEADER_BYTES, LAST
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Append, Table
-from mrecordlog_async.maintenance.damage import Gap
-from mrecordlog_async.maintenance.layout import read_layout
-from mrecordlog_async.maintenance.scan import SegmentWalk
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.maintenance.damage import DamagedRange
+from mrecordlog_async.maintenance.headers import read_headers
+from mrecordlog_async.maintenance.scan import SegmentScan
+from mrecordlog_async.storage.directory import LogDirectory
 from tests import damage
 
 SEGMENT = "wal-00000000000000000000"
@@ -33,13 +33,13 @@ def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[object]]) 
     return directory / SEGMENT
 
 
-def walk(directory: Path) -> tuple[SegmentWalk, list[Table | Batch | Gap]]:
-    walked = read_layout(OsFileSystem(), str(directory), [0]).walk(0)
-    return walked, list(walked.items())
+def scan(directory: Path) -> tuple[SegmentScan, list[Table | Batch | DamagedRange]]:
+    scanned = read_headers(LogDirectory.at(directory), [0]).scan(0)
+    return scanned, list(scanned.items())
 
 
-def gaps(directory: Path) -> list[Gap]:
-    return [item for item in walk(directory)[1] if isinstance(item, Gap)]
+def damaged_ranges(directory: Path) -> list[DamagedRange]:
+    return [item for item in scan(directory)[1] if isinstance(item, DamagedRange)]
 
 
 async def three_records(log: MultiRecordLog) -> None:
@@ -56,23 +56,23 @@ def find(path: Path, payload: bytes) -> int:
 def test_a_healthy_segment_is_its_table_and_its_batches(directory: Path) -> None:
     """Nothing else, in order, up to the end."""
     path = build(directory, three_records)
-    walked, items = walk(directory)
+    scanned, items = scan(directory)
     assert [type(item) for item in items] == [Table, *[Batch] * (len(items) - 1)]
-    assert (walked.end, walked.tail) == (damage.batch_ends(path)[-1], 0)
+    assert (scanned.end, scanned.torn_bytes) == (damage.batch_ends(path)[-1], 0)
 
 
-def test_a_damaged_batch_is_a_gap_and_walking_goes_on_behind_it(directory: Path) -> None:
-    """The gap is that batch exactly, and its number is known."""
+def test_a_damaged_batch_is_a_damaged_range_and_the_scan_continues_after_it(directory: Path) -> None:
+    """The range is that batch exactly, and its number is known."""
     path = build(directory, three_records)
     damage.flip_byte(path, find(path, b"two"))
-    _, items = walk(directory)
-    (gap,) = [item for item in items if isinstance(item, Gap)]
+    _, items = scan(directory)
+    (damaged,) = [item for item in items if isinstance(item, DamagedRange)]
     ends = damage.batch_ends(path)  # up to the damage
-    assert gap.offset == ends[-1]
-    assert gap.first_batch == gap.last_batch == len(ends) + 1
-    behind = items[items.index(gap) + 1]
-    assert isinstance(behind, Batch)
-    assert (behind.commit.batch_offset, behind.commit.batch) == (gap.end, len(ends) + 2)
+    assert damaged.offset == ends[-1]
+    assert damaged.first_batch == damaged.last_batch == len(ends) + 1
+    next_batch = items[items.index(damaged) + 1]
+    assert isinstance(next_batch, Batch)
+    assert (next_batch.commit.batch_offset, next_batch.commit.batch) == (damaged.end, len(ends) + 2)
 
 
 def test_other_records_of_a_damaged_batch_are_rescued(directory: Path) -> None:
@@ -80,8 +80,8 @@ def test_other_records_of_a_damaged_batch_are_rescued(directory: Path) -> None:
     payloads = [bytes([number]) * 20_000 for number in range(1, 7)]
     path = build(directory, lambda log: log.append_records("q", None, payloads))
     damage.flip_byte(path, find(path, payloads[2]) + 5)
-    (gap,) = gaps(directory)
-    runs = [record.run for record in gap.records if type(record) is Append]
+    (damaged,) = damaged_ranges(directory)
+    runs = [record.run for record in damaged.records if type(record) is Append]
     rescued = [payload for run in runs for payload in run.payloads()]
     assert rescued == [payload for payload in payloads if payload != payloads[2]]
 
@@ -91,55 +91,55 @@ def test_a_record_whose_first_frame_is_whole_tells_its_positions_for_certain(dir
     path = build(directory, lambda log: log.append_record("q", 7, bytes(100_000)))
     (last,) = [offset for offset, _, kind, _ in damage.frames(path) if kind == LAST]
     damage.flip_byte(path, last + 10)
-    (gap,) = gaps(directory)
-    assert [(lost.first_position, lost.records, lost.certain) for lost in gap.lost] == [(7, 1, True)]
+    (damaged,) = damaged_ranges(directory)
+    assert [(lost.first_position, lost.records, lost.certain) for lost in damaged.lost] == [(7, 1, True)]
 
 
 def test_a_damaged_frame_tells_its_positions_on_its_own_word(directory: Path) -> None:
-    """Its head is likely right where the damage lies behind it, but nothing proves it."""
+    """Its head is likely right where the damage lies next_batch it, but nothing proves it."""
     path = build(directory, lambda log: log.append_records("q", 7, [b"abc", b"defghi"]))
     damage.flip_byte(path, find(path, b"abcdefghi") + 4)
-    (gap,) = gaps(directory)
-    assert [(lost.first_position, lost.records, lost.certain) for lost in gap.lost] == [(7, 2, False)]
+    (damaged,) = damaged_ranges(directory)
+    assert [(lost.first_position, lost.records, lost.certain) for lost in damaged.lost] == [(7, 2, False)]
 
 
-def test_a_tail_that_nobody_was_promised_is_no_gap(directory: Path) -> None:
+def test_a_tail_that_was_never_acknowledged_is_not_a_damaged_range(directory: Path) -> None:
     """Without CLOSED and without a later COMMIT it is a batch that was being written."""
     path = build(directory, three_records)
     (directory / "CLOSED").unlink()
     damage.write_at(path, damage.batch_ends(path)[-1], b"half a batch")
-    walked, items = walk(directory)
-    assert not [item for item in items if isinstance(item, Gap)]
-    assert walked.tail == len(b"half a batch")
+    scanned, items = scan(directory)
+    assert not [item for item in items if isinstance(item, DamagedRange)]
+    assert scanned.torn_bytes == len(b"half a batch")
 
 
 def test_the_same_behind_a_clean_close_is_not_looked_at(directory: Path) -> None:
-    """CLOSED says where the log ends; nothing behind belongs to it."""
+    """CLOSED says where the log ends; nothing next_batch belongs to it."""
     path = build(directory, three_records)
     damage.write_at(path, damage.batch_ends(path)[-1], b"junk")
-    walked, items = walk(directory)
-    assert (walked.tail, [item for item in items if isinstance(item, Gap)]) == (0, [])
+    scanned, items = scan(directory)
+    assert (scanned.torn_bytes, [item for item in items if isinstance(item, DamagedRange)]) == (0, [])
 
 
-def test_a_file_cut_short_is_a_gap_up_to_where_it_ended(directory: Path) -> None:
+def test_a_file_cut_short_is_a_damaged_range_up_to_where_it_ended(directory: Path) -> None:
     """CLOSED, or the next segment, knows how much is missing."""
     path = build(directory, three_records)
     ends = damage.batch_ends(path)
     damage.cut(path, ends[-2] + 10)
-    (gap,) = gaps(directory)
-    assert (gap.offset, gap.end, gap.reason) == (ends[-2], ends[-1], "the file is cut short")
-    assert gap.first_batch == gap.last_batch
+    (damaged,) = damaged_ranges(directory)
+    assert (damaged.offset, damaged.end, damaged.reason) == (ends[-2], ends[-1], "the file is cut short")
+    assert damaged.first_batch == damaged.last_batch
 
 
 @pytest.mark.parametrize("where", [0, 70], ids=["header", "table"])
 def test_the_beginning_of_a_segment_can_be_lost(directory: Path, where: int) -> None:
     """Batches are found by their COMMITs; the log's id comes from CLOSED."""
     path = build(directory, three_records)
-    whole = [item for item in walk(directory)[1] if isinstance(item, Batch)]
+    whole = [item for item in scan(directory)[1] if isinstance(item, Batch)]
     damage.flip_byte(path, where)
-    batches = [item for item in walk(directory)[1] if isinstance(item, Batch)]
+    batches = [item for item in scan(directory)[1] if isinstance(item, Batch)]
     assert batches == whole
-    assert gaps(directory)
+    assert damaged_ranges(directory)
 
 
 def test_many_frames_of_a_record_are_joined_again(directory: Path) -> None:
@@ -152,8 +152,8 @@ def test_many_frames_of_a_record_are_joined_again(directory: Path) -> None:
     path = build(directory, fill)
     assert any(kind == FIRST for _, _, kind, _ in damage.frames(path))
     damage.flip_byte(path, find(path, b"abc" * 20))
-    (gap,) = gaps(directory)
-    assert [record.run.payload for record in gap.records if type(record) is Append] == [large]
+    (damaged,) = damaged_ranges(directory)
+    assert [record.run.payload for record in damaged.records if type(record) is Append] == [large]
 
 
 def test_frames_of_two_records_are_never_joined_into_one(directory: Path) -> None:
@@ -173,9 +173,9 @@ def test_frames_of_two_records_are_never_joined_into_one(directory: Path) -> Non
     large = [(kind, len(body)) for _, _, kind, body in damage.frames(path) if kind in (FIRST, LAST)]
     assert large[1] == large[3] == (LAST, last_bytes)
     damage.zero(path, BLOCK_BYTES, BLOCK_BYTES)
-    (gap,) = gaps(directory)
-    assert [record for record in gap.records if type(record) is Append] == []
-    assert [(lost.first_position, lost.certain) for lost in gap.lost] == [(0, True)]
+    (damaged,) = damaged_ranges(directory)
+    assert [record for record in damaged.records if type(record) is Append] == []
+    assert [(lost.first_position, lost.certain) for lost in damaged.lost] == [(0, True)]
 
 
 def test_the_next_segment_says_which_batches_a_damaged_end_held(directory: Path) -> None:
@@ -192,5 +192,5 @@ def test_the_next_segment_says_which_batches_a_damaged_end_held(directory: Path)
     assert len(list(directory.glob("wal-*"))) > 1
     ends = damage.batch_ends(path)
     damage.flip_byte(path, ends[-2] + FRAME_HEADER_BYTES + 1)
-    (gap,) = gaps(directory)
-    assert (gap.offset, gap.first_batch, gap.last_batch) == (ends[-2], len(ends), len(ends))
+    (damaged,) = damaged_ranges(directory)
+    assert (damaged.offset, damaged.first_batch, damaged.last_batch) == (ends[-2], len(ends), len(ends))

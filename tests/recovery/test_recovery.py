@@ -578,7 +578,7 @@ OPEN_WITH_FEW_DESCRIPTORS = """
 import asyncio, resource, sys
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.maintenance.salvage import salvage
-from mrecordlog_async.maintenance.usage import survey
+from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
 
 directory = sys.argv[1]
@@ -586,8 +586,8 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
 with ReadOnlyLog.open(directory) as reader:
     assert reader.queue_summary("q").records == 100
     assert not reader.refresh()
-assert len(survey(OsFileSystem(), directory).segments) > 90
-assert not salvage(OsFileSystem(), directory).damage
+assert len(usage(directory).segments) > 90
+assert not salvage(directory).damage
 
 async def main() -> None:
     async with MultiRecordLog.open(directory, segment_bytes=32_768) as log:

@@ -16,11 +16,11 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import Progress, plural
-from mrecordlog_async.cli.rebuild import QueueCopy, Truncate, calls
-from mrecordlog_async.engine.open import _make_directory as make_directory
+from mrecordlog_async.maintenance.rebuild import QueueCopy, Truncate, calls
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.writer import Writer
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.storage.directory import make_directories
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 
@@ -74,6 +74,6 @@ def export(log: ReadOnlyLog, writer: Writer) -> int:
 
 def _make_empty(files: FileSystem, path: str) -> None:
     """Make the directory, durably in its parents, unless it is there; UsageError if anything is in it."""
-    make_directory(files, os.path.abspath(path))
+    make_directories(files, os.path.abspath(path))
     if files.names(path):
         raise UsageError(f"{path} is not empty: name a directory that does not exist yet")

@@ -19,7 +19,7 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE, UsageError
 from mrecordlog_async.cli.output import plural, size
-from mrecordlog_async.cli.rebuild import QueueCopy, copy_queues, new_log
+from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues, new_log
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.options import GIB
 from mrecordlog_async.quickwit.files import Directory

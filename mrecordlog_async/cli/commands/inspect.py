@@ -1,10 +1,10 @@
 """Show what the segments of a log hold, and with --pins which queue keeps which of them on the disk.
 
-A segment can only go when no live record lies in it or in an older one. So one record of a quiet queue can keep
+A segment is deleted only once neither it nor an older one holds a live record. So one record of a quiet queue can keep
 gigabytes; --pins names that queue. Each character of a segment's strip is a part of its bytes: a letter for live
-records of a queue, a dot for dead bytes, a blank for space reserved but not written yet.
+records of a queue, a dot for dead bytes, a blank for space that is reserved but not written yet.
 
-The log is only read, also beside a running service, and also if it is damaged (`verify` judges, inspect only shows).
+The log is only read, also while a service runs, and also if it is damaged (use `verify` to judge that).
 
   mrecordlog inspect ./wal --pins
 """
@@ -22,15 +22,14 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import Progress, columns, plural, printable, size, wants_colour
-from mrecordlog_async.maintenance.usage import Pin, SegmentSurvey, Survey, survey
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.maintenance import LogUsage, Pin, SegmentUsage, usage
 
 HEADER = ("segment", "written", "batches", "records", "live", "live bytes", "dead bytes", "last commit", "note")
 STRIP_WIDTH = 40
 COLOURS = (36, 33, 35, 32, 34, 31)
 """Of the terminal: cyan, yellow, magenta, green, blue, red."""
 OTHERS = "*"
-"""Stands for every queue beyond the letters."""
+"""The sign of every queue once the letters are used up."""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -41,16 +40,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", help="the log's directory; it is only read, also beside a running service")
+    parser.add_argument("directory", help="the log's directory; it is only read, also while a service runs")
     parser.add_argument("--pins", action="store_true", help="show which queue keeps which segment")
-    parser.add_argument("--json", action="store_true", help="everything as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Inspect."""
     with Progress("reading") as progress:
-        found = survey(OsFileSystem(), arguments.directory, progress)
+        found = usage(arguments.directory, on_progress=progress)
     if arguments.json:
         print(json.dumps({**asdict(found), "pins": [asdict(pin) for pin in found.pins()]}))
         return FINE
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def _overview(found: Survey) -> Iterator[str]:
+def _overview(found: LogUsage) -> Iterator[str]:
     segments = found.segments
     live = sum(segment.live_bytes for segment in segments)
     dead = sum(segment.bytes for segment in segments) - live
@@ -72,12 +71,12 @@ def _overview(found: Survey) -> Iterator[str]:
     )
 
 
-def _table(found: Survey) -> Iterator[str]:
+def _table(found: LogUsage) -> Iterator[str]:
     yield "\n"
     yield from columns([HEADER, *map(_row, found.segments)])
 
 
-def _row(segment: SegmentSurvey) -> tuple[str, ...]:
+def _row(segment: SegmentUsage) -> tuple[str, ...]:
     return (
         str(segment.number),
         size(segment.written_bytes),
@@ -95,13 +94,13 @@ def _time(time_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns / 1e9)) if time_ns else "-"
 
 
-def _note(segment: SegmentSurvey) -> str:
+def _note(segment: SegmentUsage) -> str:
     if segment.damaged_bytes:
         return f"DAMAGED ({size(segment.damaged_bytes)})"
     return f"torn tail ({size(segment.tail_bytes)})" if segment.tail_bytes else ""
 
 
-def _pins(found: Survey, *, colour: bool) -> Iterator[str]:
+def _pins(found: LogUsage, *, colour: bool) -> Iterator[str]:
     signs = _signs(found)
     yield "\n"
     width = len(str(found.segments[-1].number))
@@ -115,10 +114,11 @@ def _pins(found: Survey, *, colour: bool) -> Iterator[str]:
     for pin in found.pins():
         yield _pin_sentence(pin, found) + "\n"
     if found.leftover:
-        yield f"{_span(found.leftover[0], found.leftover[-1])} hold nothing live and go when the writer commits next\n"
+        span = _span(found.leftover[0], found.leftover[-1])
+        yield f"{span}: no live records; deleted at the next commit\n"
 
 
-def _signs(found: Survey) -> dict[str, str]:
+def _signs(found: LogUsage) -> dict[str, str]:
     """Give the queues with live records letters, those that keep the oldest segments first."""
     kept = [queue for queue in found.queues if queue.first_segment is not None]
     kept.sort(key=lambda queue: (queue.first_segment, queue.name))
@@ -129,10 +129,10 @@ def _signs(found: Survey) -> dict[str, str]:
     return signs
 
 
-def _strip(segment: SegmentSurvey, signs: dict[str, str], colour: bool) -> str:
-    """Draw a segment: each queue's live bytes, then the dead, then what is not written.
+def _strip(segment: SegmentUsage, signs: dict[str, str], colour: bool) -> str:
+    """Draw a segment: each queue's live bytes, then dead ones, then space that is not written.
 
-    What is live gets at least a character, however small it is.
+    A queue with live bytes gets at least one character.
     """
     cells = []
     room = STRIP_WIDTH
@@ -144,7 +144,7 @@ def _strip(segment: SegmentSurvey, signs: dict[str, str], colour: bool) -> str:
     return "".join(cells) + "." * dead + " " * (room - dead)
 
 
-def _cells(count: int, segment: SegmentSurvey) -> int:
+def _cells(count: int, segment: SegmentUsage) -> int:
     return round(count / max(segment.file_bytes, 1) * STRIP_WIDTH)
 
 
@@ -152,7 +152,7 @@ def _paint(sign: str, count: int, colour: bool) -> str:
     return f"\x1b[{COLOURS[ord(sign) % len(COLOURS)]}m{sign * count}\x1b[0m" if colour else sign * count
 
 
-def _pin_sentence(pin: Pin, found: Survey) -> str:
+def _pin_sentence(pin: Pin, found: LogUsage) -> str:
     held = [segment for segment in found.segments if pin.first <= segment.number <= pin.last]
     verb = "is" if pin.first == pin.last else "are"
     kept = size(sum(segment.file_bytes for segment in held))

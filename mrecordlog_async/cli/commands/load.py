@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import plural
-from mrecordlog_async.cli.rebuild import BUILD_LIMITS
 from mrecordlog_async.cli.target import APPEND_RETRY_SECONDS, add_target, connect, run_async
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.maintenance.rebuild import BUILD_LIMITS
 from mrecordlog_async.options import GIB, PersistPolicy
 
 if TYPE_CHECKING:

@@ -1,13 +1,13 @@
 """Read around the damage in a log and, with --apply, write what is left as a new log.
 
-First look, then act: without --apply nothing is written. Every record that can still be read is kept at its position;
-what is lost is named, queue by queue. With --apply a new directory is made beside the damaged one (DIRECTORY.repaired,
-or --to), whole or not at all. The damaged directory is never touched: move it away yourself once you have looked.
+Without --apply nothing is written. Every record that can still be read is kept at its position; what is lost is named,
+queue by queue. With --apply a new directory is made next to the damaged one (DIRECTORY.repaired, or --to), whole or not
+at all. The damaged directory is never changed: move it away yourself once you have looked.
 
-Lost batches may have held truncates and deletes, so records that were truncated by them are there again, and a queue
-that nothing behind the last damage names may have been deleted; the report says which. Records of a queue whose name is
-lost go to lost-and-found-ID, never to another queue. The queues of the new log count as new ones: readers that keep
-positions, such as a Spark checkpoint, must start anew.
+Lost batches may have held truncates and deletes, so records that they truncated reappear, and a queue that nothing
+after the last damage names may have been deleted; the report says which. Records of a queue whose name is lost go to
+lost-and-found-ID, never to another queue. The queues of the new log are new ones: readers that keep positions, such as
+a Spark checkpoint, must start over.
 
 Exit code: 0 if there is nothing to repair or the new log was written, 3 if there is damage to repair.
 
@@ -18,8 +18,6 @@ Exit code: 0 if there is nothing to repair or the new log was written, 3 if ther
 from __future__ import annotations
 
 import argparse
-import asyncio
-import errno
 import json
 import sys
 from collections.abc import Iterator
@@ -28,18 +26,13 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE
 from mrecordlog_async.cli.output import Progress, plural, printable, ranges, size
-from mrecordlog_async.cli.rebuild import QueueCopy, copy_queues, new_log
-from mrecordlog_async.errors import LogLockedError
-from mrecordlog_async.maintenance.layout import Damage
-from mrecordlog_async.maintenance.salvage import Salvage, SalvagedQueue, salvage
+from mrecordlog_async.maintenance import Damage, Salvage, SalvagedQueue, repair
+from mrecordlog_async.maintenance.repair import REPAIRED_SUFFIX
 from mrecordlog_async.options import GIB
-from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
-from mrecordlog_async.storage.lock import LOCK_NAME
 
-REPAIRED_SUFFIX = ".repaired"
 MAYBE_GONE = """\
-may be gone: nothing behind the last damage names the queue, so lost batches may have deleted it, or deleted it and made
-a new one of its name
+may have been deleted: no intact data after the last damage mentions the queue, so lost batches may have deleted it, or
+deleted it and created another one of its name
 """
 
 
@@ -51,61 +44,32 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", help="the damaged log; it must not be in use, and is only read")
+    parser.add_argument("directory", help="the damaged log; it is only read, and must not be in use")
     parser.add_argument("--apply", action="store_true", help="write the new log")
     parser.add_argument("--to", metavar="DIRECTORY", help="where to write it (default: DIRECTORY.repaired)")
-    parser.add_argument("--segment-bytes", type=int, default=GIB, help="size of a segment (default: 1 GiB)")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument("--segment-bytes", type=int, default=GIB, help="segment size of the new log (default: 1 GiB)")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Repair."""
-    directory = arguments.directory.rstrip("/")
-    files = OsFileSystem()
-    lock = _lock(files, directory)
-    try:
-        with Progress("reading") as progress:
-            found = salvage(files, directory, progress)
-        target = arguments.to or directory + REPAIRED_SUFFIX
-        written = bool(arguments.apply and found.damage)
-        if written:
-            asyncio.run(write(target, found.queues, arguments.segment_bytes))
-    finally:
-        if lock is not None:
-            files.close(lock)
+    directory = arguments.directory.rstrip("/") or "/"
+    target = arguments.to or directory + REPAIRED_SUFFIX
+    with Progress("reading") as progress:
+        outcome = repair(
+            directory,
+            target,
+            write=arguments.apply,
+            segment_bytes=arguments.segment_bytes,
+            on_progress=progress,
+        )
+    found, written = outcome.salvage, outcome.written
     if arguments.json:
         print(json.dumps(_facts(found, target if written else None)))
     else:
         sys.stdout.writelines(_lines(found, directory, target, written))
     return DAMAGE if found.damage and not written else FINE
-
-
-def _lock(files: OsFileSystem, directory: str) -> int | None:
-    """Hold the writer's lock while reading; on a read-only file system nobody writes."""
-    if LOCK_NAME not in files.names(directory):
-        return None
-    try:
-        return files.lock(f"{directory}/{LOCK_NAME}")
-    except BlockingIOError:
-        raise LogLockedError(directory, None) from None
-    except OSError as error:
-        if error.errno in (errno.EROFS, errno.EACCES):
-            return None
-        raise
-
-
-async def write(
-    target: str, queues: list[SalvagedQueue], segment_bytes: int, filesystem: FileSystem | None = None
-) -> None:
-    """Write what was salvaged as a new log in *target*, whole or not at all."""
-    copies = (
-        QueueCopy(queue.name, queue.start, queue.readable_next, queue.live_runs())
-        for queue in queues
-        if queue.records or not queue.name_lost  # neither name nor record: nothing is left of it
-    )
-    async with new_log(target, segment_bytes, filesystem) as log:
-        await copy_queues(log, copies)
 
 
 def _facts(found: Salvage, written_to: str | None) -> dict[str, object]:
@@ -133,7 +97,7 @@ def _lines(found: Salvage, directory: str, target: str, written: bool) -> Iterat
     for damage in found.damage:
         yield describe(damage) + "\n"
     if found.torn_bytes:
-        yield f"torn tail: {size(found.torn_bytes)} of a batch that was never acknowledged; opening the log cuts it\n"
+        yield f"torn tail: {size(found.torn_bytes)} of a batch that was never acknowledged; the next open removes it\n"
     if not found.damage:
         yield f"nothing to repair in {plural(found.segments, 'segment')}\n"
         return
@@ -142,13 +106,13 @@ def _lines(found: Salvage, directory: str, target: str, written: bool) -> Iterat
     if any(queue.maybe_gone for queue in found.queues):
         yield MAYBE_GONE
     if written:
-        yield f"written to {target}; {directory} is as it was\n"
+        yield f"written to {target}; {directory} is unchanged\n"
     else:
         yield f"nothing was written; `mrecordlog repair {directory} --apply` writes this to {target}\n"
 
 
 def describe(damage: Damage) -> str:
-    """Return one stretch of damage as a sentence."""
+    """Return one damaged place as a sentence."""
     place = f"{damage.segment} at offset {damage.offset}, {size(damage.bytes)}" if damage.bytes else damage.segment
     text = f"damage: {place}: {damage.reason}"
     first, last = damage.first_batch, damage.last_batch
@@ -169,7 +133,7 @@ def _queue_line(queue: SalvagedQueue) -> str:
     if queue.name_lost:
         text += f"; its name is lost, its id is {queue.id}"
     if queue.maybe_gone:
-        text += "; may be gone"
+        text += "; may have been deleted"
     return text
 
 

@@ -1,0 +1,134 @@
+"""What headers and `CLOSED` say of a log, whatever of them is damaged: its segments, and where each must end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import CLOSED_BYTES, Closed, HeaderError, SegmentHeader
+from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.record import Table
+from mrecordlog_async.maintenance.damage import Damage, DamagedRange
+from mrecordlog_async.maintenance.scan import ExpectedEnd, SegmentScan
+from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.segment import CLOSED_NAME, segment_name
+
+OnProgress = Callable[[RecoveryProgress], None]
+
+
+@dataclass(slots=True)
+class LogHeaders:
+    """What headers and `CLOSED` say of a log's segments.
+
+    was_closed: there is a `CLOSED`, readable or not, so nothing in the log is a torn tail.
+    """
+
+    directory: LogDirectory
+    numbers: list[int]
+    log_id: bytes
+    oldest: int
+    headers: dict[int, SegmentHeader]
+    closed: Closed | None
+    was_closed: bool
+    damage: list[Damage]
+    total_bytes: int
+
+    @property
+    def stop(self) -> int:
+        """Return the number after that of the last segment, which may itself be missing."""
+        return max(self.numbers[-1], self.closed.segment if self.closed is not None else 0) + 1
+
+    def scan(self, number: int) -> SegmentScan:
+        """Return the scan of a segment."""
+        is_last = number == self.numbers[-1] and not self.was_closed
+        return SegmentScan(self.directory, number, self.log_id, self._expected(number), is_last=is_last)
+
+    def _expected(self, number: int) -> ExpectedEnd | None:
+        successor = self.headers.get(number + 1)
+        if successor is not None:
+            return ExpectedEnd(successor.previous_end, successor.first_batch - 1)
+        closed = self.closed
+        if closed is not None and closed.segment == number:
+            return ExpectedEnd(closed.end, closed.last_batch)
+        return None
+
+
+class ProgressMeter:
+    """Reports how many bytes of a log the scans of its segments have read."""
+
+    def __init__(self, total_bytes: int, on_progress: OnProgress | None) -> None:
+        self._total_bytes = total_bytes
+        self._on_progress = on_progress
+        self._done_bytes = 0
+
+    def watch(self, scan: SegmentScan) -> Iterator[Table | Batch | DamagedRange]:
+        """Yield what *scan* yields."""
+        for item in scan.items():
+            if self._on_progress is not None and type(item) is Batch:
+                self._on_progress(RecoveryProgress(self._done_bytes + item.end, self._total_bytes))
+            yield item
+        self._done_bytes += scan.size
+
+
+def read_headers(directory: LogDirectory, segments: Sequence[int]) -> LogHeaders:
+    """Read all headers and `CLOSED`, whatever of them is damaged.
+
+    A segment that is removed meanwhile is left out, with all older ones; FileNotFoundError if that is all of them.
+    """
+    closed, damage = _read_closed(directory)
+    was_closed = closed is not None or bool(damage)
+    headers, sizes = _read_segments(directory, segments)
+    numbers = list(sizes)
+    log_ids = [header.log_id for header in headers.values()] or ([closed.log_id] if closed is not None else [])
+    if not log_ids:
+        raise CorruptionError(segment_name(numbers[0]), 0, "no segment has a header that can be read")
+    log_id = max(set(log_ids), key=log_ids.count)
+    headers = {number: header for number, header in headers.items() if header.log_id == log_id}
+    if closed is not None and (closed.log_id != log_id or closed.segment < numbers[-1]):
+        damage.append(Damage(CLOSED_NAME, 0, 0, "CLOSED belongs to another log, or to an earlier end of this one"))
+        closed = None
+    oldest = max((header.oldest_segment for header in headers.values()), default=numbers[0])
+    found = LogHeaders(directory, numbers, log_id, numbers[0], headers, closed, was_closed, damage, sum(sizes.values()))
+    found.oldest = max(min(oldest, numbers[-1]), _oldest_committed(found.scan(numbers[-1])))
+    return found
+
+
+def _read_segments(directory: LogDirectory, segments: Sequence[int]) -> tuple[dict[int, SegmentHeader], dict[int, int]]:
+    """Return the headers that can be read, and the size in bytes of every segment."""
+    headers, sizes = dict[int, SegmentHeader](), dict[int, int]()
+    for number in segments:
+        try:
+            with directory.opened(number) as handle:
+                header = _header_or_none(directory, handle, number)
+                sizes[number] = directory.files.size(handle)
+        except FileNotFoundError:
+            if number == segments[-1]:
+                raise
+            # The writer removed it, so nothing in it or before it is live.
+            headers.clear()
+            sizes.clear()
+            continue
+        if header is not None:
+            headers[number] = header
+    return headers, sizes
+
+
+def _header_or_none(directory: LogDirectory, handle: int, number: int) -> SegmentHeader | None:
+    try:
+        return directory.header(handle, number)
+    except HeaderError:
+        return None
+
+
+def _oldest_committed(scan: SegmentScan) -> int:
+    """Return the oldest live segment that the COMMITs of the last segment name."""
+    return max((item.commit.oldest_segment for item in scan.items() if type(item) is Batch), default=0)
+
+
+def _read_closed(directory: LogDirectory) -> tuple[Closed | None, list[Damage]]:
+    try:
+        return directory.closed(), []
+    except HeaderError as error:
+        return None, [Damage(CLOSED_NAME, 0, CLOSED_BYTES, str(error))]

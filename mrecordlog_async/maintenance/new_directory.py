@@ -1,0 +1,50 @@
+"""A directory that gets its name when it is complete: built as `NAME.partial`, made durable, and renamed.
+
+Whatever interrupts the work, nothing has the name of the whole that is not the whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from mrecordlog_async.storage.directory import sync_directory
+from mrecordlog_async.storage.filesystem import FileSystem
+
+PARTIAL_SUFFIX = ".partial"
+
+
+def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return the absolute path of a directory to make, and the one it is built under.
+
+    Raises FileExistsError if one of them is taken.
+    """
+    path = os.path.abspath(os.fsdecode(directory))
+    partial = path + PARTIAL_SUFFIX
+    if _names(files, path):
+        raise FileExistsError(errno.EEXIST, "the directory is not empty; name one that does not exist yet", path)
+    parent, name = os.path.split(partial)
+    if name in _names(files, parent):
+        raise FileExistsError(errno.EEXIST, "exists, left over from an interrupted run; remove it and retry", partial)
+    return path, partial
+
+
+def rename_durably(files: FileSystem, partial: str, path: str) -> None:
+    """Give a complete directory its name, so that both its files and its name survive a power failure."""
+    sync_directory(files, partial)
+    files.rename(partial, path)
+    sync_directory(files, os.path.dirname(path))
+
+
+def remove_directory(files: FileSystem, path: str) -> None:
+    """Remove a directory of files, and the files."""
+    for name in files.names(path):
+        files.unlink(f"{path}/{name}")
+    files.remove_directory(path)
+
+
+def _names(files: FileSystem, path: str) -> list[str]:
+    try:
+        return files.names(path)
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,236 @@
+"""Copy a log while it is in use: a backup that holds one consistent prefix of it.
+
+1. Give every finished segment a second name in the target: the writer may then remove it, and leaves its bytes alone.
+2. Read the last segment: it shows where the log ends, and which segments are live there. Copy it.
+3. Keep those that are live: as links, or as copies made from the links. Where no link can be made, a segment may be
+   removed before it is copied. Then begin again with the log's new end; what is copied is not copied again.
+4. Note the end in `CLOSED`, sync everything, and give the target its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import Closed, encode_closed
+from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.maintenance.damage import DamagedRange
+from mrecordlog_async.maintenance.headers import read_headers
+from mrecordlog_async.maintenance.new_directory import free_names, remove_directory, rename_durably
+from mrecordlog_async.maintenance.scan import SegmentScan
+from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories
+from mrecordlog_async.storage.filesystem import Buffer, FileSystem, read_exact, write_all
+from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, segment_name
+
+COPY_BYTES = 8 << 20
+"""Files are copied in pieces of this size."""
+
+CANNOT_LINK = frozenset((errno.EXDEV, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EMLINK))
+"""Another file system, or one without links, or a file that may not be linked: it is copied."""
+
+
+class Snapshot(NamedTuple):
+    """How a snapshot was made: its segments, and the bytes that were linked and copied."""
+
+    segments: int
+    linked_bytes: int
+    copied_bytes: int
+
+
+def snapshot(
+    directory: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    link: bool = True,
+    filesystem: FileSystem | None = None,
+) -> Snapshot:
+    """Copy the log in *directory* to *target*, also while a service writes to it.
+
+    Every call that was acknowledged before the snapshot began is in it whole; a later call is in it whole or not at
+    all. *target* gets its name when it is complete and durable. It is a log like any other, with the identity of the
+    original. Blocking, without the lock; the writer does not wait.
+
+    Args:
+        directory: the log's directory; it is only read.
+        target: the directory to make; missing parents are made too.
+        link: make hard links to finished segments, which never change, instead of copies. Where a link cannot be made,
+            for example on another file system, the segment is copied.
+        filesystem: the disk to work on; the operating system's by default.
+
+    Returns:
+        How many segments the snapshot has, and how many bytes were linked and copied.
+
+    Raises:
+        FileExistsError: *target* is not empty, or an interrupted snapshot left `TARGET.partial`.
+        FileNotFoundError: there is no log in *directory*.
+        CorruptionError: the end of the log is damaged. Nothing is left of the target.
+        OSError: the disk could not be read or written. Nothing is left of the target, unless that fails too.
+    """
+    source = LogDirectory.at(directory, filesystem)
+    files = source.files
+    path, partial = free_names(files, target)
+    source.list_log()
+    make_directories(files, partial)
+    try:
+        made = _Copier(source, LogDirectory(files, partial), link).copy()
+    except BaseException:
+        remove_directory(files, partial)
+        raise
+    rename_durably(files, partial, path)
+    return made
+
+
+class _Copier:
+    """Gathers one prefix of *source* in *target*; see the steps above."""
+
+    def __init__(self, source: LogDirectory, target: LogDirectory, link: bool) -> None:
+        self._files = source.files
+        self._source = source
+        self._target = target
+        self._link = link
+        self._can_link = True
+        self._linked: set[int] = set()
+        self._copied: dict[int, int] = {}  # bytes by finished segment
+        self._last = -1
+        self._last_bytes = 0
+
+    def copy(self) -> Snapshot:
+        """Return what was done once the target holds a whole prefix."""
+        return self._source.read_while_it_moves(self._copy)
+
+    def _copy(self, listing: Listing) -> Snapshot:
+        self._remove_last()
+        self._link_finished(listing.segments[:-1])
+        closed, live = self._copy_last(listing.segments[-1])
+        for number in live:
+            self._take(number)
+        return self._finish(closed, live)
+
+    def _remove_last(self) -> None:
+        """Remove the copy of what was the last segment in an earlier attempt: it is not whole."""
+        if self._last >= 0:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(self._target.path_of(self._last))
+            self._last = -1
+
+    def _link_finished(self, numbers: Iterable[int]) -> None:
+        """Link the finished segments, at once and before anything is read."""
+        for number in numbers:
+            if self._can_link and number not in self._linked and number not in self._copied:
+                try:
+                    self._files.link(self._source.path_of(number), self._link_path(number))
+                    self._linked.add(number)
+                except FileNotFoundError:
+                    continue  # nothing in it is live any more, as the log's end will show
+                except OSError as error:
+                    if error.errno not in CANNOT_LINK:
+                        raise
+                    self._can_link = False
+
+    def _copy_last(self, last: int) -> tuple[Closed, range]:
+        """Copy the last segment up to its last whole batch; return that end, and the live segments before it."""
+        headers = read_headers(self._source, [last])
+        scan = headers.scan(last)
+        last_batch = _last_batch(scan)
+        self._last = last
+        self._last_bytes = _copy_head(self._files, self._source.path_of(last), self._target.path_of(last), scan.end)
+        return Closed(headers.log_id, last, scan.end, last_batch), range(headers.oldest, last)
+
+    def _take(self, number: int) -> None:
+        """Give a finished segment its name in the target."""
+        if number in self._copied or (self._link and number in self._linked):
+            return
+        source = self._link_path(number) if number in self._linked else self._source.path_of(number)
+        self._copied[number] = _copy_head(self._files, source, self._target.path_of(number), None)
+
+    def _finish(self, closed: Closed, live: range) -> Snapshot:
+        """Remove what is not part of the prefix, and note where it ends."""
+        kept = {*live, closed.segment}
+        for number in self._linked:
+            if not self._link or number not in kept:
+                self._files.unlink(self._link_path(number))
+        for number in self._copied.keys() - kept:
+            self._files.unlink(self._target.path_of(number))
+        _write_durably(self._files, self._target.closed_path, [encode_closed(closed)])
+        linked = sum(_size(self._files, self._link_path(number)) for number in live if number not in self._copied)
+        copied = sum(self._copied[number] for number in kept & self._copied.keys())
+        return Snapshot(len(kept), linked, copied + self._last_bytes)
+
+    def _link_path(self, number: int) -> str:
+        """Return the path of a link: the segment's own, or a temporary one where a copy takes that."""
+        return self._target.path_of(number) + ("" if self._link else TEMPORARY_SUFFIX)
+
+
+def _last_batch(scan: SegmentScan) -> int:
+    """Return the number of the segment's last batch; CorruptionError if any of it is damaged."""
+    last_batch = -1
+    for item in scan.items():
+        if type(item) is DamagedRange:
+            raise CorruptionError(segment_name(scan.number), item.offset, f"{item.reason}; see `mrecordlog verify`")
+        if type(item) is Batch:
+            last_batch = item.commit.batch
+    if last_batch < 0:
+        assert scan.header is not None, "a damaged header is a damaged range"
+        last_batch = scan.header.first_batch - 1
+    return last_batch
+
+
+# Files.
+
+
+def _size(files: FileSystem, path: str) -> int:
+    handle = files.open(path, write=False)
+    try:
+        return files.size(handle)
+    finally:
+        files.close(handle)
+
+
+def _copy_head(files: FileSystem, source: str, target: str, length: int | None) -> int:
+    """Copy the first *length* bytes, None for all, and sync them; return how many.
+
+    Raises FileNotFoundError, and leaves no copy, where *source* is removed: its space may be given back while it is
+    read.
+    """
+    reader = files.open(source, write=False)
+    try:
+        length = files.size(reader) if length is None else length
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(target)  # of an earlier attempt
+        try:
+            _write_durably(files, target, _pieces(files, reader, source, length))
+        except CorruptionError:
+            if files.links(reader):
+                raise
+        if not files.links(reader):
+            files.unlink(target)
+            raise FileNotFoundError(errno.ENOENT, "the segment was removed while it was copied", source)
+    finally:
+        files.close(reader)
+    return length
+
+
+def _pieces(files: FileSystem, reader: int, source: str, length: int) -> Iterator[Buffer]:
+    at = 0
+    while at < length:
+        piece = read_exact(files, reader, min(length - at, COPY_BYTES), at)
+        if not piece:
+            raise CorruptionError(source.rpartition("/")[2], at, "the file became shorter")
+        yield piece
+        at += len(piece)
+
+
+def _write_durably(files: FileSystem, path: str, pieces: Iterable[Buffer]) -> None:
+    """Make a file of *pieces*, and wait until it is on the medium."""
+    writer, at = files.create(path), 0
+    try:
+        for piece in pieces:
+            write_all(files, writer, [piece], at)
+            at += len(piece)
+        files.sync(writer)
+    finally:
+        files.close(writer)

@@ -1,0 +1,89 @@
+"""Check every byte of a log, as opening it would, without the lock and without writing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.maintenance.damage import Damage
+from mrecordlog_async.maintenance.salvage import salvage_from
+from mrecordlog_async.model import RecoveryProgress, RecoveryReport
+from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.filesystem import FileSystem
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a check of every byte found.
+
+    Attributes:
+        report: what opening the log would report; None if it is damaged.
+        error: the damage that opening the log would raise; None if it is whole.
+        damage: every damaged place that could be found, in the order of the log.
+        file_bytes: the sizes of the files that *damage* names and that exist.
+    """
+
+    report: RecoveryReport | None
+    error: CorruptionError | None = None
+    damage: list[Damage] = field(default_factory=list)
+    file_bytes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether no acknowledged data is damaged."""
+        return self.error is None
+
+
+def verify(
+    directory: str | os.PathLike[str],
+    *,
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
+    filesystem: FileSystem | None = None,
+) -> Verification:
+    """Check every checksum and position of the log in *directory*, and every segment against the one before it.
+
+    Blocking, without the lock: also while a service runs. A torn tail is not damage: it was never acknowledged, and the
+    next open removes it.
+
+    Args:
+        directory: the log's directory; it is only read.
+        on_progress: called with the bytes read so far.
+        filesystem: the disk to read from; the operating system's by default.
+
+    Returns:
+        The report of a whole log, or every damaged place of a damaged one. Damage is returned, not raised.
+
+    Raises:
+        FileNotFoundError: there is no log in *directory*.
+        OSError: the disk could not be read.
+    """
+    log = LogDirectory.at(directory, filesystem)
+    try:
+        with ReadOnlyLog.open(log.path, on_progress=on_progress, filesystem=log.files) as reader:
+            return Verification(reader.recovery_report)
+    except CorruptionError as error:
+        damage = _all_damage(log)
+        return Verification(None, error, damage, _file_bytes(log, {place.segment for place in damage if place.bytes}))
+
+
+def _all_damage(log: LogDirectory) -> list[Damage]:
+    """List all damage, not only where reading stopped."""
+    try:
+        return salvage_from(log).damage
+    except CorruptionError:
+        return []
+
+
+def _file_bytes(log: LogDirectory, names: Iterable[str]) -> dict[str, int]:
+    found = {}
+    for name in sorted(names):
+        try:
+            handle = log.files.open(f"{log.path}/{name}", write=False)
+        except FileNotFoundError:
+            continue
+        found[name] = log.files.size(handle)
+        log.files.close(handle)
+    return found

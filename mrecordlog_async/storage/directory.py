@@ -1,0 +1,185 @@
+"""The files of one log: which segments it has, where each is, what its header and `CLOSED` say.
+
+`LogDirectory` is the one place that joins a directory and a segment's number to a path, that decides whether a log is
+there at all, and that reads again where a writer moves segments while somebody reads. What the bytes of a segment mean
+is left to `format` and to the rooms that read it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import (
+    CLOSED_BYTES,
+    HEADER_BYTES,
+    Closed,
+    HeaderError,
+    SegmentHeader,
+    decode_closed,
+    decode_header,
+)
+from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem, read_exact
+from mrecordlog_async.storage.segment import CLOSED_NAME, list_segments, open_segment, read_pieces, segment_name
+
+ATTEMPTS_MAX = 20
+"""How often a log is read again because a writer changed its files between the listing and the last read."""
+
+Found = TypeVar("Found")
+
+
+class Listing(NamedTuple):
+    """The files that make up a log: its segments, ascending, and whether there is a `CLOSED`."""
+
+    segments: tuple[int, ...]
+    has_closed: bool
+
+
+class LogDirectory:
+    """A directory with the files of one log, read through *files*."""
+
+    __slots__ = ("files", "path")
+
+    def __init__(self, files: FileSystem, path: str) -> None:
+        self.files = files
+        self.path = path
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str], filesystem: FileSystem | None = None) -> LogDirectory:
+        """Return the directory that a caller named; *filesystem* is for tests."""
+        return cls(filesystem or OsFileSystem(), os.path.abspath(os.fsdecode(path)))
+
+    # Names.
+
+    def path_of(self, number: int) -> str:
+        """Return the path of segment *number*."""
+        return f"{self.path}/{segment_name(number)}"
+
+    @property
+    def closed_path(self) -> str:
+        """Return the path of the note that says where the log ended when it was closed."""
+        return f"{self.path}/{CLOSED_NAME}"
+
+    # Which files exist.
+
+    def list(self) -> Listing:
+        """List the log's files; none of them need exist, the directory must."""
+        names = self.files.names(self.path)
+        return Listing(tuple(list_segments(names)), CLOSED_NAME in names)
+
+    def list_log(self) -> Listing:
+        """List the log's files.
+
+        Raises FileNotFoundError if there is no log, CorruptionError if all that is left of it is `CLOSED`.
+        """
+        listing = self.list()
+        if listing.segments:
+            return listing
+        if listing.has_closed:
+            raise CorruptionError(CLOSED_NAME, None, "a log was closed here, but all its segments are missing")
+        raise self.no_log()
+
+    def no_log(self) -> FileNotFoundError:
+        """Return the error for a directory without a log."""
+        return FileNotFoundError(errno.ENOENT, "there is no log in this directory", self.path)
+
+    def removed(self, number: int) -> FileNotFoundError:
+        """Return the error for a segment that the writer removed while it was read."""
+        return FileNotFoundError(errno.ENOENT, "the segment was removed while it was read", self.path_of(number))
+
+    def read_while_it_moves(
+        self, read: Callable[[Listing], Found], is_settled: Callable[[Found], bool] = lambda found: True
+    ) -> Found:
+        """Return what *read* makes of a listing, without the lock, while a writer may add and remove segments.
+
+        A missing file, damage, or a result that is not *is_settled* counts only where the files are still the same
+        afterwards: otherwise the log is listed and read again, up to `ATTEMPTS_MAX` times.
+        """
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            listing = self.list()
+            is_last_attempt = attempt == ATTEMPTS_MAX
+            try:
+                if not listing.segments:
+                    self.list_log()  # raises, unless a segment appeared meanwhile
+                    continue
+                found = read(listing)
+            except (FileNotFoundError, CorruptionError):
+                if is_last_attempt or self.list() == listing:
+                    raise
+                continue
+            if is_settled(found) or is_last_attempt or self.list() == listing:
+                return found
+        raise self.no_log()
+
+    # What is in them.
+
+    def open(self, number: int) -> int:
+        """Open segment *number* for reading; the caller closes the handle."""
+        return open_segment(self.files, self.path, number)
+
+    @contextmanager
+    def opened(self, number: int) -> Iterator[int]:
+        """Open segment *number* for reading, for as long as the block lasts."""
+        handle = self.open(number)
+        try:
+            yield handle
+        finally:
+            self.files.close(handle)
+
+    def header(self, handle: int, number: int) -> SegmentHeader:
+        """Read the header of segment *number*, which *handle* has open.
+
+        Raises HeaderError for one that is damaged, or that states another number.
+        """
+        header = decode_header(read_exact(self.files, handle, HEADER_BYTES, 0))
+        if header.segment != number:
+            raise HeaderError(f"the file holds segment {header.segment}")
+        return header
+
+    def header_of(self, number: int) -> SegmentHeader:
+        """Read the header of segment *number*, with the errors of `open` and `header`."""
+        with self.opened(number) as handle:
+            return self.header(handle, number)
+
+    def pieces(self, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (offset, bytes) of an open segment, in whole blocks from the one of *offset* up to *stop*."""
+        return read_pieces(self.files, handle, offset, stop)
+
+    def closed(self) -> Closed | None:
+        """Read `CLOSED`; None if the log was not closed, HeaderError if the note cannot be read."""
+        try:
+            handle = self.files.open(self.closed_path, write=False)
+        except FileNotFoundError:
+            return None
+        try:
+            return decode_closed(read_exact(self.files, handle, CLOSED_BYTES + 1, 0))
+        finally:
+            self.files.close(handle)
+
+
+# Directories as such.
+
+
+def make_directories(files: FileSystem, path: str) -> None:
+    """Make the directory *path* and its missing parents, each durable in its own parent."""
+    try:
+        files.make_directory(path)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        make_directories(files, os.path.dirname(path))
+        files.make_directory(path)
+    sync_directory(files, os.path.dirname(path) or "/")
+
+
+def sync_directory(files: FileSystem, path: str) -> None:
+    """Wait until the entries of the directory *path* are on the medium."""
+    handle = files.open_directory(path)
+    try:
+        files.sync_directory(handle)
+    finally:
+        files.close(handle)
