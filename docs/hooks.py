@@ -1,0 +1,234 @@
+"""What mkdocs fills in while it builds: the parts of the pages that are made from the code.
+
+A page says `<!-- generated: settings -->` on a line of its own; the function of that name returns the Markdown that
+replaces it. An unknown name ends the build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from mrecordlog_async import MultiRecordLog, errors, options
+from mrecordlog_async import format as file_format_module
+from mrecordlog_async.cli import settings as cli_settings
+from mrecordlog_async.cli.main import build_parser
+from mrecordlog_async.recovery import recovery as recovery_module
+
+MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace the marks of one page."""
+    return MARK.sub(lambda found: GENERATED[found[1]](), markdown)
+
+
+def settings() -> str:
+    """Return the table of the service's settings."""
+    rows = [
+        (
+            f"`--{one.name.replace('_', '-')}`",
+            f"`{cli_settings.PREFIX}{one.name.upper()}`",
+            f"`{one.default}`" if one.default else "",
+            one.help,
+        )
+        for one in cli_settings.SETTINGS
+    ]
+    return table(("flag", "variable", "default", "meaning"), rows)
+
+
+def limits() -> str:
+    """Return the fields of `Limits` with their defaults."""
+    signature = inspect.signature(options.Limits)
+    return table(
+        ("limit", "default"), [(f"`{name}`", f"`{one.default}`") for name, one in signature.parameters.items()]
+    )
+
+
+def commands() -> str:
+    """Return the table of commands with the sentence that `--help` has for each."""
+    return table(("command", "what it does"), [(f"[`{name}`](#{name})", text) for name, text, _ in _commands()])
+
+
+def command_help() -> str:
+    """Return the whole help of every command."""
+    return "\n\n".join(f"### {name}\n\n```text\n{parser.format_help()}```" for name, _, parser in _commands())
+
+
+def _commands() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    for action in build_parser()._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            texts = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for name, parser in action.choices.items():
+                parser.formatter_class = _helps(parser)
+                yield name, texts.get(name, ""), parser
+
+
+def _helps(parser: argparse.ArgumentParser) -> Any:
+    """Return the parser's own formatter at a fixed width: a page must not depend on the builder's terminal."""
+    kind: Any = parser.formatter_class
+    return lambda prog: kind(prog, width=100)
+
+
+def http_routes() -> str:
+    """Return every route of the service with its parameters and statuses."""
+    from mrecordlog_async.service.openapi import document
+
+    parts = []
+    for path, operations in document()["paths"].items():
+        for method, operation in operations.items():
+            parts.append(f"### {method.upper()} {path}\n\n{operation['summary']}.\n\n{_operation(operation)}")
+    return "\n\n".join(parts)
+
+
+def _operation(operation: dict[str, Any]) -> str:
+    lines = [f"* `{one['name']}` ({one['in']}): {_cell(one['description'])}" for one in operation["parameters"]]
+    body = operation.get("requestBody", {}).get("content", {})
+    lines += [f"* takes {_type(kind, content)}" for kind, content in body.items()]
+    for status, response in operation["responses"].items():
+        if int(status) < 400:
+            lines += [f"* {status}: {_type(kind, one)}" for kind, one in response.get("content", {}).items()]
+    problems = [status for status in operation["responses"] if int(status) >= 400]
+    return "\n".join([*lines, f"* problems: {', '.join(problems)}"])
+
+
+def _type(kind: str, content: dict[str, Any]) -> str:
+    name = content["schema"].get("$ref", "").rpartition("/")[2]
+    return f"`{kind}`" + (f" ([{name}](#{name.lower()}))" if name else "")
+
+
+def http_types() -> str:
+    """Return the members of every JSON body."""
+    from mrecordlog_async.service.openapi import document
+
+    parts = []
+    for name, schema in document()["components"]["schemas"].items():
+        rows = [
+            (f"`{member}`", _shape(one), "yes" if member in schema.get("required", ()) else "")
+            for member, one in schema.get("properties", {}).items()
+        ]
+        parts.append(f"### {name}\n\n{schema.get('description', '')}\n\n{table(('member', 'type', 'required'), rows)}")
+    return "\n\n".join(parts)
+
+
+def _shape(schema: dict[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(map(_shape, schema["anyOf"]))
+    if schema.get("type") == "array":
+        return f"list of {_shape(schema.get('items', {}))}"
+    return str(schema.get("type", "any"))
+
+
+def metrics() -> str:
+    """Return every series that `/metrics` has, from a scrape of a service with an empty log."""
+    text = asyncio.run(_scrape())
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    rows = [
+        (f"`{name}`", types[name], ", ".join(_labels(name, text)), meaning)
+        for name, meaning in re.findall(r"^# HELP (\w+) (.*)$", text, re.MULTILINE)
+    ]
+    return table(("metric", "type", "labels", "meaning"), sorted(rows))
+
+
+async def _scrape() -> str:
+    from mrecordlog_async.service.options import ServiceOptions
+    from mrecordlog_async.service.prometheus import render
+    from mrecordlog_async.service.service import Service
+
+    with TemporaryDirectory() as directory:
+        async with MultiRecordLog.open(directory, segment_bytes=4 * 32_768) as log:
+            await log.create_queue("q")
+            service = Service(ServiceOptions(metrics_per_queue=True))
+            service.attach(log)
+            return b"".join(await render(service)).decode()
+
+
+def _labels(name: str, text: str) -> list[str]:
+    found = set(re.findall(r"(\w+)=", " ".join(re.findall(rf"^{name}{{(.*)}}", text, re.MULTILINE))))
+    return sorted(found - {"le"})
+
+
+def error_statuses() -> str:
+    """Return what the service responds with for each error of the log."""
+    from mrecordlog_async.protocol.problems import problem_of
+
+    rows = []
+    for error in _examples():
+        problem = problem_of(error)
+        resource = getattr(error, "resource", "")
+        rows.append(
+            (
+                f"`{type(error).__name__}`" + (f" ({resource})" if resource else ""),
+                str(problem.status),
+                f"`{problem.code}`",
+                "yes" if "Retry-After" in problem.headers else "no",
+                ", ".join(f"`{fact}`" for fact in problem.facts),
+            )
+        )
+    return table(("error", "status", "code", "Retry-After", "facts"), rows)
+
+
+def _examples() -> list[Exception]:
+    return [
+        errors.QueueNotFoundError("q"),
+        errors.QueueExistsError("q"),
+        errors.QueueNameError("q", "is too long"),
+        errors.PositionInPastError("q", 0, 1),
+        errors.RecordTooLargeError(2, 1),
+        errors.LogFullError("memory", 1, 1),
+        errors.LogFullError("positions", 1, 1),
+        errors.LogFullError("space"),
+        errors.LogClosedError(),
+        errors.LogFailedError("EIO"),
+    ]
+
+
+def file_format() -> str:
+    """Return the specification: the docstring of `mrecordlog_async.format`, its drawings as code."""
+    return _sections(inspect.cleandoc(file_format_module.__doc__ or ""))
+
+
+def recovery() -> str:
+    """Return what `mrecordlog_async.recovery.recovery` says that it does."""
+    text = inspect.cleandoc(recovery_module.__doc__ or "")
+    return text.partition("\n")[2].strip()
+
+
+def _sections(text: str) -> str:
+    """Make Markdown headings of underlined lines, and a blank line before lists."""
+    return re.sub(r"^(.+)\n=+$", r"## \1", text, flags=re.MULTILINE)
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    one.__name__: one
+    for one in (
+        settings,
+        limits,
+        commands,
+        command_help,
+        http_routes,
+        http_types,
+        metrics,
+        error_statuses,
+        file_format,
+        recovery,
+    )
+}

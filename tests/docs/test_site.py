@@ -1,0 +1,89 @@
+"""The site builds, and what it says of the code is what the code is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import mrecordlog_async
+
+from .blocks import ROOT
+
+PACKAGE = ROOT / "mrecordlog_async"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site once."""
+    if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None or find_spec("material") is None:
+        pytest.skip("mkdocs-material and mkdocstrings are not installed")
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+def test_the_site_builds_without_a_warning(site: Path) -> None:
+    """Every link leads somewhere, and every page is in the navigation."""
+    assert (site / "index.html").exists()
+    assert "generated:" not in "".join(page.read_text() for page in site.rglob("*.html"))
+
+
+def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
+    """What `serve --help` and `/metrics` show is in the tables."""
+    from mrecordlog_async.cli.settings import SETTINGS
+    from mrecordlog_async.service import prometheus
+
+    settings = (site / "reference/settings/index.html").read_text()
+    assert all(f"MRECORDLOG_{one.name.upper()}" in settings for one in SETTINGS)
+    metrics = (site / "reference/metrics/index.html").read_text()
+    tables = (prometheus.COUNTERS, prometheus.HISTOGRAMS, prometheus.USAGE, prometheus.PER_QUEUE)
+    assert all(f"{prometheus.PREFIX}{name}" in metrics for table in tables for name in table)
+
+
+def test_the_reference_has_every_route_and_error(site: Path) -> None:
+    """Each route of the service has a section, and each class of error."""
+    from mrecordlog_async import errors
+    from mrecordlog_async.service.openapi import TABLE
+
+    routes = (site / "reference/http/index.html").read_text()
+    assert all(f"{route.method} {route.path}" in routes for route in TABLE)
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type) and name.endswith("Error")]
+    shown = (site / "reference/errors/index.html").read_text()
+    assert len(classes) > 8
+    assert all(f"mrecordlog_async.errors.{name}" in shown for name in classes)
+
+
+def test_the_reference_has_everything_that_the_package_exports() -> None:
+    """Every public name of the package is on the page of the API, or is an error."""
+    page = (ROOT / "docs/reference/api.md").read_text()
+    named = set(re.findall(r"^::: mrecordlog_async\.(\w+)$", page, re.MULTILINE))
+    assert {name for name in mrecordlog_async.__all__ if not name.endswith("Error")} - {"__version__"} <= named
+
+
+def test_the_architecture_names_every_room() -> None:
+    """A room that is added or removed is so on the page too."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    named = set(re.findall(r"`(\w+)(?:/|\.py)`", page.partition("## Who owns what")[0]))
+    rooms = {path.stem for path in PACKAGE.iterdir() if path.is_dir() or path.suffix == ".py"}
+    private = {"__init__", "__main__", "__pycache__"}
+    assert rooms - private - MINOR <= named
+    assert named <= rooms | {"filesystem", "commands"}
+
+
+MINOR = {"gc_tuning", "quantities", "token_file"}
+"""Modules of a few functions, which need no row."""
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    """What the README links to exists; mkdocs checks the links of the other pages."""
+    for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / link).exists(), link
