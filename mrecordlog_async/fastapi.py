@@ -49,7 +49,7 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
 STATE_NAME = "mrecordlog"
 
-logger = logging.getLogger("mrecordlog_async.http")
+logger = logging.getLogger("mrecordlog_async.fastapi")
 
 
 def lifespan(directory: str | os.PathLike[str], inner: Lifespan | None = None, **log_options: Any) -> Lifespan:

@@ -36,7 +36,7 @@ QUIET_SECONDS = 60.0
 LASTING_SECONDS = 600.0
 DETAIL_CHARACTERS = 500
 
-logger = logging.getLogger("mrecordlog_async.http")
+logger = logging.getLogger("mrecordlog_async.service")
 
 
 class ProblemError(Exception):

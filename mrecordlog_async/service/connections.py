@@ -33,7 +33,7 @@ from mrecordlog_async.service.formats import seal
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import ConnectionCounts
 
-logger = logging.getLogger("mrecordlog_async.http")
+logger = logging.getLogger("mrecordlog_async.service")
 
 SWEEP_SECONDS = 1.0
 CROWDED = 0.75

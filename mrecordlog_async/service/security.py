@@ -28,7 +28,7 @@ LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 ACCEPTED_MAX = 100
 
-logger = logging.getLogger("mrecordlog_async.http")
+logger = logging.getLogger("mrecordlog_async.service")
 
 
 class Guard:

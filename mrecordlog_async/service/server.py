@@ -138,7 +138,7 @@ class _Stop:
 
 def _runner(service: Service, settings: ServeSettings) -> web.AppRunner:
     # What a client does wrong before there is a request is its problem: one line at debug level, no traceback.
-    quiet = logging.getLogger("mrecordlog_async.http.connection")
+    quiet = logging.getLogger("mrecordlog_async.service.connection")
     quiet.setLevel(logging.CRITICAL)
     return web.AppRunner(
         build_app(service),

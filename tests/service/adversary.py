@@ -51,7 +51,7 @@ def watch(loop, clock):
         time.sleep(0.002)
 
 
-from mrecordlog_async.cli import serve as command
+from mrecordlog_async.cli.commands import serve as command
 made = command.new_event_loop()
 
 def factory():
