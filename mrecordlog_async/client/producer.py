@@ -1,18 +1,18 @@
 """`Producer`: one writer of one queue through a service, storing each record once or saying that it does not know.
 
 1. It asks for the queue's next position once, and from then on gives every batch its position.
-2. One batch is under way; what is appended meanwhile gathers and is the next batch, as in the log itself. So many tasks
-   may append at once, and share requests as they share syncs.
-3. A lost answer, a full log or a restart of the service: the same batch is sent again with the same position. The
+2. One batch is under way; what is appended meanwhile gathers and is the next batch, as in the log itself. Many tasks
+   may append at once; they share requests as they share syncs.
+3. A lost response, a full log or a restart of the service: the same batch is sent again with the same position. The
    service recognizes a repeat by its content: by the retained records, or by the queue's last append while it runs.
 4. A refusal that nothing can change (a record that is too large) goes to the caller whose records it is about; the
-   others are stored, and the producer goes on.
-5. When it is not known whether a batch was stored (its answer was lost, and no later one settled it within the client's
-   retry_seconds), its callers get the error, nothing later is sent, and the producer has failed. The same after
-   PositionInPastError. A new producer goes on after what was stored.
+   others are stored, and the producer continues.
+5. When it is not known whether a batch was stored (its response was lost, and no later one settled it within the
+   client's retry_seconds), its callers get the error, nothing later is sent, and the producer has failed. The same
+   after PositionInPastError. A new producer continues after what was stored.
 
 A queue has one producer at a time. Records of another one are found by their position: PositionInPastError, also where
-they have the same content, and also when they were truncated since. One case is left: the answer to a batch was lost,
+they have the same content, and also when they were truncated since. One case is left: the response to a batch was lost,
 and another producer has stored exactly the same bytes at that position.
 """
 
@@ -172,7 +172,7 @@ class Producer:
             if not certainly_not_stored(error):
                 raise
             if isinstance(error, QueueNotFoundError):
-                self.next_position = None  # a queue that is created again begins anew
+                self.next_position = None  # a queue that is created again starts at 0 again
             if len(calls) == 1 or not is_about_content(error):
                 _refuse(calls, error)
                 return
@@ -248,5 +248,5 @@ def _refuse(calls: Iterable[Call], error: BaseException) -> None:
 
 
 def _for_one(error: BaseException) -> BaseException:
-    """Return *error* for one caller: each collects a traceback of its own."""
+    """Return *error* for one caller: each collects its own traceback."""
     return error.copy() if isinstance(error, RecordLogError) else error

@@ -44,7 +44,7 @@ class ServiceError(RecordLogError):
 
 
 class Reply(NamedTuple):
-    """A whole answer. repeated: an earlier try of the same request may have reached the service."""
+    """A whole response. repeated: an earlier try of the same request may have reached the service."""
 
     status: int
     headers: Mapping[str, str]

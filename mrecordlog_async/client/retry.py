@@ -1,9 +1,9 @@
 """When a client asks again, and what it knows when it stops asking. Decided here; sent in `transport`.
 
 1. A request that was not sent (no connection) is tried again, whatever it is.
-2. A lost answer leaves open whether the request was done. `Repeat` says what the request allows then.
+2. A lost response leaves open whether the request was done. `Repeat` says what the request allows then.
 3. 408, 429, 502, 503, 504 and 507 may pass: tried again, never earlier than `Retry-After` says. A 5xx that the service
-   itself did not write comes from a proxy, which may have passed the request on: it counts as a lost answer.
+   itself did not write comes from a proxy, which may have passed the request on: it counts as a lost response.
 4. Every other refusal ends the call. All tries of one call end after `retry_seconds`.
 """
 
@@ -74,12 +74,12 @@ class ServiceUnreachableError(RecordLogError):
 
 
 class Repeat(Enum):
-    """What may be done when the answer to a request was lost."""
+    """What may be done when the response to a request was lost."""
 
     FREELY = auto()
     """Done twice is done once: reads, truncates, creating with `exist_ok`."""
     RECOGNIZED = auto()
-    """The service recognizes a repeat (records by their position, a queue by its id). A refusal after a lost answer
+    """The service recognizes a repeat (records by their position, a queue by its id). A refusal after a lost response
     says nothing about the first try."""
     NEVER = auto()
     """A second time would be another change."""
@@ -97,7 +97,7 @@ class Tries:
     pause_seconds: float = FIRST_PAUSE_SECONDS
     at_least_seconds: float = 0.0
     lost: str = ""
-    """Why the first lost answer was lost; empty while every try has its answer."""
+    """Why the first lost response was lost; empty while every try has its response."""
 
     def left_seconds(self) -> float:
         """Return how long the call may still go on trying."""
@@ -122,7 +122,7 @@ class Tries:
         return ServiceUnreachableError(self.address, self.seconds, str(error), True)
 
     def final(self, error: RecordLogError) -> RecordLogError:
-        """Return what the caller is told when *error* ends the call."""
+        """Return what the caller gets when *error* ends the call."""
         if not self.lost or self.repeat is not Repeat.RECOGNIZED or isinstance(error, ServiceUnreachableError):
             return error
         unknown = OutcomeUnknownError(self.action, f"{self.lost}; then {error}")

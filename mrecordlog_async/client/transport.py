@@ -1,9 +1,9 @@
-"""`Transport`: the requests of one client, from a connection to an answer that another try would not change.
+"""`Transport`: the requests of one client, from a connection to a response that another try would not change.
 
 1. `connections` calls are under way at once; others wait in line, first come first served, and not for ever.
-2. A long poll has a connection of its own: it waits for records, and nobody should wait for it.
-3. A try has deadlines for connecting, for silence, and for the whole answer, so a dripping server ends too.
-4. aiohttp must not repeat anything by itself, nor follow redirects: what is done twice is decided in `retrying`.
+2. A long poll has its own connection: it waits for records, and no other call should wait for it.
+3. A try has deadlines for connecting, for silence, and for the whole response, so a dripping server ends too.
+4. aiohttp must not repeat anything by itself, nor follow redirects: what is done twice is decided in `retry`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Transport:
         if self._closing.is_set():
             return
         self._closing.set()
-        for exchange in self._under_way:  # closing the session does not end an answer that is being read
+        for exchange in self._under_way:  # closing the session does not end a response that is being read
             exchange.reschedule(asyncio.get_running_loop().time())
         if self._session is not None:
             await self._session.close()
@@ -73,7 +73,7 @@ class Transport:
         repeat: Repeat = Repeat.FREELY,
         wait_seconds: float = 0.0,
     ) -> Reply:
-        """Send until there is an answer that another try would not change.
+        """Send until there is a response that another try would not change.
 
         wait_seconds: how long the service may wait for records before it responds (a long poll).
         """
@@ -136,7 +136,7 @@ class Transport:
                 self._under_way.discard(end)
 
     def _silence_of(self, wait_seconds: float) -> aiohttp.ClientTimeout:
-        # The whole answer has its deadline in `_exchange`: aiohttp's own costs a timer more.
+        # The whole response has its deadline in `_exchange`: aiohttp's own costs a timer more.
         return aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=self._silence_seconds + wait_seconds
         )
@@ -158,7 +158,7 @@ class Transport:
 
 
 def path_of(queue: str, *more: str) -> str:
-    """Return the path of *queue*, and of what lies below it."""
+    """Return the path of *queue*, and of what is below it."""
     name = quote(queue, safe="")
     if name in (".", ".."):
         name = name.replace(".", "%2E")  # or it would be taken for a step in the path
@@ -166,5 +166,5 @@ def path_of(queue: str, *more: str) -> str:
 
 
 def copied(payload: Payload) -> bytes:
-    """Return *payload* as bytes of its own; TypeError for what is not bytes, also for numbers, which bytes() takes."""
+    """Return a copy of *payload* as bytes; TypeError for what is not bytes, also for numbers, which bytes() takes."""
     return payload if type(payload) is bytes else bytes(memoryview(payload))

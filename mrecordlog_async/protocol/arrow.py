@@ -2,7 +2,7 @@
 
 A run already is a BinaryArray: it goes out as a RecordBatch around its two buffers.
 
-What comes in is not trusted. A few bytes of a stream can stand for gigabytes: compressed buffers, dictionaries, run
+Received streams are not trusted. A few bytes of a stream can stand for gigabytes: compressed buffers, dictionaries, run
 ends, rows without bytes. So each message is looked at before pyarrow reads it, everything of that kind is refused, and
 records are counted before they are made. What is left is a part of the body for each record, and nothing else.
 """
@@ -38,7 +38,7 @@ SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 def decode(body: bytes, records_max: int) -> list[bytes]:
     """Return the values of the column `payload` (binary, or text as UTF-8). For a thread.
 
-    Raises problem 400 for what is no such stream or could hold more than its bytes, 413 above *records_max*.
+    Raises problem 400 for what is not such a stream or could hold more than its bytes, 413 above *records_max*.
     """
     arrow = _pyarrow()
     try:
@@ -57,7 +57,7 @@ def _values(arrow: Any, body: bytes) -> list[bytes]:
         array = batch.column(0)
         array.validate(full=True)  # lengths and offsets come from outside
         if array.null_count:
-            raise ValueError("the column holds nulls; a record may be empty, but not absent")
+            raise ValueError("the column holds nulls; a record may be empty, but not null")
         for at in range(0, len(array), SLICE_RECORDS):
             found += _slice_values(arrow, array.slice(at, SLICE_RECORDS))
     return found
@@ -71,7 +71,7 @@ def _column(arrow: Any, schema: Any) -> int:
             raise ValueError(f"column {field.name[:40]!r} has a nested or encoded type: send plain columns")
     index: int = schema.get_field_index("payload")
     if index < 0:
-        raise ValueError("there is no such column, or several")
+        raise ValueError("the column does not exist, or more than once")
     if schema.field(index).type not in (arrow.binary(), arrow.large_binary(), arrow.string(), arrow.large_string()):
         raise ValueError(f"the column is {schema.field(index).type}: send binary, large_binary, string or large_string")
     return index
@@ -99,10 +99,10 @@ def _check_messages(body: bytes, records_max: int) -> None:
         if count > BATCHES_MAX:
             raise too_large(count, BATCHES_MAX, "batches in one body")
         if kind == DICTIONARY_BATCH:
-            raise ValueError("dictionaries are not taken: send the values")
+            raise ValueError("dictionaries are not supported: send the values")
         if kind == RECORD_BATCH:
             if header.table(3) is not None:
-                raise ValueError("compressed buffers are not taken: write the stream without compression")
+                raise ValueError("compressed buffers are not supported: write the stream without compression")
             records += header.number(0, "<q")
             if records > records_max:
                 raise too_large(records, records_max, "records in one body")
@@ -185,7 +185,7 @@ def encode(runs: Iterable[Run]) -> Iterator[bytes]:
 
 
 class _Sink:
-    """Takes what pyarrow writes, until it is taken from here."""
+    """A file for pyarrow to write to; `taken` returns what was written."""
 
     closed = False
 
@@ -225,5 +225,5 @@ def _pyarrow(status: int = 415) -> Any:
         import pyarrow
         import pyarrow.ipc
     except ModuleNotFoundError:
-        raise ProblemError(status, "no_arrow", "this service has no pyarrow: send and ask for another type") from None
+        raise ProblemError(status, "no_arrow", "this service has no pyarrow: use another content type") from None
     return pyarrow

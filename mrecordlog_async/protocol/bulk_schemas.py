@@ -4,10 +4,10 @@ They exist so that a reader of ten thousand queues needs one request a step:
 
 * `POST /v1/plan` (`PlanRequest` → `PlanResponse`): from start positions and limits to stop positions, with counts and
   cut points. Positions may have gaps, so stop - start says nothing about size; the service knows, the reader does not.
-* `POST /v1/fetch` (`FetchRequest` → a stream of runs, see `wire`): many ranges in one answer, in the order asked. All
-  are checked before the first byte, and the stream ends in a trailer, so an answer is whole or is seen not to be.
+* `POST /v1/fetch` (`FetchRequest` → a stream of runs, see `wire`): many ranges in one response, in the order asked. All
+  are checked before the first byte, and the stream ends in a trailer, so a response is whole or is seen not to be.
 * `POST /v1/truncate` (`TruncateManyRequest` → `TruncateManyResponse`): many truncates, each durable on return.
-  A position that was never given away is refused: truncating there would move the next position forward.
+  A position that has not been assigned is refused: truncating there would move the next position forward.
 
 For ids, positions and unknown members see `schemas`.
 """
@@ -26,20 +26,20 @@ class QueueStatus(StrEnum):
 
     OK = "ok"
     MISSING = "missing"
-    """There is no queue of this name."""
+    """The queue does not exist."""
     RECREATED = "recreated"
-    """There is one, but with another id: the one that was meant is gone, with its records."""
+    """It exists with another id: the queue that was meant was deleted, with its records."""
     TRUNCATED = "truncated"
-    """Records from the start position on are gone; the plan goes on at the first that is there."""
+    """Records from the start position on are truncated; the plan starts at the first retained record."""
     AHEAD = "ahead"
-    """The position was never given away by this queue: the log is an older one, or the position is another queue's."""
+    """The queue has not assigned the position yet: the log is an older copy, or the position is another queue's."""
 
 
 # Plan.
 
 
 class PlanStart(Request, frozen=True, gc=False):
-    """Where to read on in one queue: from *start*, or from the first record that is there where it is null.
+    """Where to continue in one queue: at *start*, or at the first retained record if it is null.
 
     id: the incarnation that *start* belongs to. stop: read no further than this (excluded).
     """
@@ -84,7 +84,7 @@ class QueuePlan(Response, frozen=True, gc=False):
     a piece size was asked for, *pieces* cut exactly this range. For "recreated" and "truncated" the range begins at the
     first record that is there, for "ahead" it is empty at next_position. tail: CRC-32C of position (u64, little endian)
     and payload of the last record in the range, where it was asked for and there is one. ended: the next position that
-    the incarnation asked for had when it was deleted; null where it is there, and where that is not known.
+    the incarnation asked for had when it was deleted; null if it exists, or if that is not known.
     """
 
     queue: str
@@ -125,8 +125,8 @@ class FetchRequest(Request, frozen=True):
     """Answered with a QUEUE entry and BLOCKs for each range, in this order (see `wire`).
 
     404 where a queue is missing or re-created, 410 with first_position where records of a range are truncated, 409 with
-    next_position where a range ends behind what the queue gave away; then nothing is sent. payload: false for positions
-    alone, POSITIONS entries in place of the BLOCKs.
+    next_position where a range ends after the last position that the queue has assigned; then nothing is sent. payload:
+    false for positions alone, POSITIONS entries in place of the BLOCKs.
     """
 
     ranges: list[FetchRange]

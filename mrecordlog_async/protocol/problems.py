@@ -1,7 +1,7 @@
 """Errors as problem documents (RFC 9457), from one table.
 
-`code` is for programs, `detail` for people; facts are members of their own. What an answer never holds: paths, errno
-texts, tracebacks. Nothing here knows a web framework.
+`code` is for programs, `detail` for people; facts are members of their own. A response never holds paths, errno
+texts or tracebacks. Nothing here knows a web framework.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ logger = logging.getLogger("mrecordlog_async.service")
 
 
 class ProblemError(Exception):
-    """An answer other than success. Facts go into the document, headers beside it."""
+    """A response other than success. Facts go into the document, headers into the response."""
 
     def __init__(
         self, status: int, code: str, detail: str, *, headers: dict[str, str] | None = None, **facts: Any
@@ -60,14 +60,14 @@ class ProblemError(Exception):
 
 
 class RepeatedErrors:
-    """Logs an error of the service once for as long as it lasts, not once for each request that meets it."""
+    """Log an error of the service once while it lasts, and not once per request that meets it."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._seen: dict[str, tuple[float, float]] = {}  # code → when it was logged, when it was met last
 
     def log(self, code: str, text: str, error: BaseException) -> None:
-        """Write a line unless this error was met in the last minute; then one every ten minutes says that it lasts."""
+        """Log *error* unless it was met in the last minute; while it lasts, log it every ten minutes."""
         now = self._clock()
         logged, met = self._seen.get(code, (-inf, -inf))
         if now - met >= QUIET_SECONDS or now - logged >= LASTING_SECONDS:
@@ -80,39 +80,39 @@ repeated_errors = RepeatedErrors()
 
 
 def bad_request(detail: str, code: str = "bad_request", **facts: Any) -> ProblemError:
-    """Make the problem of a request that makes no sense."""
+    """Return the problem of a request that is not valid."""
     return ProblemError(400, code, detail, **facts)
 
 
 def too_large(size: int, limit: int, what: str) -> ProblemError:
-    """Make the problem of something that can never be taken."""
-    detail = f"{what}: {size} are more than the limit of {limit}"
+    """Return the problem of something that exceeds a limit, however often it is sent."""
+    detail = f"{what}: {size} exceeds the limit of {limit}"
     return ProblemError(413, "too_large", detail, size=size, limit=limit)
 
 
 def too_many(what: str, used: int, limit: int) -> ProblemError:
-    """Make the problem of something that may be taken later."""
+    """Return the problem of something that exceeds a limit now and may be accepted later."""
     return retry(429, "busy", f"too many {what}: {used} of {limit} in use", resource=what, used=used, limit=limit)
 
 
 def retry(status: int, code: str, detail: str, **facts: Any) -> ProblemError:
-    """Make a problem that may be gone when the request is sent again."""
+    """Return a problem that may have passed when the request is sent again."""
     return ProblemError(status, code, detail, headers={"Retry-After": str(RETRY_SECONDS)}, **facts)
 
 
 def problem_of(error: Exception) -> ProblemError:
-    """Find the problem that *error* is; what is not in the table is a mistake of ours, logged and told as 500."""
+    """Return the problem of *error*; an error that is not in the table is a bug: it is logged and reported as 500."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, RecordLogError):
         return _of_log(error)
-    # msgspec lets a key that is no UTF-8 through as UnicodeDecodeError.
+    # msgspec raises UnicodeDecodeError for a key that is not UTF-8.
     if isinstance(error, WireError | msgspec.DecodeError | UnicodeDecodeError | JSONDecodeError):
         return bad_request(str(error)[:DETAIL_CHARACTERS], "bad_body")  # it may quote a member's name of 60 MB
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         return _of_disk(error)
     logger.error("unexpected error in a request", exc_info=error)
-    return ProblemError(500, "internal", "the service made a mistake; its log says more")
+    return ProblemError(500, "internal", "internal error; see the service's log")
 
 
 def _of_log(error: RecordLogError) -> ProblemError:
@@ -140,26 +140,26 @@ def _of_log(error: RecordLogError) -> ProblemError:
             repeated_errors.log("disk_full", "appends are refused: %s", error.__cause__ or error)
             return retry(507, "disk_full", detail, resource="space")
         case LogFullError(resource="positions"):
-            # For good: positions are never given away twice, so there is nothing to wait for.
-            detail = f"the queue's positions end before {error.limit}; delete the queue, or append to another one"
+            # Permanent: positions are never assigned twice, so waiting does not help.
+            detail = f"the queue has used all positions below {error.limit}; delete it, or append to another queue"
             return ProblemError(409, "log_full", detail, resource="positions", used=error.used, limit=error.limit)
         case LogFullError():
             return retry(429, "log_full", detail, resource=error.resource, used=error.used, limit=error.limit)
         case LogClosedError():
-            return retry(503, "closing", "the log is closing", state="closing")
+            return retry(503, "closing", "the service is shutting down; try again", state="closing")
         case LogFailedError():
             # The cause names files of the server; whoever runs it finds them in the service's log.
             repeated_errors.log("log_failed", "requests are refused: %s", error)
-            detail = "the log failed and stores nothing any more; reads go on; it must be opened again"
+            detail = "the log failed: it can be read, but stores nothing until the process is restarted"
             return ProblemError(503, "log_failed", detail, state="failed", written=error.written)
     logger.error("unexpected error of the log", exc_info=error)
-    return ProblemError(500, "internal", "the service made a mistake; its log says more")
+    return ProblemError(500, "internal", "internal error; see the service's log")
 
 
 def _of_disk(error: OSError) -> ProblemError:
-    repeated_errors.log("storage_error", "the disk refused: %s", error)
+    repeated_errors.log("storage_error", "storage error: %s", error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return retry(
-            507, "disk_full", "the disk has no room: truncate or delete queues, or free space", resource="space"
+            507, "disk_full", "the disk is full: truncate or delete queues, or free space on it", resource="space"
         )
-    return retry(503, "storage_error", "the disk refused; nothing was stored")
+    return retry(503, "storage_error", "storage error; nothing was stored; see the service's log")

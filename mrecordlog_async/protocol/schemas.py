@@ -1,9 +1,9 @@
-"""Every JSON body that the service takes and answers, as a type: one place that encodes, checks and documents them.
+"""Every JSON body that the service receives and returns, as a type: one place that encodes, checks and documents them.
 
 Those of the routes for many queues are in `bulk_schemas`.
 
-Ids are queue incarnations: a queue that was deleted and created again has another one, and whoever names the id of the
-old one is told so instead of touching the new. Positions are inclusive in truncates; `stop` is excluded everywhere.
+Ids are queue incarnations: a queue that was deleted and created again has another one, and a request with the id of the
+old one is refused instead of touching the new. Positions are inclusive in truncates; `stop` is excluded everywhere.
 Unknown members are errors (400): a misspelt limit must not be ignored.
 """
 
@@ -16,10 +16,10 @@ from msgspec import Meta, Struct
 Position = Annotated[int, Meta(ge=0, le=2**63 - 2)]
 """The position of a record."""
 NextPosition = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""A bound of a range: it may be the position behind the last one there can be."""
+"""A bound of a range: it may be the position after the last possible one."""
 QueueId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 QueueName = Annotated[str, Meta(max_length=65_535)]
-"""A queue in a request for many; answers repeat it. Longer than the service's own names, as the log may hold others."""
+"""A queue in a request for many; responses repeat it. May be longer than the service's own names."""
 Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
@@ -54,11 +54,11 @@ class QueueResponse(Response, frozen=True, gc=False):
 
 
 class QueuesResponse(Response, frozen=True):
-    """All queues, or a page of them, sorted by name. Each is shown as it is when its part of the answer is made.
+    """All queues, or a page of them, sorted by name. Each is shown as it is when its part of the response is made.
 
     next: where a page was asked for and more follow, the name that the next page comes after.
     log: names the log, also after it moved or was restored. opening: another one whenever the log is opened. A reader
-    that keeps positions keeps both beside them: under another opening, a position above opened_next went back.
+    that keeps positions keeps both with them: under another opening, a position above opened_next went back.
     """
 
     queues: list[QueueResponse]
@@ -110,7 +110,7 @@ class TruncateRequest(Request, frozen=True):
 
 
 class TruncateResponse(Response, frozen=True):
-    """dropped: how many records went."""
+    """dropped: how many records were dropped."""
 
     queue: str
     dropped: int
@@ -132,7 +132,7 @@ class Problem(Response, frozen=True, omit_defaults=True):
 
 
 class HealthResponse(Response, frozen=True):
-    """Alive: the process answers."""
+    """The process is alive."""
 
     status: str
 
@@ -187,9 +187,9 @@ class PinResponse(Response, frozen=True):
 class StatsResponse(Struct):
     """Numbers of the service and its log. counters: everything counted since it was opened.
 
-    receiving_bytes: request bodies, until they are answered. sending_bytes: what answers being sent hold, and truncated
-    records that they keep. dropped_readers: clients that read their answers too slowly. pending_records: how many wait
-    to be stored. pin: null where no queue keeps an older segment than the current one.
+    receiving_bytes: request bodies, until their responses. sending_bytes: what responses being sent hold, and truncated
+    records that they keep. dropped_readers: clients that read their responses too slowly. pending_records: how many
+    wait to be stored. pin: null where no queue keeps an older segment than the current one.
     """
 
     state: str

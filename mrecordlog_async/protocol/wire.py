@@ -14,15 +14,15 @@ A stream is a preamble, then entries, the last of them a TRAILER; everything is 
     3 TRAILER  queues          blocks            records          payload bytes    none
     4 POSITIONS records n ≥ 1  first position    0                0                none
 
-1. A QUEUE says whose the following BLOCKs are. In an answer to `/v1/fetch` there is one for each range, in the order of
-   the request, also where the range is empty. The queue id is the queue's incarnation, which never comes back; in
+1. A QUEUE says whose the following BLOCKs are. In a response to `/v1/fetch` there is one for each range, in the order
+   of the request, also where the range is empty. The queue id is the queue's incarnation, which never comes back; in
    requests it is 0.
 2. A BLOCK holds consecutive positions: first position … first position + n - 1. A gap begins a new block. Offsets begin
-   with 0, never go down and end with payload bytes, which is below 2 GiB.
+   with 0, never decrease and end with payload bytes, which is below 2 GiB.
 3. The TRAILER counts what came before it. A stream without one was cut short: nothing of it may be taken for complete.
 4. POSITIONS is a BLOCK without its body: which n records are there, not what they hold. Runs that follow each other
-   may share one. It stands in answers to `/v1/fetch` with `"payload": false`, which have no BLOCKs; everywhere else it
-   is an error. The TRAILER counts it as a block of 0 payload bytes.
+   may share one. It is used in responses to `/v1/fetch` with `"payload": false`, which have no BLOCKs; everywhere else
+   it is an error. The TRAILER counts it as a block of 0 payload bytes.
 5. A kind or version not listed here is an error.
 
 Entries start at multiples of 8 bytes, so in an aligned buffer offsets are aligned too.
@@ -45,11 +45,11 @@ QUEUE, BLOCK, TRAILER, POSITIONS = 1, 2, 3, 4
 NAME_BYTES_MAX = 65_535
 PAYLOAD_BYTES_MAX = 2**31 - 1
 RECORDS_MAX = 2**29
-"""Bounds that a decoder holds a header against before it believes its lengths."""
+"""Bounds that a decoder checks a header against before it trusts its lengths."""
 
 
 class WireError(ValueError):
-    """What was received is not a whole stream of runs; the message says where it stops being one."""
+    """What was received is not a whole stream of runs; the message says where it ends."""
 
 
 class QueueRuns(NamedTuple):
@@ -112,7 +112,7 @@ def _padded(size: int) -> int:
 
 
 def encode_positions(parts: Iterable[QueuePositions]) -> Iterator[bytes]:
-    """Yield the buffers of a stream with POSITIONS for BLOCKs: 32 bytes per span, whatever the payloads hold."""
+    """Yield the buffers of a stream with POSITIONS for BLOCKs: 32 bytes per span."""
     yield PREAMBLE
     queues = blocks = records = 0
     for queue, queue_id, found in parts:

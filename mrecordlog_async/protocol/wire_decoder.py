@@ -36,11 +36,11 @@ class Block(NamedTuple):
 
     @property
     def next_position(self) -> int:
-        """Position behind the last record."""
+        """Position after the last record."""
         return self.first_position + self.records
 
     def run(self) -> Run:
-        """Copy it into a run of its own, which does not keep the buffer alive."""
+        """Return a copy as a run, which does not keep the buffer alive."""
         assert self.offsets, "positions without payloads are no run"
         return Run(self.first_position, bytes(self.offsets), bytes(self.payload))
 
@@ -104,7 +104,7 @@ class Decoder:
         elif kind == TRAILER:
             self._take_trailer(Totals(small, first, second, third))
         else:
-            raise WireError(f"kind {kind} with {small} and {second} is no entry that may stand here")
+            raise WireError(f"entry of kind {kind} with {small} and {second} is not valid here")
         return None
 
     def _expect(self, entry: tuple[int, int, int, int, int], body_bytes: int) -> None:
@@ -127,7 +127,7 @@ class Decoder:
         end = (records + 1) * OFFSET_BYTES
         offsets = body[:end]
         if int.from_bytes(offsets[:4], "little") or int.from_bytes(offsets[-4:], "little") != payload_bytes:
-            raise WireError("the offsets of a block do not fit its payload")
+            raise WireError("the offsets of a block do not match its payload")
         return self._block(records, first_position, offsets, body[end : end + payload_bytes])
 
     def _block(self, records: int, first_position: int, offsets: memoryview, payload: memoryview) -> Block:
@@ -138,7 +138,7 @@ class Decoder:
 
     def _take_trailer(self, totals: Totals) -> None:
         if totals != self.totals:
-            raise WireError(f"the trailer counts {tuple(totals)}, what came was {tuple(self.totals)}")
+            raise WireError(f"the trailer counts {tuple(totals)}, the stream held {tuple(self.totals)}")
         self.done = True
         self.wanted = 0
 
@@ -168,8 +168,8 @@ def read_blocks(read: Callable[[int], bytes | bytearray | memoryview], *, positi
 
 
 def check_offsets(offsets: memoryview) -> list[int]:
-    """Return the offsets of a block from outside that is to be cut into records; WireError where one goes down."""
+    """Return the offsets of a block from outside that is to be cut into records; WireError if one decreases."""
     ends: list[int] = offsets.cast("i").tolist()
     if ends != sorted(ends):  # what is in order is sorted in 8 ns an offset; comparing pairs takes 40
-        raise WireError("the offsets of a block go down")
+        raise WireError("the offsets of a block decrease")
     return ends

@@ -1,7 +1,7 @@
 """The application: the table of routes around one `Service`. It is served by `mrecordlog serve`, or mounted in another.
 
-Every request goes: route → guard (token, Host, Origin) → handler → answer, and every error becomes a problem document.
-That is one function around each handler instead of middleware, which costs each request more.
+Every request goes: route → guard (token, Host, Origin) → handler → response, and every error becomes a problem
+document. That is one function around each handler instead of middleware, which costs each request more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mrecordlog_async.service.routes.route import Handler, Route
 from mrecordlog_async.service.service import Service
 
 UNREAD_BYTES = 256 * 1024
-"""Who sends request after request and leaves this much of the answers unread has to read first."""
+"""A client that leaves more than this of its responses unread must read before its next request is handled."""
 
 SERVICE = web.AppKey("mrecordlog.service", Service)
 
@@ -36,7 +36,7 @@ def build_app(service: Service) -> web.Application:
                 _guarded(service, route.handler, route.open_to_all, takes_body=route.takes is not None),
                 expect_handler=_expecting(service, route),
             )
-    # Whatever else is asked for gets a problem document too, behind the same guard.
+    # Other paths get a problem document too, after the same guard.
     nothing = _guarded(service, _nothing_here, False)
     app.router.add_route("*", r"/{path:[\s\S]*}", nothing, expect_handler=_refuse_expect)
     return app
@@ -87,14 +87,14 @@ def _check_stray_body(request: web.BaseRequest) -> None:
 
 
 def _answer_to(service: Service, request: web.Request, error: Exception) -> web.StreamResponse:
-    """Return the problem document of *error*, or end an answer that had begun before it happened."""
+    """Return the problem document of *error*, or end a response that had begun before it happened."""
     problem = problem_of(error)
     service.problems[problem.status] = service.problems.get(problem.status, 0) + 1
     return _response(problem) if BEGUN not in request else _gone(request)
 
 
 def _gone(request: web.Request) -> web.StreamResponse:
-    """Cut the connection, and return an answer that nobody gets.
+    """Cut the connection, and return a response that is never sent.
 
     A second head would look like a part of the body that has begun. Nothing is raised: the web framework keeps an
     exception with its traceback, and so what was being sent.
@@ -114,7 +114,7 @@ def _response(problem: ProblemError) -> web.Response:
 
 
 def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
-    """Answer `Expect: 100-continue`: who would be turned away need not send the body first."""
+    """Respond to `Expect: 100-continue`: a request that will be refused need not send its body."""
 
     async def expect(request: web.Request) -> web.StreamResponse | None:
         try:
@@ -140,13 +140,13 @@ async def _refuse_expect(request: web.Request) -> web.StreamResponse | None:
 
 
 async def _nothing_here(service: Service, request: web.Request) -> web.StreamResponse:
-    """Tell a wrong method from a wrong path."""
+    """Respond to a wrong method (405) or a wrong path (404)."""
     path = request.match_info["path"]
     allowed = sorted({method for route in TABLE if _fits(route, path.split("/")) for method in _methods(route)})
     if allowed:
         headers = {"Allow": ", ".join(allowed)}
-        raise ProblemError(405, "method", f"this path takes {headers['Allow']}", headers=headers)
-    raise ProblemError(404, "no_route", "there is nothing at this path; /openapi.json lists what there is")
+        raise ProblemError(405, "method", f"this path supports {headers['Allow']}", headers=headers)
+    raise ProblemError(404, "no_route", "no such route; see /openapi.json")
 
 
 def _methods(route: Route) -> tuple[str, ...]:

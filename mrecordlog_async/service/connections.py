@@ -8,11 +8,11 @@ HTTP servers in Python leave a silent or dripping connection open for as long as
 3. Above the limit the connection that has been idle for longest makes room. Where none is idle a new one gets a 503 and
    is closed before anything is read.
 4. What was received and not yet asked for (requests that wait behind another one), and what was answered and not taken,
-   is no part of any body or answer that is charged. Where all connections together hold more of it than
+   is not part of any body or response that is charged. Where all connections together hold more of it than
    `unread_bytes`, those that hold most are cut.
 
-One timer looks at all of them every second, so a request pays nothing for its deadlines. Bodies and answers have their
-own (`bodies`, `sending`).
+One timer looks at all of them every second, so a request pays nothing for its deadlines. Bodies and responses have
+their own (`bodies`, `sending`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HURRY = 10
 
 
 class Connection(RequestHandler):
-    """One connection. What is no HTTP is told so in a problem document."""
+    """One connection. Malformed HTTP gets a problem document."""
 
     __slots__ = ()
 
@@ -52,10 +52,10 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what the parser refused, and end the connection."""
-        problem = bad_request("this is no HTTP request that the service understands")
+        """Respond to what the parser refused, and close the connection."""
+        problem = bad_request("malformed HTTP request")
         if status >= 500:
-            problem = ProblemError(status, "internal", "the service made a mistake; its log says more")
+            problem = ProblemError(status, "internal", "internal error; see the service's log")
         if request.writer.output_size > 0 and self.transport is not None:
             self.transport.abort()
         response = web.Response(status=problem.status, body=problem.document(), content_type=CONTENT_TYPE)
@@ -69,7 +69,7 @@ class Connection(RequestHandler):
         return sum(payload._size for _, payload in self._messages if payload is not EMPTY_PAYLOAD)
 
     def untaken_bytes(self) -> int:
-        """Return what is held of answers that nobody has taken."""
+        """Return what is held of responses that nobody has taken."""
         return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
 
@@ -106,7 +106,7 @@ class Connections:
     async def watch(self, each_second: Callable[[], object]) -> None:
         """Cut what sits too long, until cancelled; call *each_second* on the way.
 
-        An error is logged, and the next second looked at again: nobody waits for this task, and without it no
+        An error is logged, and the next second looked at again: nothing awaits this task, and without it no
         connection has a deadline.
         """
         clock = asyncio.get_running_loop().time
@@ -116,7 +116,7 @@ class Connections:
                 self.sweep(clock())
                 each_second()
             except Exception:
-                logger.exception("connections could not be watched this second")
+                logger.exception("watching connections failed; trying again in a second")
 
     def sweep(self, now: float) -> None:
         """Look at every connection once."""
@@ -180,7 +180,7 @@ class Refusal(asyncio.Protocol):
         self._problem.status = 503
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Answer before anything was asked."""
+        """Response before anything was asked."""
         # uvloop's transports are no subclass of asyncio's.
         body = self._problem.document()
         head = (

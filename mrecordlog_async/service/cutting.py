@@ -25,7 +25,7 @@ def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:
 
 
 def take_head(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run]:
-    """Return the head of *runs* with at most so many records and payload bytes, but at least one record."""
+    """Return the head of *runs* with at most this many records and payload bytes, but at least one record."""
     taken: list[Run] = []
     for run in runs:
         if records_max <= 0 or (taken and bytes_max <= 0):
@@ -61,7 +61,7 @@ class Cutter:
         self._bytes_max = request.piece_bytes or UNLIMITED
         self.wanted = bool(request.piece_records or request.piece_bytes)
         self.pieces: list[Piece] = []
-        self.next_position = start  # behind the last record that was added
+        self.next_position = start  # after the last record that was added
         self._start = start
         self._records = self._bytes = 0
 

@@ -22,7 +22,7 @@ from mrecordlog_async.service.queue_checks import check_assigned, check_entries,
 from mrecordlog_async.service.turns import Turns
 
 RUNS_AT_ONCE = 250
-"""Runs of a queue looked at before others are let in; one with gaps holds up to a thousand records."""
+"""Runs of a queue looked at before others run; one with gaps holds up to a thousand records."""
 
 
 class HeldRuns(NamedTuple):
@@ -36,7 +36,8 @@ class HeldRuns(NamedTuple):
 class Fetcher:
     """Finds what one `/v1/fetch` asks for, in turns. What was found stays, whatever is truncated later.
 
-    size: bytes of the answer with payloads; None where positions have gaps, so that its runs are made as they are sent.
+    size: bytes of the response with payloads; None where positions have gaps, so that its runs are made as they are
+    sent.
     """
 
     def __init__(self, log: QueueReader, options: ServiceOptions) -> None:
@@ -118,7 +119,7 @@ def pinned_bytes(log: QueueReader, parts: Iterable[HeldRuns]) -> Iterator[int]:
 
 
 async def _check_overlaps(ranges: Sequence[FetchRange], turns: Turns) -> None:
-    """Raise the 400 problem where a record is asked for twice: the answer would be larger than what is stored."""
+    """Raise the 400 problem where a record is asked for twice: the response would be larger than what is stored."""
     by_queue: dict[str, list[tuple[int, int]]] = {}
     for number, one in enumerate(ranges):
         if one.start < one.stop:
@@ -128,7 +129,7 @@ async def _check_overlaps(ranges: Sequence[FetchRange], turns: Turns) -> None:
     for queue, bounds in by_queue.items():
         bounds.sort()
         if any(stop > start for (_, stop), (start, _) in pairwise(bounds)):
-            raise bad_request(f"ranges of queue {queue!r} overlap", "duplicate")
+            raise bad_request(f"ranges of queue {queue!r} overlap; ask for each record once", "duplicate")
         await turns.rest()
 
 

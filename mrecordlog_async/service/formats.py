@@ -3,7 +3,7 @@
 | Accept | body |
 |---|---|
 | none, `*/*`, `application/x-ndjson` | a line a record: `{"position":7,"payload":"base64"}`, or text with `?as=text` |
-| `text/plain` | the payloads, each with a newline behind it |
+| `text/plain` | the payloads, each followed by a newline |
 | `application/octet-stream` | the payloads back to back: with `limit=1`, one record as it is |
 | `application/vnd.mrecordlog.runs` | runs (see `wire`) |
 | `application/vnd.apache.arrow.stream` | Arrow, where the service has pyarrow |
@@ -40,10 +40,10 @@ PIECE_BYTES = 192 * 1024
 PIECE_RECORDS = 2_000
 """Records in one piece: encoding them takes about a millisecond."""
 SMALL_BYTES = 64 * 1024
-"""A smaller answer is neither charged nor watched: it fits into the connection's buffer."""
+"""A smaller response is neither charged nor watched: it fits into the connection's buffer."""
 
 BEGUN = web.RequestKey("mrecordlog.begun", web.StreamResponse)
-"""The answer of a request that has begun; an error can no longer be told by a status then."""
+"""The response of a request that has begun; an error can no longer be told by a status then."""
 
 SERVER = "mrecordlog"
 
@@ -72,14 +72,14 @@ def format_of(accept: str | None, as_text: bool) -> tuple[str, Format]:
             return _choice(NDJSON, as_text)
         if content_type in _BY_TYPE:
             return _choice(content_type, as_text)
-    detail = f"no format for Accept {accept[:80]!r}; there are {', '.join(_BY_TYPE)}"
+    detail = f"no supported type in Accept {accept[:80]!r}; supported: {', '.join(_BY_TYPE)}"
     raise ProblemError(406, "not_acceptable", detail)
 
 
 class SmallResponse(web.Response):
-    """A small JSON answer with status 200, written as one buffer where nothing speaks against it.
+    """A small JSON response with status 200, written as one buffer where that is possible.
 
-    Making and sending headers one by one is a sixth of what a request costs; an append's answer has always the same.
+    Making and sending headers one by one is a sixth of what a request costs; an append's response has always the same.
     What needs other headers (HTTP/1.0, a connection that is to be closed, the signals of a host application) goes the
     usual way.
     """
@@ -104,7 +104,7 @@ class SmallResponse(web.Response):
             body = self._body
             assert isinstance(body, bytes), "made with bytes"
             if self._transport is None:
-                raise ConnectionResetError("the client is gone")
+                raise ConnectionResetError("the client disconnected")
             self._body_length = len(body)  # for the access log
             self._transport.write(b"%s%d\r\n\r\n%s" % (self._head, len(body), body))
 
@@ -115,13 +115,13 @@ _SMALL_HEAD = (
 
 
 def seal(response: web.StreamResponse) -> None:
-    """Set the headers of every answer: its type is what it says, and who answers is nobody's business."""
+    """Set the headers of every response: no type sniffing, and no Server header."""
     response.headers.setdefault("X-Content-Type-Options", "nosniff")
     response.headers.setdefault("Server", SERVER)
 
 
 async def begin(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Send the head of an answer whose body follows piece by piece."""
+    """Send the head of a response whose body follows piece by piece."""
     seal(response)
     request[BEGUN] = response
     await response.prepare(request)

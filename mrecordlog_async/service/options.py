@@ -1,4 +1,4 @@
-"""What the service allows: sizes, counts and deadlines. Every one of them has an end; none is "unlimited"."""
+"""What the service allows: sizes, counts and deadlines. Every value is bounded; nothing is unlimited."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from mrecordlog_async.options import KIB, MIB
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Bounds for clients, and who is let in.
+    """Limits for clients, and who is admitted.
 
-    What one request may ask for; above it the answer is 413, or shorter where that is a read:
+    What one request may ask for; above it the response is 413, or shorter where that is a read:
 
     body_bytes: one request body. control_bytes: a JSON body other than an append. body_records: records in one body.
-    read_bytes and read_records: payload and records in one answer to a read, however much was asked for. entries:
+    read_bytes and read_records: payload and records in one response to a read, however much was asked for. entries:
     queues or ranges in one plan, fetch or truncate. pieces: cut points in one plan. fetch_runs: runs in one fetch.
     list_queues: queues on one page of a listing that was asked for with `limit`. metrics_queues: queues with series
     of their own in /metrics.
 
-    What all requests may hold together, in bytes; above it the answer is 429:
+    What all requests may hold together, in bytes; above it the response is 429:
 
-    bodies_bytes: request bodies, charged as they arrive until they are answered, with 64 bytes for each record.
+    bodies_bytes: request bodies, charged as they arrive until the response, with 64 bytes for each record.
     An eighth is kept for bodies below 1 MiB; JSON bodies up to 64 KiB, such as truncates, are not charged at all.
-    sending_bytes: answers above 64 KiB, charged what they hold at a time (1 MiB, or a whole JSON answer) until they
+    sending_bytes: responses above 64 KiB, charged what they hold at a time (1 MiB, or a whole JSON response) until they
     are sent, and truncated records that they still hold.
 
-    unread_bytes: requests that wait behind another one of their connection, and small answers that nobody has taken;
+    unread_bytes: requests that wait for another one on their connection, and small responses that nobody has taken;
     above it the connections that hold most are cut.
 
     Time: body_seconds + size / body_rate_bytes: how long a body may take, and body_seconds the longest pause in it.
-    write_seconds + size / write_rate_bytes: how long a reader may take for its answer, and write_seconds its longest
+    write_seconds + size / write_rate_bytes: how long a reader may take for its response, and write_seconds its longest
     pause. header_seconds: from connecting to a whole request head. idle_seconds: between two requests; a fraction of
     it when connections run out. wait_seconds: the longest long poll. drain_seconds: how long requests may go on after
     SIGTERM.
 
-    tokens: any of these bearer tokens lets in; none means that everybody is. hosts: allowed Host names; none: all.
-    metrics_per_queue: series for each queue in /metrics, which costs a line a queue and shows their names.
+    tokens: bearer tokens, any of which admits a request; none admits every request. hosts: allowed Host names; none:
+    all. metrics_per_queue: series for each queue in /metrics, which costs a line per queue and shows their names.
     """
 
     body_bytes: int = 80 * MIB

@@ -52,7 +52,9 @@ def _raw_segment(request: web.Request) -> str:
     _, fixed, rest = path.rpartition("/v1/queues/")
     name, _, action = rest.partition("/")
     if not fixed or "#" in path or "%" in action:
-        raise bad_request("the path is /v1/queues/NAME…, where only NAME is percent-encoded, also its '#'", "path")
+        raise bad_request(
+            "the path must be /v1/queues/NAME…, with only NAME percent-encoded, including its '#'", "path"
+        )
     return name
 
 
@@ -61,9 +63,11 @@ def check_query(request: web.Request, allowed: Collection[str]) -> None:
     names = [name for name, _ in request.query.items()]
     for name in names:
         if name not in allowed:
-            raise bad_request(f"unknown parameter {name!r}; there are {', '.join(sorted(allowed))}", "parameter")
+            raise bad_request(
+                f"unknown parameter {name!r}; known here: {', '.join(sorted(allowed)) or 'none'}", "parameter"
+            )
     if len(set(names)) != len(names):
-        raise bad_request("a parameter is given twice", "parameter")
+        raise bad_request("a parameter is given twice; give it once", "parameter")
 
 
 def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = POSITION_LIMIT) -> int | None:
@@ -75,22 +79,22 @@ def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = PO
     if len(text) <= 19 and text.isascii() and text.isdigit() and minimum <= int(text) < limit:
         return int(text)
     shown = repr(text if len(text) <= 40 else text[:37] + "...")
-    raise bad_request(f"{name} is a whole number in {minimum} … {limit - 1}, not {shown}", "parameter")
+    raise bad_request(f"{name} must be a whole number in {minimum} … {limit - 1}, not {shown}", "parameter")
 
 
 def flag(request: web.Request, name: str) -> bool:
-    """Return whether a switch is on: 1, true or nothing behind the name; 0, false or absent is off."""
+    """Return whether a switch is on: 1, true or an empty value; 0, false or absent is off."""
     text = request.query.get(name, "0").lower()
     if text in ("", "1", "true"):
         return True
     if text in ("0", "false"):
         return False
-    raise bad_request(f"{name} is 1 or 0", "parameter")
+    raise bad_request(f"{name} must be 0 or 1", "parameter")
 
 
 def as_text(request: web.Request) -> bool:
     """Return whether payloads are wanted as text instead of base64."""
     wanted = request.query.get("as", "base64")
     if wanted not in ("base64", "text"):
-        raise bad_request("as is base64 or text", "parameter")
+        raise bad_request("`as` must be base64 or text", "parameter")
     return wanted == "text"

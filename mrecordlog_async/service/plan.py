@@ -25,7 +25,7 @@ from mrecordlog_async.service.queue_checks import check_entries, misses, status_
 from mrecordlog_async.service.turns import Turns
 
 RUNS_AT_ONCE = 250
-"""Pieces of a queue looked at before others are let in; one with gaps holds up to a thousand records."""
+"""Pieces of a queue looked at before others run; one with gaps holds up to a thousand records."""
 
 PIECES_AT_ONCE = 500
 
@@ -56,7 +56,7 @@ class Taken:
 
 
 class Planner:
-    """Answers one `/v1/plan`.
+    """Responses one `/v1/plan`.
 
     A queue may change between two turns. Its plan is made of what it held at its own last step: where records were
     truncated in between, it begins at the first that is left.
@@ -86,7 +86,7 @@ class Planner:
         seen: set[str] = set()
         for number, one in enumerate(asked):
             if one.queue in seen:
-                raise bad_request(f"queue {one.queue!r} stands twice in one plan", "duplicate")
+                raise bad_request(f"queue {one.queue!r} appears twice in one plan; list it once", "duplicate")
             seen.add(one.queue)
             if number % RUNS_AT_ONCE == 0:
                 await self._turns.rest()
@@ -193,7 +193,7 @@ class Planner:
 
 
 def look_at(log: QueueReader, asked: PlanStart) -> Available:
-    """Find out whether the queue that was meant is there, and which range of it a plan can cover."""
+    """Return what a plan can cover of the queue, and whether it is the one that was meant."""
     summary = summary_of(log, asked.queue)
     status = status_of(summary, asked.id)
     ended = log.deleted_end(asked.id) if status is not QueueStatus.OK and asked.id is not None else None
@@ -220,7 +220,10 @@ def has_moved(log: QueueReader, available: Available) -> bool:
 
 
 def digest(run: Run, count: int) -> int:
-    """Digest record number *count* of *run*, with its position: a log that went back may give one away twice."""
+    """Digest record number *count* of *run*, with its position.
+
+    A log that was restored from an older copy may assign a position twice.
+    """
     position = run.first_position + count - 1
     ends = memoryview(run.offsets).cast("i")
     payload = memoryview(run.payload)[ends[count - 1] : ends[count]]

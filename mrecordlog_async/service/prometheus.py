@@ -52,7 +52,7 @@ COUNTERS = {
 """Metric name → attribute of `Counters`, help."""
 
 HISTOGRAMS = {
-    "append_seconds": "From the call to its answer",
+    "append_seconds": "From the call to its return",
     "commit_seconds": "Of a batch, write and sync",
     "fsync_seconds": "Of a sync",
     "roll_seconds": "Of a batch that began a new segment",
@@ -125,7 +125,7 @@ async def render(service: Service) -> list[bytes]:
 
 
 async def _render_queues(service: Service, log: MultiRecordLog) -> list[bytes]:
-    """Return the series of the first queues by name; how many are left out is a series of its own."""
+    """Return the series of the first queues by name; how many are left out is a series too."""
     turns, most = Turns(), service.options.metrics_queues
     names = await service.names.sorted(log)
     left_out = "queues_without_series"
@@ -182,12 +182,12 @@ def _service(service: Service) -> Iterator[Metric]:
     yield _gauge("receiving_bytes", "Request bodies being received, or waiting to be stored", bodies.used)
     yield _gauge("receiving_limit_bytes", "Their limit", bodies.limit)
     yield _counter("receiving_refused", "Requests refused because of it", bodies.refused)
-    yield _gauge("sending_bytes", "Held by answers being sent, with truncated records they keep", sending.used)
+    yield _gauge("sending_bytes", "Held by responses being sent, with truncated records they keep", sending.used)
     yield _gauge("sending_limit_bytes", "Their limit", sending.budget.limit)
     yield _counter("sending_refused", "Requests refused because of it", sending.budget.refused)
-    yield _counter("http_readers_dropped", "Clients that read their answers too slowly", sending.dropped)
+    yield _counter("http_readers_dropped", "Clients that read their responses too slowly", sending.dropped)
     yield _gauge("http_connections", "Connections, as of the last second", service.connections.open)
-    yield _gauge("unread_bytes", "Of requests that wait and answers not taken", service.connections.unread_bytes)
+    yield _gauge("unread_bytes", "Of requests that wait and responses not taken", service.connections.unread_bytes)
     yield _counter("http_connections_refused", "Connections above the limit", service.connections.refused)
     yield _counter("http_connections_cut", "Connections without a request for too long", service.connections.cut)
     state = GaugeMetricFamily(f"{PREFIX}state", "1 for the state the log is in", labels=("state",))
@@ -195,7 +195,7 @@ def _service(service: Service) -> Iterator[Metric]:
         state.add_metric((name.value,), float(service.state is name))
     yield state
     yield _counter("http_requests", "Requests", service.requests)
-    problems = CounterMetricFamily(f"{PREFIX}http_problems", "Answers other than success", labels=("status",))
+    problems = CounterMetricFamily(f"{PREFIX}http_problems", "Responses other than success", labels=("status",))
     for status, count in sorted(service.problems.items()):
         problems.add_metric((str(status),), count)
     yield problems

@@ -13,12 +13,12 @@ from mrecordlog_async.service.options import ServiceOptions
 
 
 def summary_of(log: QueueReader, queue: str) -> QueueSummary | None:
-    """Return the summary of *queue*, None where there is no such queue."""
+    """Return the summary of *queue*, None if it does not exist."""
     return log.queue_summary(queue) if log.queue_exists(queue) else None
 
 
 def status_of(summary: QueueSummary | None, queue_id: int | None) -> QueueStatus:
-    """Tell whether the queue that was meant is there."""
+    """Return whether the queue exists and is the incarnation that was meant."""
     if summary is None:
         return QueueStatus.MISSING
     return QueueStatus.OK if queue_id in (None, summary.id) else QueueStatus.RECREATED
@@ -27,7 +27,7 @@ def status_of(summary: QueueSummary | None, queue_id: int | None) -> QueueStatus
 def check_id(summary: QueueSummary, queue_id: int | None) -> None:
     """Raise the 404 problem where the queue is not the incarnation *queue_id*, if one was given."""
     if status_of(summary, queue_id) is not QueueStatus.OK:
-        detail = f"queue {summary.queue!r} was deleted and recreated: its id is {summary.id}, not {queue_id}"
+        detail = f"queue {summary.queue!r} was recreated: its id is now {summary.id}, not {queue_id}; list it again"
         raise ProblemError(404, "queue_recreated", detail, queue=summary.queue, id=summary.id)
 
 
@@ -39,7 +39,7 @@ def misses(summary: QueueSummary, start: int) -> bool:
 def check_start(summary: QueueSummary, start: int) -> None:
     """Raise the problem of reading from a position whose records are truncated."""
     if misses(summary, start):
-        detail = f"queue {summary.queue!r}: records before {summary.first_position} are truncated"
+        detail = f"queue {summary.queue!r}: records before {summary.first_position} are truncated; start there"
         first = summary.first_position
         raise ProblemError(410, "truncated", detail, queue=summary.queue, first_position=first)
 

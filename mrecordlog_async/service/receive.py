@@ -1,8 +1,8 @@
-"""Request bodies: received under limits and deadlines, and charged until they are answered.
+"""Request bodies: received under limits and deadlines, and charged until the response.
 
 1. What can never be taken is refused by its Content-Length, before a byte is read; so is a compressed body.
-2. All bodies share one budget. They are charged what has arrived, not what was announced, until the answer: also while
-   they wait for the writer. Above it callers are told to come back. What small bodies need is kept free for them, and
+2. All bodies share one budget. They are charged what has arrived, not what was announced, until the response, also
+   while they wait for the writer. Above it callers get a 429. What small bodies need is kept free for them, and
    JSON bodies up to 64 KiB that ask for something other than an append pass the budget: a truncate makes room.
 3. A body must arrive at a minimum rate and never pause for longer than `body_seconds`. One that was there with the
    request's head, as small ones are, costs no timer.
@@ -72,12 +72,14 @@ class Bodies:
         return body
 
     def check(self, request: web.BaseRequest, limit: int | None = None) -> int | None:
-        """Refuse what the headers alone give away; return the length that they announce."""
+        """Refuse what the headers alone show to be too much; return the length that they announce."""
         headers = request.headers
         if "Content-Encoding" in headers:
-            raise closing(ProblemError(415, "encoding", "compressed bodies are not taken: send it as it is"))
+            detail = "Content-Encoding is not supported; send the body uncompressed"
+            raise closing(ProblemError(415, "encoding", detail))
         if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
-            raise closing(ProblemError(415, "encoding", "the only Transfer-Encoding taken is chunked"))
+            detail = "Transfer-Encoding must be chunked; send chunks, or a Content-Length"
+            raise closing(ProblemError(415, "encoding", detail))
         length = request.content_length
         bytes_max = self._options.body_bytes if limit is None else limit
         if length is not None and length > bytes_max:

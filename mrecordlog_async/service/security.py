@@ -1,9 +1,9 @@
-"""Who is let in: token, Host and Origin. Checked before the body is read and before a route does anything.
+"""Who is admitted: token, Host and Origin. Checked before the body is read and before a route does anything.
 
 1. A token, where the service has any: its digest is compared with every known one in constant time, so neither the
    length nor a common beginning can be measured. 401 says nothing more.
 2. Host, where the service knows its names: a page elsewhere that made its own name point to 127.0.0.1 still sends that
-   name (DNS rebinding). Probes call by address, which no page can do under a name of its own: health passes then.
+   name (DNS rebinding). Probes call by address, which no page can do under its own name: health passes then.
 3. Origin, always: browsers send it with every request that a foreign page may make them do. Only the service's own
    page passes. There is no CORS.
 
@@ -55,13 +55,13 @@ class Guard:
         if name not in self._hosts:
             if by_address and is_address(name):
                 return
-            raise ProblemError(421, "host", "this Host is none of the service's names: --allow-host or `hosts` add one")
+            raise ProblemError(421, "host", "unknown Host header; allow it with --allow-host or `hosts`")
         if len(self._accepted) < ACCEPTED_MAX:
             self._accepted.add(host)
 
     def _check_origin(self, origins: list[str], host: str) -> None:
         if len(origins) != 1 or origins[0].lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
-            raise ProblemError(403, "origin", "requests of other sites' pages are refused")
+            raise ProblemError(403, "origin", "cross-origin requests are not allowed")
 
     def _check_token(self, given: list[str]) -> None:
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
@@ -71,14 +71,14 @@ class Guard:
             found |= hmac.compare_digest(digest, expected)
         if not found or scheme.lower() != "bearer":
             challenge = {"WWW-Authenticate": "Bearer"}
-            raise ProblemError(401, "unauthorized", "a bearer token is needed", headers=challenge)
+            raise ProblemError(401, "unauthorized", "missing or invalid bearer token", headers=challenge)
 
 
 class EmbeddedGuard:
     """The checks of an API inside another application.
 
-    On loopback Host must be one of loopback's names or of *hosts*. From other machines nobody is let in without a
-    token, but for health, unless *exposed*: the application checks who may. A Unix socket has its own permissions.
+    On loopback Host must be one of loopback's names or of *hosts*. Other machines need a
+    token, except for health, unless *exposed*: the application authenticates. A Unix socket has its own permissions.
     """
 
     def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str], *, exposed: bool = False) -> None:
@@ -105,11 +105,11 @@ class EmbeddedGuard:
         if not self._told:
             self._told = True
             logger.error(
-                "the log's API refuses requests to %s: other machines reach it there, and it has no token. Give "
-                "setup(..., options=ServiceOptions(tokens=...)), or exposed=True where the application checks who may",
+                "the log's API refuses requests to %s: other machines can reach that address, and there is no token. "
+                "Pass setup(..., options=ServiceOptions(tokens=...)), or exposed=True if the application authenticates",
                 address,
             )
-        raise ProblemError(403, "exposed", "without a token this API takes requests of its own machine only")
+        raise ProblemError(403, "exposed", "this API has no token, so it refuses requests from other machines")
 
 
 def is_loopback(host: str) -> bool:

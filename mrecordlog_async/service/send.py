@@ -1,12 +1,12 @@
-"""Answers on their way out: one budget for what they hold, a minimum rate for whoever reads them.
+"""Responses on their way out: one budget for what they hold, a minimum rate for whoever reads them.
 
-1. An answer above 64 KiB is made piece by piece. While it is sent it is charged `PIECE_CHARGE_BYTES`: the piece being
+1. A response above 64 KiB is made piece by piece. While it is sent it is charged `PIECE_CHARGE_BYTES`: the piece being
    written and what the connection still holds of the one before. Above the budget new ones are refused (429).
-2. A reader must take `write_rate_bytes` per second over the whole answer, and something every `write_seconds`. One
+2. A reader must take `write_rate_bytes` per second over the whole response, and something every `write_seconds`. One
    timer looks at all of them; whoever is late is dropped.
-3. An answer may hold records that were truncated since it began. They are charged to the same budget, and when it
-   overflows the answers that hold most of them are dropped.
-4. When the budget is full, a reader that has taken nothing for a second makes room for the next answer.
+3. A response may hold records that were truncated since it began. They are charged to the same budget, and when it
+   overflows the responses that hold most of them are dropped.
+4. When the budget is full, a reader that has taken nothing for a second makes room for the next response.
 
 A dropped reader's connection is aborted and its charge given back at once; nothing is raised, because an exception's
 traceback would keep the pieces alive.
@@ -36,13 +36,13 @@ PinnedBytes = Callable[[], Iterator[int]]
 
 
 class Sending:
-    """All answers that are being sent. Belongs to one event loop."""
+    """All responses that are being sent. Belongs to one event loop."""
 
     def __init__(self, options: ServiceOptions) -> None:
         self.budget = Budget("bytes being sent", options.sending_bytes)
-        self.pinned_bytes = 0  # of truncated records that answers still hold, as of the last look
+        self.pinned_bytes = 0  # of truncated records that responses still hold, as of the last look
         self.dropped = 0  # readers that were too slow
-        self.protocols: set[object] = set()  # of the connections that answers are sent on
+        self.protocols: set[object] = set()  # of the connections that responses are sent on
         self._options = options
         self._active: dict[Outgoing, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -50,15 +50,15 @@ class Sending:
 
     @property
     def used(self) -> int:
-        """Bytes charged, with the truncated records that answers hold."""
+        """Bytes charged, with the truncated records that responses hold."""
         return self.budget.used + self.pinned_bytes
 
     def enter(
         self, request: web.BaseRequest, size: int = PIECE_CHARGE_BYTES, pinned: PinnedBytes | None = None
     ) -> Outgoing:
-        """Charge an answer that holds *size* bytes at a time; the 429 problem if there is no room.
+        """Charge a response that holds *size* bytes at a time; the 429 problem if there is no room.
 
-        pinned: yields how many bytes of truncated records the answer still holds, in parts that add up.
+        pinned: yields how many bytes of truncated records the response still holds, in parts that add up.
         """
         out = self.try_enter(request, size, pinned)
         if out is None:
@@ -97,7 +97,7 @@ class Sending:
     async def look_at_pinned(self) -> None:
         """Drop the readers that hold most truncated records, where all together hold too many.
 
-        In turns: an answer may hold a million runs, and there may be hundreds of answers.
+        In turns: a response may hold a million runs, and there may be hundreds of responses.
         """
         turns, found = Turns(), dict[Outgoing, int]()
         for out, pinned in [(out, out.pinned) for out in self._active if out.pinned is not None]:
@@ -144,7 +144,7 @@ class Sending:
 
 
 class Outgoing:
-    """One answer that is being sent. As a context manager it is charged until the end."""
+    """One response that is being sent. As a context manager it is charged until the end."""
 
     __slots__ = ("_deadline", "_options", "_request", "_sending", "pinned", "size", "waiting_since")
 

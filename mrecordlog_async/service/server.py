@@ -1,6 +1,6 @@
-"""`serve`: a log directory as a service of its own, from listening to the exit code.
+"""`serve`: a log directory as a process, from listening to the exit code.
 
-1. Listen at once; until the log is recovered, `/readyz` says how far it is and everything else answers 503.
+1. Listen at once; until the log is recovered, `/readyz` says how far it is and everything else responds 503.
 2. Recover in the background. What prevents opening (damage, a lock, the disk) ends the service: no half service.
 3. On SIGTERM, SIGINT or SIGHUP (a closed terminal, unless `nohup` hides it): not ready → tails end → no new
    connections → requests finish → sync → close, with a deadline.
@@ -40,7 +40,7 @@ BACKLOG = 1_024
 READ_BUFFER_BYTES = 64 * 1024
 """What a connection takes in of a body before anybody asks for it; about twice that at most."""
 LINGER_SECONDS = 2.0
-"""How long the rest of a refused body is read and thrown away, so that the client sees the answer and not a reset."""
+"""How long the rest of a refused body is read and thrown away, so that the client sees the response and not a reset."""
 
 CLOSE_SECONDS_MIN = 5.0
 """The disk has at least this long for the last sync and the note that the log was closed, however short the drain."""
@@ -67,7 +67,8 @@ def check_exposure(settings: ServeSettings) -> None:
     """Raise ExposedError where anybody in the network could write to the log."""
     if settings.uds is None and not settings.options.tokens and not is_loopback(settings.host):
         raise ExposedError(
-            f"{settings.host} can be reached from other machines: give --token-file, or listen on 127.0.0.1 or --uds"
+            f"{settings.host} can be reached from other machines and there is no token: "
+            "give --token-file, or listen on 127.0.0.1 or --uds"
         )
 
 
@@ -167,7 +168,7 @@ async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.
 def _remove_stale_socket(path: str) -> None:
     """Remove what a killed service left; OSError for a living one's socket, which event loops would just replace."""
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise FileNotFoundError(errno.ENOENT, "there is no such directory for the socket", path)
+        raise FileNotFoundError(errno.ENOENT, "the directory of the socket does not exist", path)
     if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
         return
     with socket.socket(socket.AF_UNIX) as probe:
@@ -218,7 +219,7 @@ def _tell_report(report: RecoveryReport) -> None:
         took = f"{report.records} records in {report.segments} segments, {report.seconds:.2f} s"
         logger.info("recovered: %s", took, extra={"facts": facts})
     if not report.clean:
-        torn = "%d bytes behind %s/%d that nobody was promised were cut: the last run ended in the middle of a write"
+        torn = "discarded %d bytes of an unfinished, unacknowledged write at %s offset %d"
         logger.warning(torn, report.dropped_bytes, report.segment, report.offset, extra={"facts": facts})
 
 
@@ -229,11 +230,11 @@ async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> Non
     for task in pending:
         task.cancel()
     if waits[0] not in done:
-        logger.warning("%d requests were not finished and are dropped", service.active)
+        logger.warning("%d requests were not finished in time and are dropped", service.active)
 
 
 async def _close(service: Service, seconds: float) -> int:
-    """Close the log, unless the disk does not answer; its thread does not keep the process alive."""
+    """Close the log, unless the disk does not respond; its thread does not keep the process alive."""
     log = service.log_or_none
     if log is None:
         return 0
@@ -241,7 +242,7 @@ async def _close(service: Service, seconds: float) -> int:
         async with asyncio.timeout(seconds):
             await log.close()
     except TimeoutError:
-        logger.error("the disk did not answer within %g s: what was not acknowledged may be lost", seconds)
+        logger.error("the disk did not respond within %g s: records that were not acknowledged may be lost", seconds)
         return 1
     except LogFailedError as failed:
         logger.error("%s", failed)

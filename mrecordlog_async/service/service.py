@@ -1,6 +1,6 @@
 """`Service`: one log with everything that its routes share: its state, who waits, what was counted.
 
-Life: recovering (answers 503 with the fraction) → open → closing (tails end, requests finish) → closed. A failed log
+Life: recovering (responds 503 with the fraction) → open → closing (tails end, requests finish) → closed. A failed log
 stays readable. The service may own the log (`open`) or serve one that its host opened (`attach`).
 """
 
@@ -29,7 +29,7 @@ from mrecordlog_async.service.splitting import Splitter
 from mrecordlog_async.service.trim_memory import MemoryTrimmer
 
 VERSION = version("mrecordlog_async")
-"""Read once, here: it lies in a file."""
+"""Read once, here: it is read from a file."""
 
 
 HEAVY = 2
@@ -50,8 +50,8 @@ class WakeReason(Enum):
 class ConnectionCounts:
     """What happened to connections. refused: there were too many. cut: they sat too long without a request.
 
-    unread_bytes: received and not yet asked for, or answered and not taken. charged: the connections whose answers are
-    charged elsewhere.
+    unread_bytes: received and not yet asked for, or answered and not taken. charged: the connections whose responses
+    are charged elsewhere.
     """
 
     open: int = 0
@@ -74,14 +74,14 @@ class Service:
         self._trimmer = MemoryTrimmer()
         self.heavy = asyncio.Semaphore(HEAVY)
         self.fraction = 0.0
-        self.standalone = False  # nobody else's signals or middlewares see its answers
+        self.standalone = False  # no host application's signals or middlewares see its responses
         # Kept by whoever accepts connections; zeros inside another application.
         self.connections = ConnectionCounts(charged=self.sending.protocols)
         self.tails = 0
         self.requests = 0
         self.active = 0  # requests being served
-        self.problems: dict[int, int] = {}  # answers other than success, by status
-        self.opening = ""  # drawn anew whenever a log is attached: positions seen under another one may have gone back
+        self.problems: dict[int, int] = {}  # responses other than success, by status
+        self.opening = ""  # drawn again whenever a log is attached: positions seen under another one may have gone back
         self.opened: dict[int, int] = {}  # queue id → its next position then
         self._log: MultiRecordLog | None = None
         self._shutting_down = asyncio.Event()
@@ -139,7 +139,7 @@ class Service:
     def log(self) -> MultiRecordLog:
         """The log; the 503 problem while it recovers."""
         if self._log is None:
-            detail = f"the log is being recovered, {self.fraction:.0%} done"
+            detail = f"the log is recovering, {self.fraction:.0%} done; try again"
             raise retry(503, "recovering", detail, state="recovering", fraction=round(self.fraction, 4))
         return self._log
 
@@ -151,10 +151,10 @@ class Service:
     def check_opening(self, known: str | None) -> None:
         """Raise the 409 problem for a request that was made for what the log held before it was opened again."""
         if known is not None and known != self.opening:
-            raise ProblemError(409, "reopened", "the log was opened again since it was listed; list it again")
+            raise ProblemError(409, "reopened", "the log was reopened since it was listed; list it again")
 
     def look_at_memory(self) -> None:
-        """Give memory back after large bodies and answers: to be called once a second."""
+        """Give memory back after large bodies and responses: to be called once a second."""
         self._trimmer.look(self.bodies.budget.used + self.sending.used)
 
     def check_room(self, size: int) -> None:
@@ -186,7 +186,7 @@ class Service:
             shutting_down.cancel()
 
     async def wait_for_shutdown(self, seconds: float) -> None:
-        """Sleep for *seconds*, or until the service goes down."""
+        """Sleep for *seconds*, or until the service shuts down."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._shutting_down.wait()

@@ -95,7 +95,7 @@ def _lines(body: bytes, records_max: int, charge: Charge) -> Steps:
     charge.add(RECORD_BYTES * (body.count(b"\n") + unended))
     at = 0
     while at < len(body):
-        # The piece ends behind a newline, or with the body.
+        # The piece ends after a newline, or with the body.
         stop = body.find(b"\n", min(at + PIECE_BYTES, len(body) - 1)) + 1 or len(body)
         lines = body[at:stop].split(b"\n")
         if body[stop - 1] == 10:
@@ -131,10 +131,10 @@ def _json(body: bytes, records_max: int, charge: Charge) -> Steps:
 
 
 def _end_of_piece(body: bytes, at: int, last: int) -> int:
-    """Return the index of the comma behind some small records, or behind one large record; *last* where none is."""
+    """Return the index of the comma after some small records, or after one large record; *last* if there is none."""
     stop = body.find(b",", min(at + PIECE_BYTES, last), last)
     stop = last if stop < 0 else stop
-    if stop - at > 2 * PIECE_BYTES:  # what stands before a large record is decoded without it
+    if stop - at > 2 * PIECE_BYTES:  # what comes before a large record is decoded without it
         before = body.rfind(b",", at, at + PIECE_BYTES)
         stop = before if before >= 0 else stop
     return stop
@@ -230,7 +230,7 @@ def _check_count(records: int, records_max: int) -> None:
 _append_decoder = msgspec.json.Decoder(AppendRequest)
 _list_decoder = msgspec.json.Decoder(list[bytes])
 
-_JSON_SHAPE = 'the body is {"records": [...]}, with base64 for each record'
+_JSON_SHAPE = 'the body must be {"records": [...]}, with base64 for each record'
 _SPACE = rb"[ \t\r\n]{0,%d}" % WHITESPACE_MAX
 _JSON_BEGIN = re.compile(_SPACE.join([b"", rb"\{", b'"records"', b":", rb"\["]))
 _JSON_END = re.compile(_SPACE.join([rb"\]", rb"\}", rb"\Z"]))

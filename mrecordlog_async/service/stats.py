@@ -1,4 +1,4 @@
-"""The service's numbers in one answer."""
+"""The service's numbers in one response."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from mrecordlog_async.service.service import Service
 EXTEND_TIMEOUT = "EXTEND_TIMEOUT_USEC=30000000"
 
 CALM_SECONDS = 30.0
-"""A stretch of a full disk ends when nothing was refused for so long."""
+"""The disk counts as full until nothing was refused for this long."""
 
 
 def notify(*lines: str) -> None:
@@ -34,14 +34,14 @@ def notify(*lines: str) -> None:
 
 
 class Status:
-    """Tells what changed at a service since it last looked."""
+    """Report what changed at a service since the last look."""
 
     def __init__(self, service: Service, address: str, clock: Callable[[], float] = monotonic) -> None:
         self._service = service
         self._address = address
         self._clock = clock
         self._failed = False
-        self._refused = 0  # answers 507 so far
+        self._refused = 0  # responses 507 so far
         self._refused_at = 0.0
         self._full = False
 
@@ -58,7 +58,7 @@ class Status:
             return
         self._failed = True  # the engine has written it to the log by now
         cause = " ".join(str(log.failure).split())
-        notify(f"STATUS=failed: {cause}; nothing is stored until the service is restarted, reads go on")
+        notify(f"STATUS=failed: {cause}; nothing is stored until the service is restarted; reads work")
 
     def _look_for_full_disk(self) -> None:
         refused, now = self._service.problems.get(HTTPStatus.INSUFFICIENT_STORAGE, 0), self._clock()

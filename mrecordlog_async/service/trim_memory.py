@@ -1,4 +1,4 @@
-"""Memory given back after large bodies and answers: by the C library, by pyarrow, and what hangs in cycles.
+"""Memory given back after large bodies and responses: by the C library, by pyarrow, and what reference cycles keep.
 
 Nothing in the service should need Python's cycle collector, which `calm_collector` makes rare. But a cycle in a library
 may hold a body, so the young generations are collected after much was given back, where that is a short piece of work.
@@ -28,7 +28,7 @@ class MemoryTrimmer:
         self._releasing: asyncio.Future[None] | None = None
 
     def look(self, held: int) -> None:
-        """Give memory back if requests hold much less than they did. *held*: bytes of bodies and answers now."""
+        """Give memory back if requests hold much less than they did. *held*: bytes of bodies and responses now."""
         self._peak = max(self._peak, held)
         now = asyncio.get_running_loop().time()
         if self._peak - held < WORTH_BYTES or now - self._last < PAUSE_SECONDS:

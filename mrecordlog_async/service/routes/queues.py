@@ -25,9 +25,9 @@ from mrecordlog_async.service.routes.route import JSON, Route, decode_control, e
 from mrecordlog_async.service.service import Service
 
 LIST_PARAMETERS = (
-    ("prefix", "only queues whose names begin so"),
-    ("limit", "at most so many queues; the answer's `next` then says how to go on"),
-    ("after", "only queues behind this name: the `next` of the page before"),
+    ("prefix", "only queues whose names begin with this"),
+    ("limit", "at most this many queues; `next` of the response is the `after` of the next page"),
+    ("after", "only queues after this name: the `next` of the page before"),
 )
 QUEUES_AT_ONCE = 250
 
@@ -60,7 +60,7 @@ async def _page(service: Service, request: web.Request) -> tuple[Sequence[str], 
     prefix, after = request.query.get("prefix", ""), request.query.get("after")
     limit = number(request, "limit", minimum=1)
     names = await service.names.sorted(service.log)
-    # Sorted by code point, as names are: all that begin with the prefix stand together.
+    # Sorted by code point, as names are: all that begin with the prefix are adjacent.
     first = max(bisect_left(names, prefix), 0 if after is None else bisect_right(names, after))
     last = bisect_right(names, prefix, key=lambda name: name[: len(prefix)])
     most = last - first if limit is None else min(limit, service.options.list_queues)
@@ -103,7 +103,7 @@ async def delete_queue(service: Service, request: web.Request) -> web.StreamResp
 
 
 async def truncate_queue(service: Service, request: web.Request) -> web.StreamResponse:
-    """Drop records up to and including a position, which must have been given away."""
+    """Drop records up to and including a position, which must have been assigned."""
     check_query(request, ())
     queue = queue_of(request)
     log = service.log
@@ -120,7 +120,7 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
 
 
 def queue_response(service: Service, summary: QueueSummary) -> QueueResponse:
-    """Return what is told about a queue."""
+    """Return the JSON of a queue."""
     return QueueResponse(
         summary.queue,
         summary.id,
@@ -143,7 +143,7 @@ def _with_etag(request: web.Request, body: bytes) -> web.Response:
 
 _truncate_decoder = msgspec.json.Decoder(TruncateRequest)
 
-_EXIST_OK = ("exist_ok", "1: a queue that is there is fine")
+_EXIST_OK = ("exist_ok", "1: accept a queue that exists")
 
 ROUTES = (
     Route(

@@ -24,9 +24,9 @@ from mrecordlog_async.service.service import Service
 
 READ_PARAMETERS = (
     ("start", "first position wanted; the first retained one where it is not given"),
-    ("stop", "position behind the last one wanted"),
-    ("limit", "at most so many records"),
-    ("max_bytes", "at most about so many payload bytes (default 8 MiB), but at least one record"),
+    ("stop", "position after the last one wanted"),
+    ("limit", "at most this many records"),
+    ("max_bytes", "at most about this many payload bytes (default 8 MiB), but at least one record"),
     ("wait", "seconds to wait for a record where there is none yet (long poll)"),
     ("as", "text: payloads as UTF-8 text instead of base64"),
 )
@@ -39,20 +39,20 @@ APPEND_PARAMETERS = (
 _APPEND_NAMES = frozenset(name for name, _ in APPEND_PARAMETERS)
 
 READ_BYTES = 8 * 1024 * 1024
-"""What an answer holds unless more was asked for: enough to be fast, and encoded without holding others up."""
+"""What a response holds unless more was asked for: enough to be fast, and encoded without holding others up."""
 
 READ_AT_ONCE_BYTES = 48 * 1024
-"""A smaller answer needs no deadline: it fits into the connection's buffer, also in base64."""
+"""A smaller response needs no deadline: it fits into the connection's buffer, also in base64."""
 
 LINE_BYTES = 32
-"""What a record costs in an answer besides its payload."""
+"""What a record costs in a response besides its payload."""
 
 READ_RUNS = 10_000
-"""Runs in one answer; where positions have gaps they may hold a record each."""
+"""Runs in one response; where positions have gaps they may hold a record each."""
 
 
 async def append(service: Service, request: web.Request) -> web.StreamResponse:
-    """Append one record or many, all or none; answered when they are as safe as the log's policy says."""
+    """Append one record or many, all or none; responds when they are as durable as the log's policy says."""
     log = service.log
     queue = queue_of(request)
     position, create = None, False
@@ -62,7 +62,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         create = flag(request, "create")
     if not create and not log.queue_exists(queue):
         raise QueueNotFoundError(queue)
-    with service.bodies.charge() as charge:  # until the append is answered: also while it waits for the writer
+    with service.bodies.charge() as charge:  # until the response: also while it waits for the writer
         body = service.bodies.at_hand(request, charge)
         if body is None:
             service.check_room(service.bodies.check(request) or 0)
@@ -70,7 +70,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         records = await service.splitter.split(body, request.headers.get("Content-Type"), charge)
         del body
         if position is not None and position + len(records) >= POSITION_LIMIT:
-            raise bad_request(f"position is a whole number that leaves room for {len(records)} records", "parameter")
+            raise bad_request(f"position must leave room for {len(records)} records below 2^63", "parameter")
         if create and not log.queue_exists(queue):
             await log.create_queue(queue, exist_ok=True)
         count = len(records)
@@ -140,7 +140,7 @@ async def _wait(service: Service, request: web.Request, queue: str, start: int) 
         return
     service.enter_tail()
     try:
-        # A deleted queue is told as 404 by what follows; a service on its way down answers with what there is.
+        # What follows reports a deleted queue as 404; a service that is shutting down responds with what there is.
         await service.wait_for(queue, start, min(seconds, service.options.wait_seconds))
     finally:
         service.leave_tail()

@@ -31,8 +31,8 @@ ITEMS_AT_ONCE = 500
 class Route:
     """A method on a path.
 
-    takes and returns: the types of JSON bodies. formats: content types of an answer that is not JSON (or not only).
-    parameters: query parameters, with a sentence each. problems: the statuses it may answer besides those that
+    takes and returns: the types of JSON bodies. formats: content types of a response that is not JSON (or not only).
+    parameters: query parameters, with a sentence each. problems: the statuses it may return besides those that
     every route may. open_to_all: no token needed. head: HEAD works too.
     """
 
@@ -52,14 +52,14 @@ class Route:
 
 
 def json_response(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Return a small *answer* as JSON."""
+    """Return a small *response* as JSON."""
     return web.Response(status=status, body=encode_json(answer), content_type=JSON, headers=headers)
 
 
 async def send_json(
     service: Service, request: web.Request, parts: list[bytes], headers: dict[str, str] | None = None
 ) -> web.StreamResponse:
-    """Send a JSON answer that was made in *parts*; a large one is charged as a whole until it is sent."""
+    """Send a JSON response that was made in *parts*; a large one is charged as a whole until it is sent."""
     size = sum(map(len, parts))
     if size <= SMALL_BYTES:
         return web.Response(body=b"".join(parts), content_type=JSON, headers=headers)
@@ -80,7 +80,7 @@ async def encode_list(items: Sequence[Any]) -> list[bytes]:
 
 
 async def decode_control(decoder: msgspec.json.Decoder[T], body: bytes, entries_max: int | None = None) -> T:
-    """Decode a JSON body; problem 413 for more than *entries_max* objects in it, 400 for a member that stands twice."""
+    """Decode a JSON body; problem 413 for more than *entries_max* objects, 400 for a member that appears twice."""
     # Counted before it is decoded: only objects and their members cost anything.
     objects = body.count(b"{")
     if entries_max is not None and objects - 1 > entries_max:
@@ -95,7 +95,7 @@ async def decode_control(decoder: msgspec.json.Decoder[T], body: bytes, entries_
     return decoded
 
 
-_TWICE = "a member stands twice in an object: which one is meant is not guessed"
+_TWICE = "an object has a member twice; send each member once"
 
 QUOTES_PER_OBJECT = 12
 """No entry has more than four members and one text: objects with more quotes on average repeat some. A million of them

@@ -18,12 +18,12 @@ from mrecordlog_async.service.stats import stats_of
 
 
 async def health(service: Service, request: web.Request) -> web.StreamResponse:
-    """Say that the process answers, whatever its log does."""
+    """Respond 200 while the process runs, whatever the state of its log."""
     return json_response(HealthResponse("alive"))
 
 
 async def ready(service: Service, request: web.Request) -> web.StreamResponse:
-    """Answer 200 only while records are taken."""
+    """Response 200 only while records are taken."""
     state = service.state
     answer = ReadyResponse(state, round(service.fraction, 4), _cause(service, state))
     return json_response(answer, 200 if state is LogState.OPEN else 503)

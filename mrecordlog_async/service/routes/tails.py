@@ -1,7 +1,7 @@
 """Tails: the records of a queue as server-sent events, and the service's numbers as they move.
 
-An event's id is the record's position, so a browser or client that lost the connection goes on behind the last one it
-saw (`Last-Event-ID`). A tail ends with an event `end` when the queue is deleted, the log fails or the service goes
+An event's id is the record's position, so a browser or client that lost the connection continues after the last one it
+saw (`Last-Event-ID`). A tail ends with an event `end` when the queue is deleted, the log fails or the service shuts
 down, and without one when its client does not read: events are made only as fast as they are taken.
 """
 
@@ -39,7 +39,7 @@ TAIL_PARAMETERS = (
 
 
 async def tail(service: Service, request: web.Request) -> web.StreamResponse:
-    """Send records as they come, until the queue is deleted, the service goes down or the client leaves."""
+    """Send records as they come, until the queue is deleted, the service shuts down or the client leaves."""
     check_query(request, ("start", "as"))
     queue = queue_of(request)
     queue_id = service.log.queue_summary(queue).id
@@ -72,7 +72,7 @@ async def stats_stream(service: Service, request: web.Request) -> web.StreamResp
 
 
 class Events:
-    """An answer that goes on for as long as there are events. It is charged only while it sends some."""
+    """A response that lasts as long as there are events. It is charged only while it sends some."""
 
     def __init__(self, service: Service, request: web.Request) -> None:
         self._service = service
@@ -88,7 +88,7 @@ class Events:
         await begin(self._request, self._response)
 
     async def send(self, pieces: Iterable[bytes]) -> bool:
-        """Send *pieces*; False when the client is gone or was dropped because it does not read."""
+        """Send *pieces*; False if the client has disconnected or was dropped because it does not read."""
         sending = self._service.sending
         while (out := sending.try_enter(self._request)) is None:  # others are sending: a tail may come later
             if self._service.shutting_down:
@@ -101,14 +101,14 @@ class Events:
             return await out.wait_writable()
 
     async def end(self) -> web.StreamResponse:
-        """End the answer."""
+        """End the response."""
         with suppress(ConnectionError, RuntimeError):
             await self._response.write_eof()
         return self._response
 
 
 async def _follow(service: Service, events: Events, queue: str, queue_id: int, position: int, text: bool) -> str | None:
-    """Send events until there is a reason to end, and return it; None when the client is gone."""
+    """Send events until there is a reason to end, and return it; None if the client has disconnected."""
     log = service.log
     while True:
         try:
@@ -152,11 +152,11 @@ def _record(position: int, payload: bytes, text: bool) -> bytes:
 
 
 def _start(service: Service, request: web.Request, queue: str) -> int:
-    """Return the position to begin with; a resumed tail goes on behind the last event that was seen."""
+    """Return the position to begin with; a resumed tail continues after the last event that was seen."""
     last_seen = request.headers.get("Last-Event-ID")
     if last_seen:
         if not (last_seen.isascii() and last_seen.isdigit() and len(last_seen) <= 19):
-            raise bad_request("Last-Event-ID is the position of the last event seen", "parameter")
+            raise bad_request("Last-Event-ID must be the position of the last event seen", "parameter")
         return int(last_seen) + 1
     if request.query.get("start") == "next":
         return service.log.next_position(queue)
