@@ -51,11 +51,10 @@ NEAREST = {
     "engine/batch.py": ["tests/engine/test_batch.py tests/engine/test_limits.py"],
     "engine/journal.py": ["tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"],
     "engine/writer.py": ["tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py"],
-    "engine/salvage.py": ["tests/engine/test_salvage.py", "tests/cli/test_repair.py"],
-    "engine/survey.py": ["tests/cli/test_inspect.py"],
-    "engine/walk.py": ["tests/engine/test_walk.py", "tests/cli/test_verify.py tests/cli/test_repair.py"],
-    "engine/gap.py": ["tests/engine/test_walk.py", "tests/cli/test_verify.py tests/cli/test_repair.py"],
-    "engine/layout.py": ["tests/engine/test_walk.py", "tests/cli/test_verify.py tests/cli/test_repair.py"],
+    "maintenance/salvage.py": ["tests/maintenance/test_salvage.py", "tests/cli/test_repair.py"],
+    "maintenance/usage.py": ["tests/cli/test_inspect.py"],
+    "maintenance/snapshot.py": ["tests/cli/test_snapshot.py", "tests/cli/test_overtaken.py tests/faults/test_tools.py"],
+    "maintenance": ["tests/maintenance", "tests/cli/test_verify.py tests/cli/test_repair.py"],
 }
 """What is likely to notice, by file or floor, as stages."""
 LAST = [

@@ -1,14 +1,18 @@
-"""Commands that make a log out of another one: whatever fails, the source stays, and the new one is whole or not there.
+"""Commands that make a log out of another one: whatever fails, the source stays, and the new one is whole or absent.
 
-`snapshot` has its own histories, in which the log goes on meanwhile ("copied" and "copy drained").
+Here nobody writes to the source meanwhile; histories in which the log goes on are "copied" and "copy drained".
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -18,15 +22,16 @@ from mrecordlog_async.format.header import HEADER_BYTES, decode_header
 from mrecordlog_async.maintenance.rebuild import QueueCopy
 from mrecordlog_async.maintenance.repair import write_log
 from mrecordlog_async.maintenance.salvage import salvage
+from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.model import Run as Records
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .damage import Intact, on_disk
 from .disk import Disk, Fault, Plan, Snapshot
-from .driver import DIRECTORY, SEGMENT_BYTES, UNEVENTFUL, repeatable, without_chance
+from .driver import DIRECTORY, SEGMENT_BYTES, UNEVENTFUL, Run, repeatable, without_chance
 from .explore import Tally, open_twice
-from .histories import Case, small_sizes
+from .histories import NEVER, Case, small_sizes
 from .inject import faults
 from .judge import State, state_of
 from .states import plans
@@ -34,6 +39,16 @@ from .test_damage import several_segments
 
 TARGET = "/data/new"
 Work = Callable[[Disk], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is done to which disk. step: how many moments and faults share one that the suite looks at."""
+
+    work: Work
+    disk: Callable[[], Disk]
+    step: int
+    is_synced: bool = True  # all of the source is on the medium when the command begins
 
 
 async def repair(disk: Disk) -> None:
@@ -53,8 +68,44 @@ async def import_queues(disk: Disk) -> None:
     await build(TARGET, copies, SEGMENT_BYTES, disk)
 
 
-COMMANDS = {"repair": (repair, 9), "import": (import_queues, 1)}
-"""Each with how many moments and faults share one that the suite looks at."""
+async def take_snapshot(disk: Disk) -> None:
+    """Do what `mrecordlog snapshot` does."""
+    made = snapshot(DIRECTORY, TARGET, filesystem=disk)
+    assert made.linked_bytes
+
+
+async def take_copy(disk: Disk) -> None:
+    """Do what `mrecordlog snapshot --copy` does."""
+    made = snapshot(DIRECTORY, TARGET, link=False, filesystem=disk)
+    assert not made.linked_bytes
+
+
+async def take_snapshot_without_links(disk: Disk) -> None:
+    """Do what `mrecordlog snapshot` does where the file system has no links."""
+
+    def refuse(old: str, new: str) -> None:
+        disk.on_call("link")
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), new)
+
+    with patch.object(disk, "link", refuse):
+        made = snapshot(DIRECTORY, TARGET, filesystem=disk)
+    assert not made.linked_bytes
+
+
+def log_disk(*, closed: bool) -> Disk:
+    """Return a disk with a log of several segments, all of it on the medium."""
+    return on_disk(dict(Intact.of(Case(several_segments).run(moments=False), closed=closed).files))
+
+
+async def never_synced(run: Run) -> None:
+    """A process that dies before the system wrote out what it had written."""
+    await several_segments(run)
+    await run.kill()
+
+
+def cached_log() -> Disk:
+    """Return a disk with a log of which the last bytes are in the system's cache only."""
+    return Case(never_synced, NEVER).run(moments=False).disk.snapshot().kill()
 
 
 def damaged_log() -> Disk:
@@ -64,6 +115,18 @@ def damaged_log() -> Disk:
     content = bytearray(intact.files[name])
     content[intact.ends[name] // 2] ^= 0x40
     return on_disk({**intact.files, name: bytes(content)})
+
+
+COMMANDS = {
+    "repair": Command(repair, damaged_log, 9),
+    "import": Command(import_queues, damaged_log, 1),
+    "snapshot": Command(take_snapshot, lambda: log_disk(closed=False), 1),
+    "snapshot of a closed log": Command(take_snapshot, lambda: log_disk(closed=True), 1),
+    "snapshot of a cached log": Command(take_snapshot, cached_log, 1, is_synced=False),
+    "snapshot --copy": Command(take_copy, lambda: log_disk(closed=False), 3),
+    "snapshot --copy of a cached log": Command(take_copy, cached_log, 3, is_synced=False),
+    "snapshot without links": Command(take_snapshot_without_links, lambda: log_disk(closed=False), 3),
+}
 
 
 def source(disk: Disk) -> dict[str, bytes]:
@@ -83,15 +146,16 @@ def run(work: Work, disk: Disk) -> BaseException | None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_power_cut_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tally) -> None:
     """At every call: the source is as it was, and the new log is whole under its name or has not got it yet."""
-    (work, step), disk = COMMANDS[name], damaged_log()
-    before, moments = source(disk), list[Snapshot]()
+    command = COMMANDS[name]
+    disk, step = command.disk(), command.step
+    before, moments = source(disk) if command.is_synced else None, list[Snapshot]()
 
     def note(call: str) -> None:
         if call not in UNEVENTFUL:
             moments.append(disk.snapshot())
 
     disk.on_call = note
-    assert run(work, disk) is None
+    assert run(command.work, disk) is None
     disk.on_call = lambda call: None
     due = state_of(ReadOnlyLog.open(TARGET, filesystem=disk).recovered.queues)
     moments.append(disk.snapshot())
@@ -107,25 +171,28 @@ def test_power_cut_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tall
 @pytest.mark.parametrize("name", COMMANDS)
 def test_fault_at_any_call_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tally) -> None:
     """A command that ended well left a whole log, and one that did not says why; no handle stays open."""
-    (work, step), disk = COMMANDS[name], damaged_log()
-    assert run(work, disk) is None
+    command = COMMANDS[name]
+    disk = command.disk()
+    first = disk.calls
+    assert run(command.work, disk) is None
     due = state_of(ReadOnlyLog.open(TARGET, filesystem=disk).recovered.queues)
     calls = disk.call_names
-    for fault in list(faults(calls))[:: 5 * step]:
-        disk = damaged_log()
+    chosen = [fault for fault in faults(calls) if fault.at > first][:: 5 * command.step]
+    for fault in chosen:
+        disk = command.disk()
         before, disk.fault = source(disk), fault
-        error = run(work, disk)
+        error = run(command.work, disk)
         disk.fault = None
         where = f"{calls[fault.at - 1]} (call {fault.at}) failed {fault.effect}"
         assert not disk.open_handles() and not disk.misuse, where
         assert error is not None or disk.snapshot().crash(Plan()).exists(TARGET), where
-        _check(disk.snapshot().crash(Plan()), before, due, where, set())
+        _check(disk.snapshot().crash(Plan()), before if command.is_synced else None, due, where, set())
         _check(disk.snapshot().kill(), before, due, where, set())
         tally.faults += 1
 
 
-def _check(disk: Disk, before: dict[str, bytes], due: State, where: str, known: set[object]) -> None:
-    assert source(disk) == before, f"{where}: the source has changed"
+def _check(disk: Disk, before: dict[str, bytes] | None, due: State, where: str, known: set[object]) -> None:
+    assert before is None or source(disk) == before, f"{where}: the source has changed"
     if disk.exists(TARGET):
         content = tuple(disk.content(TARGET).items())
         if content not in known:
