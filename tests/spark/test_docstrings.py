@@ -1,0 +1,26 @@
+"""The session in the docstring of the data source works when it is copied."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from mrecordlog_async.spark.source import RecordLogDataSource
+from tests.spark.services import ThreadedService
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_the_session_of_the_data_source_runs(spark: SparkSession, service: ThreadedService) -> None:
+    """A table, a directory, a stream and a write, as they stand there."""
+    service.append("q", [b"one", b"two"])
+    lines = (RecordLogDataSource.__doc__ or "").splitlines()
+    code = textwrap.dedent("\n".join(line for line in lines if line.startswith(" " * 8)))
+    assert code.count('format("mrecordlog")') == 4
+    code = code.replace("a=http://h1:8080,b=http://h2:8080", f"a={service.url}")
+    code = code.replace("http://127.0.0.1:8080", service.url).replace("/var/lib/log", str(service.directory))
+    names: dict[str, Any] = {"spark": spark}
+    names["frame"] = spark.createDataFrame([("q", bytearray(b"three"))], "queue string, payload binary")
+    exec(code, names)
+    assert service.log.next_position("q") == 3
