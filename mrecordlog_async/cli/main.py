@@ -1,7 +1,7 @@
-"""`mrecordlog`: parse, run one command, turn what went wrong into a sentence and an exit code.
+"""`mrecordlog`: parse, run one command, turn an error into a sentence and an exit code.
 
 A command is a module with `add_parser(subparsers)`, which describes it and returns its parser, and
-`run(arguments) -> int`, which does it and returns the exit code. Heavy imports belong into `run`: `mrecordlog --help`
+`run(arguments) -> int`, which executes it and returns the exit code. Heavy imports belong in `run`: `mrecordlog --help`
 and the commands that read files work with the bare install.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -37,18 +37,22 @@ from mrecordlog_async.cli.commands import (
     verify,
 )
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
+from mrecordlog_async.cli.parser import Parser
 from mrecordlog_async.errors import RecordLogError
 
 EPILOG = """\
-a first round:
-  mrecordlog demo                              see it keep its promise under kill -9
-  mrecordlog serve ./wal                       and, beside it:
-  printf 'one\\ntwo\\n' | mrecordlog append orders --lines --create
-  mrecordlog cat orders
-  mrecordlog inspect ./wal --pins              what keeps the disk from being freed
+LOG is the directory of a log (./wal), or the URL of a service
+(http://127.0.0.1:8080, unix:/run/wal.sock). A directory can be read while a
+service or another process writes to it; reading never changes it.
 
-Commands that only read work on a directory beside a running service and never write to it.
-exit codes: 0 fine, 1 failed, 2 wrong usage, 3 damage found, 4 in use by another process, 5 service not ready
+  mrecordlog serve ./wal &
+  printf 'one\\ntwo\\n' | mrecordlog append http://127.0.0.1:8080 orders --lines --create
+  mrecordlog cat ./wal orders
+  mrecordlog inspect ./wal --pins
+
+Exit codes:
+  0 success   1 failed   2 wrong usage   3 damage found
+  4 log in use by another process   5 service not reachable or not ready
 """
 
 
@@ -59,30 +63,16 @@ class CommandModule(Protocol):
         """Describe the command to argparse."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; return the exit code."""
+        """Run it; return the exit code."""
 
 
-COMMANDS: tuple[CommandModule, ...] = (
-    serve,
-    demo,
-    append,
-    cat,
-    ls,
-    truncate,
-    delete,
-    top,
-    inspect,
-    verify,
-    repair,
-    snapshot,
-    dump,
-    load,
-    drain,
-    load_parquet,
-    import_quickwit,
-    export_quickwit,
-    bench,
-    completion,
+GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
+    ("Store and read records", (serve, append, cat, ls, truncate, delete, top)),
+    ("Look into a log", (inspect, verify)),
+    ("Back up and repair", (snapshot, repair)),
+    ("Move queues between logs", (dump, load, import_quickwit, export_quickwit)),
+    ("Move queues into a lake, with Spark", (drain, load_parquet)),
+    ("Try it out", (demo, bench, completion)),
 )
 """Every command, in the order that `--help` shows."""
 
@@ -101,32 +91,43 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
     except ModuleNotFoundError as error:
-        return _say(f"{error.name} is missing: {_extra_of(error.name or '')}", FAILED)
+        return _fail(f"{error.name} is not installed: {_extra_of(error.name or '')}", FAILED)
     except (RecordLogError, UsageError, OSError, ValueError) as error:
-        return _say(_sentence(error), exit_code_of(error))
+        return _fail(_sentence(error), exit_code_of(error))
     except Exception as error:
         code = exit_code_of(error)
         if code == FAILED:
             raise  # our own mistake: the traceback is the report
-        return _say(str(error), code)
+        return _fail(str(error), code)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """Put the parsers of all commands under one."""
-    parser = argparse.ArgumentParser(
-        prog="mrecordlog",
-        description="A durable log of many queues in one directory.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(prog="mrecordlog", epilog=EPILOG)
+    parser.add_argument(
+        "--version", action="version", help="print the version", version=f"mrecordlog {version('mrecordlog_async')}"
     )
-    parser.add_argument("--version", action="version", version=f"mrecordlog {version('mrecordlog_async')}")
-    subparsers = parser.add_subparsers(title="commands", metavar="command", required=True)
-    for command in COMMANDS:
-        command.add_parser(subparsers).set_defaults(run=command.run)
+    # The description lists the commands by group, which argparse cannot.
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    for _, commands in GROUPS:
+        for command in commands:
+            command.add_parser(subparsers).set_defaults(run=command.run)
+    summaries = {action.dest: action.help or "" for action in subparsers._choices_actions}
+    parser.description = "\n".join(_description(summaries))
     return parser
 
 
-def _say(message: str, code: int) -> int:
+def _description(summaries: dict[str, str]) -> Iterator[str]:
+    yield "A durable log of many queues in one directory.\n"
+    remaining = iter(summaries.items())
+    for title, commands in GROUPS:
+        yield f"{title}:"
+        for _, (name, summary) in zip(commands, remaining, strict=False):
+            yield f"  {name:<17}{summary}"
+        yield ""
+
+
+def _fail(message: str, code: int) -> int:
     print(f"mrecordlog: {message}", file=sys.stderr)
     return code
 
@@ -139,4 +140,4 @@ def _sentence(error: Exception) -> str:
 
 def _extra_of(module: str) -> str:
     extra = {"rich": "cli", "pyspark": "spark", "pyarrow": "spark"}.get(module.split(".")[0], "server")
-    return f"install it with pip install 'mrecordlog_async[{extra}]'"
+    return f"run pip install 'mrecordlog_async[{extra}]'"

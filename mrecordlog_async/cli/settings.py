@@ -13,40 +13,26 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import UsageError
+from mrecordlog_async.cli.parser import port, suggest, whole
 from mrecordlog_async.options import PersistPolicy
 from mrecordlog_async.quantities import parse_seconds, parse_size
 
 PREFIX = "MRECORDLOG_"
-FOR_CLIENTS = frozenset({"URL"})
-"""Variables that other commands read."""
-
-
-def whole(text: str) -> int:
-    """Return a whole number."""
-    if not re.fullmatch(r"\d{1,18}", text):
-        raise ValueError(f"{text!r} is no whole number")
-    return int(text)
-
-
-def port(text: str) -> int:
-    """Return a port, 0 for a free one."""
-    if whole(text) > 65_535:
-        raise ValueError(f"{text} is no port: they end at 65535")
-    return whole(text)
+NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY"})
+"""Variables that `serve` reads besides its settings."""
 
 
 def switch(text: str) -> bool:
     """Return whether it is on."""
     if text.lower() not in ("1", "0", "true", "false", "yes", "no"):
-        raise ValueError(f"{text!r} is neither true nor false")
+        raise ValueError(f"{text!r} is not true or false")
     return text.lower() in ("1", "true", "yes")
 
 
@@ -56,7 +42,7 @@ def persist(text: str) -> PersistPolicy:
     if kind == "interval" and pause:
         return PersistPolicy.interval(parse_seconds(pause))
     if pause or kind not in ("always", "never"):
-        raise ValueError(f"{text!r} is none of always, interval:TIME, never")
+        raise ValueError(f"{text!r} must be always, interval:TIME or never")
     return PersistPolicy.always() if kind == "always" else PersistPolicy.never()
 
 
@@ -70,7 +56,7 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if text not in allowed:
-            raise ValueError(f"{text!r} is none of {', '.join(allowed)}")
+            raise ValueError(f"{text!r} must be one of {', '.join(allowed)}")
         return text
 
     return read
@@ -78,44 +64,67 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting. default: as a person would write it, "" for none."""
+    """One setting. default: as a person would write it, "" for none. metavar: "" for a switch, which takes no value."""
 
     name: str
     read: Callable[[str], Any]
+    metavar: str
     default: str
     help: str
 
+    @property
+    def flag(self) -> str:
+        """Return its option on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def variable(self) -> str:
+        """Return its environment variable."""
+        return PREFIX + self.name.upper()
+
 
 SETTINGS = (
-    Setting("host", str, "127.0.0.1", "address to listen on; another than loopback needs --token-file"),
-    Setting("port", port, "8080", "port, 0 for a free one"),
-    Setting("uds", str, "", "listen on this Unix socket instead, for this user only"),
+    Setting("host", str, "ADDRESS", "127.0.0.1", "address to listen on; any other than loopback needs --token-file"),
+    Setting("port", port, "PORT", "8080", "port to listen on, 0 for a free one"),
+    Setting("uds", str, "PATH", "", "listen on this Unix socket instead, for this user only"),
     Setting(
-        "token_file", str, "", "file of bearer tokens, one a line, readable by its owner only; read once, at the start"
+        "token_file",
+        str,
+        "FILE",
+        "",
+        "bearer tokens to accept, one per line; only its owner may read the file; read once, at the start",
     ),
     Setting(
         "allow_host",
         names,
+        "NAMES",
         "",
-        "Host names to respond to, besides loopback's; comma separated; none: all, but on loopback only loopback's",
+        "Host names to respond to, comma separated; the names of loopback always are, and without this option an "
+        "address other than loopback responds to all",
     ),
-    Setting("persist", persist, "always", "when a record counts as stored: always, interval:500ms, never"),
-    Setting("segment_bytes", parse_size, "1GiB", "size of a segment file"),
-    Setting("memory_bytes", parse_size, "4GiB", "limit of retained records in memory; above it appends are 429"),
-    Setting("disk_bytes", parse_size, "16GiB", "limit of the space that segments take"),
-    Setting("pending_bytes", parse_size, "128MiB", "limit of records that wait to be written"),
-    Setting("record_bytes", parse_size, "64MiB", "limit of one record"),
-    Setting("queues", whole, "1000000", "limit of queues"),
-    Setting("body_bytes", parse_size, "80MiB", "limit of one request body"),
-    Setting("bodies_bytes", parse_size, "96MiB", "limit of all bodies being received, or waiting to be stored"),
-    Setting("sending_bytes", parse_size, "96MiB", "limit of what answers being sent hold"),
-    Setting("connections", whole, "4096", "limit of connections"),
-    Setting("tails", whole, "1024", "limit of clients that wait for records"),
-    Setting("drain_seconds", parse_seconds, "20s", "how long requests may go on after SIGTERM"),
-    Setting("metrics_per_queue", switch, "false", "series for each queue in /metrics"),
-    Setting("access_log", switch, "false", "a line for each request"),
-    Setting("log_format", choice("text", "json"), "text", "how the service's own log is written"),
-    Setting("log_level", choice("debug", "info", "warning", "error"), "info", "what is written to it"),
+    Setting("persist", persist, "POLICY", "always", "when a record counts as stored: always, interval:500ms or never"),
+    Setting("segment_bytes", parse_size, "SIZE", "1GiB", "size of a segment file"),
+    Setting("memory_bytes", parse_size, "SIZE", "4GiB", "records to hold in memory at most; above it appends get 429"),
+    Setting("disk_bytes", parse_size, "SIZE", "16GiB", "disk space for segments at most; above it appends get 429"),
+    Setting("pending_bytes", parse_size, "SIZE", "128MiB", "records waiting to be written at most"),
+    Setting("record_bytes", parse_size, "SIZE", "64MiB", "size of a record at most"),
+    Setting("queues", whole, "COUNT", "1000000", "queues at most"),
+    Setting("body_bytes", parse_size, "SIZE", "80MiB", "size of a request body at most"),
+    Setting("bodies_bytes", parse_size, "SIZE", "96MiB", "all request bodies being received or stored at most"),
+    Setting("sending_bytes", parse_size, "SIZE", "96MiB", "all responses being sent at most"),
+    Setting("connections", whole, "COUNT", "4096", "connections at most"),
+    Setting("tails", whole, "COUNT", "1024", "clients waiting for records at most"),
+    Setting("drain_seconds", parse_seconds, "TIME", "20s", "time that requests have to finish after SIGTERM"),
+    Setting("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
+    Setting("access_log", switch, "", "false", "log every request"),
+    Setting("log_format", choice("text", "json"), "FORMAT", "text", "format of the service's own log: text or json"),
+    Setting(
+        "log_level",
+        choice("debug", "info", "warning", "error"),
+        "LEVEL",
+        "info",
+        "least level to log: debug, info, warning or error",
+    ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -124,8 +133,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each setting, and --config."""
     parser.add_argument("--config", metavar="FILE", help="TOML file of settings (default: MRECORDLOG_CONFIG)")
     for setting in SETTINGS:
-        shown = f" (default: {setting.default})" if setting.default else ""
-        parser.add_argument(f"--{setting.name.replace('_', '-')}", metavar="…", help=setting.help + shown)
+        if setting.metavar:
+            shown = f" (default: {setting.default})" if setting.default else ""
+            parser.add_argument(setting.flag, metavar=setting.metavar, help=setting.help + shown)
+        else:
+            parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.help)
 
 
 def gather(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -137,8 +149,8 @@ def gather(arguments: argparse.Namespace, environment: Mapping[str, str] = os.en
     for setting in SETTINGS:
         flag = getattr(arguments, setting.name)
         for text, place in (
-            (flag, f"--{setting.name.replace('_', '-')}"),
-            (variables.get(setting.name), PREFIX + setting.name.upper()),
+            (None if flag is None else _text(flag), setting.flag),
+            (variables.get(setting.name), setting.variable),
             (file.get(setting.name), f"{path}: {setting.name}"),
             (setting.default, "default"),
         ):
@@ -150,12 +162,13 @@ def gather(arguments: argparse.Namespace, environment: Mapping[str, str] = os.en
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     found = {}
+    known = [setting.variable for setting in SETTINGS]
     for variable, text in environment.items():
         name = variable.removeprefix(PREFIX)
-        if name == variable or name in FOR_CLIENTS:
+        if name == variable:
             continue
-        if name.lower() not in _BY_NAME and name not in ("CONFIG", "DIRECTORY"):
-            raise UsageError(f"{variable} is no setting; there are {', '.join(PREFIX + s.upper() for s in _BY_NAME)}")
+        if variable not in known and name not in NOT_SETTINGS:
+            raise UsageError(f"{variable} is not a setting{_nearest(variable, known)}")
         found[name.lower()] = text
     return found
 
@@ -169,10 +182,15 @@ def _file(path: str) -> dict[str, str]:
         raise UsageError(f"{path}: {error.strerror}") from None
     for name, value in content.items():
         if name not in _BY_NAME:
-            raise UsageError(f"{path}: {name!r} is no setting; there are {', '.join(_BY_NAME)}")
+            raise UsageError(f"{path}: {name!r} is not a setting{_nearest(name, _BY_NAME)}")
         if not isinstance(value, str | int | float | list):
-            raise UsageError(f"{path}: {name} is a text, a number, true or false, not {type(value).__name__}")
+            raise UsageError(f"{path}: {name} must be a string, a number, a list, true or false")
     return {name: _text(value) for name, value in content.items()}
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    return suggest(name, known) or f"; known: {', '.join(known)}"
 
 
 def _text(value: object) -> str:

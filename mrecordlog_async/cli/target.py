@@ -1,7 +1,7 @@
-"""What a command works on: a running service (`--url`) or a directory (`--dir`).
+"""What a command works on: LOG, which is the directory of a log or the URL of a service.
 
-Reading a directory needs no lock and works beside a service; writing into one takes the lock, so it fails while a
-service has it. Without either, the service at its default address is meant.
+Reading a directory needs no lock and works while a service is using it. Writing into one takes the lock, so it fails
+while a service holds it.
 """
 
 from __future__ import annotations
@@ -9,55 +9,101 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine
+import re
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
+from mrecordlog_async.cli.exit_codes import NotReadyError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.token_file import read_token
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
 
-DEFAULT_URL = "http://127.0.0.1:8080"
+URL_SCHEMES = ("http://", "https://", "unix:")
+EXAMPLE_URL = "http://127.0.0.1:8080"
 RETRY_SECONDS = 2.0
-"""A person who asks wants to know soon that nobody is there; `append` outlasts a restart."""
+"""A person who waits for an answer wants to know soon that no service runs."""
+WRITE_RETRY_SECONDS = 30.0
+"""Long enough to outlast a restart of the service."""
 
 
-APPEND_RETRY_SECONDS = 30.0
+class _NameLogFirst(argparse.Action):
+    """An option that other tools have for the place of their data: it says where this one expects it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        from mrecordlog_async.cli.parser import Parser
+
+        assert isinstance(parser, Parser)
+        place = re.compile(r" \[?(?:LOG|DIR|URL)\]?(?= )")
+        parser.error(f"there is no {option_string}; write `{place.sub(f' {values}', parser.call(), count=1)}`")
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    """Add --dir, --url and --token-file."""
-    target = parser.add_mutually_exclusive_group()
-    target.add_argument("--dir", metavar="DIRECTORY", help="work on the files of a log")
-    target.add_argument(
-        "--url",
-        help=f"work through a service: http://host:port or unix:/path (default: MRECORDLOG_URL or {DEFAULT_URL})",
+def add_log(parser: argparse.ArgumentParser) -> None:
+    """Add LOG, the directory of a log or the URL of a service, and --token-file."""
+    parser.add_argument(
+        "log",
+        metavar="LOG",
+        type=log_argument,
+        help=f"directory of the log, or URL of a service: {EXAMPLE_URL}, unix:/path",
     )
-    parser.add_argument("--token-file", metavar="FILE", help="the service's token (default: MRECORDLOG_TOKEN_FILE)")
+    parser.add_argument("--token-file", metavar="FILE", help="token of the service (default: MRECORDLOG_TOKEN_FILE)")
+    add_signpost(parser)
+
+
+def add_signpost(parser: argparse.ArgumentParser) -> None:
+    """Let --dir and --url end with a sentence that says what to write instead."""
+    for option in ("--dir", "--url"):
+        parser.add_argument(option, action=_NameLogFirst, help=argparse.SUPPRESS)
+
+
+def log_argument(text: str) -> str:
+    """Return the directory or URL that was typed. Raises ArgumentTypeError for what is probably a misspelt URL."""
+    if not is_service(text) and re.match(r"\w+://|[\w.-]+:\d+/?$", text):
+        place = text.partition("://")[2] or text
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL of a service: write http://{place}")
+    return text
+
+
+def directory_argument(text: str) -> str:
+    """Return the directory that was typed. Raises ArgumentTypeError for a URL, or a switch's value."""
+    if "://" in text or is_service(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is a URL, and this command needs the files: name the directory")
+    if text in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"a switch takes no value; write ./{text} for a directory of that name")
+    return text
+
+
+def is_service(log: str) -> bool:
+    """Return whether *log* is the URL of a service, not a directory."""
+    return log.startswith(URL_SCHEMES)
 
 
 def connect(arguments: argparse.Namespace, retry_seconds: float = RETRY_SECONDS) -> RecordLogClient:
-    """Return a client of the service that *arguments* name."""
+    """Return a client of the service that LOG names."""
     from mrecordlog_async.client.client import RecordLogClient
 
-    url = arguments.url or os.environ.get("MRECORDLOG_URL") or DEFAULT_URL
-    if not url.startswith(("http://", "https://", "unix:")):
-        raise UsageError(f"--url is http://host:port or unix:/path, not {url!r}")
-    return RecordLogClient(url, token=_token(arguments), retry_seconds=retry_seconds)
+    path = arguments.token_file or os.environ.get("MRECORDLOG_TOKEN_FILE")
+    token = read_token(path) if path else None
+    return RecordLogClient(arguments.log, token=token, retry_seconds=retry_seconds)
 
 
 @asynccontextmanager
 async def open_target(arguments: argparse.Namespace, *, create: bool = False) -> AsyncIterator[Any]:
     """Open what is to be changed: a log with its lock, or a client. Both have the same methods for changes."""
-    if arguments.dir is not None:
-        async with MultiRecordLog.open(arguments.dir, create=create) as log:
-            yield log
-    else:
-        async with connect(arguments, APPEND_RETRY_SECONDS) as client:
+    if is_service(arguments.log):
+        async with connect(arguments, WRITE_RETRY_SECONDS) as client:
             yield client
+    else:
+        async with MultiRecordLog.open(arguments.log, create=create) as log:
+            yield log
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:
@@ -68,8 +114,3 @@ def run_async(work: Coroutine[Any, Any, int]) -> int:
         if type(error).__name__ == "ServiceUnreachableError" or getattr(error, "status", None) == 503:
             raise NotReadyError(str(error)) from error
         raise
-
-
-def _token(arguments: argparse.Namespace) -> str | None:
-    path = arguments.token_file or os.environ.get("MRECORDLOG_TOKEN_FILE")
-    return read_token(path) if path else None

@@ -65,8 +65,10 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `load` to argparse."""
-    parser.add_argument("source", help="directory of Parquet files with the columns queue, position and payload")
-    parser.add_argument("--url", required=True, help="the service that they go to")
+    parser.add_argument("url", metavar="URL", help="service to load into: http://host:port")
+    parser.add_argument(
+        "source", metavar="SOURCE", help="directory of Parquet files with the columns queue, position and payload"
+    )
     parser.add_argument("--from-server", metavar="NAME", help="only rows of this server")
     parser.add_argument("--skip-truncated", action="store_true", help="leave out rows where the log was truncated")
     parser.add_argument("--token-file", help="file with the bearer token of the service")

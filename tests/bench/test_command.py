@@ -25,7 +25,7 @@ def test_list_names_every_workload() -> None:
 
 def test_quick_run_of_one_workload_reports_json_and_progress(tmp_path: Path) -> None:
     """The report is alone on standard output, progress goes to standard error, and no file is left."""
-    done = run("--quick", "--dir", str(tmp_path), "--only", "sizes", "--json")
+    done = run("--quick", str(tmp_path), "--only", "sizes", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["command"] == "mrecordlog bench --quick --only sizes"
@@ -36,13 +36,13 @@ def test_quick_run_of_one_workload_reports_json_and_progress(tmp_path: Path) -> 
 
 def test_unknown_workload_is_wrong_usage(tmp_path: Path) -> None:
     """Nothing runs."""
-    done = run("--dir", str(tmp_path), "--only", "everything")
+    done = run(str(tmp_path), "--only", "everything")
     assert done.returncode == 2 and "unknown workload everything" in done.stderr
 
 
 def test_svg_without_the_callers_is_wrong_usage(tmp_path: Path) -> None:
     """The error comes before anything is measured."""
-    done = run("--dir", str(tmp_path), "--only", "sizes", "--svg", str(tmp_path / "chart.svg"))
+    done = run(str(tmp_path), "--only", "sizes", "--svg", str(tmp_path / "chart.svg"))
     assert done.returncode == 2 and "callers" in done.stderr
     assert "16 callers" not in done.stderr
 
@@ -50,7 +50,7 @@ def test_svg_without_the_callers_is_wrong_usage(tmp_path: Path) -> None:
 def test_quick_run_of_the_callers_draws_them(tmp_path: Path) -> None:
     """The chart has one line per policy, and the report is Markdown."""
     chart = tmp_path / "chart.svg"
-    done = run("--quick", "--dir", str(tmp_path), "--only", "callers", "--svg", str(chart), "--markdown")
+    done = run("--quick", str(tmp_path), "--only", "callers", "--svg", str(chart), "--markdown")
     assert done.returncode == 0, done.stderr
     lines = ElementTree.parse(chart).getroot().findall("{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == 3

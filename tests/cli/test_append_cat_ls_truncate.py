@@ -21,58 +21,58 @@ from tests.service.serving import Process, free_port
 
 
 @pytest.fixture(params=["service", "directory"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Name what to work on: a running service, or the files."""
     if request.param == "directory":
-        yield ["--dir", str(tmp_path / "wal")]
+        yield str(tmp_path / "wal")
         return
     with Process(tmp_path / "wal") as process:
         wait_ready(process)
-        yield ["--url", process.address]
+        yield process.address
 
 
-def test_lines_come_back_as_they_went_in(target: list[str]) -> None:
+def test_lines_come_back_as_they_went_in(target: str) -> None:
     """A file that is appended line by line and written out again is the same file."""
     lines = b"".join(b"%d \xff%s\n" % (number, b"x" * (number % 50)) for number in range(5_000)) + b"\n\nlast\n"
-    done = run("append", "q", "--lines", "--create", *target, stdin=lines)
-    assert (done.returncode, done.stdout) == (0, b"q: 5003 records stored, up to position 5002\n")
-    assert run("cat", "q", *target).stdout == lines
-    assert run("cat", "q", "--raw", *target).stdout == lines.replace(b"\n", b"")
-    assert run("cat", "q", "--start", "5002", *target).stdout == b"last\n"
-    (record,) = run("cat", "q", "--start", "1", "--stop", "2", "--json", *target).stdout.splitlines()
+    done = run("append", target, "q", "--lines", "--create", stdin=lines)
+    assert (done.returncode, done.stdout) == (0, b"q: 5,003 records stored, up to position 5002\n")
+    assert run("cat", target, "q").stdout == lines
+    assert run("cat", target, "q", "--raw").stdout == lines.replace(b"\n", b"")
+    assert run("cat", target, "q", "--start", "5002").stdout == b"last\n"
+    (record,) = run("cat", target, "q", "--start", "1", "--stop", "2", "--json").stdout.splitlines()
     assert json.loads(record) == {"position": 1, "payload": base64.b64encode(b"1 \xffx").decode()}
 
 
-def test_a_record_is_all_of_standard_input(target: list[str]) -> None:
+def test_a_record_is_all_of_standard_input(target: str) -> None:
     """Without --lines nothing is cut; sent again with its position it is stored once."""
-    assert run("append", "q", "--create", *target, stdin=b"a\nb").stdout == b"q: 1 record stored, up to position 0\n"
-    again = run("append", "q", "--position", "0", "--json", *target, stdin=b"a\nb")
+    assert run("append", target, "q", "--create", stdin=b"a\nb").stdout == b"q: 1 record stored, up to position 0\n"
+    again = run("append", target, "q", "--position", "0", "--json", stdin=b"a\nb")
     assert json.loads(again.stdout) == {"queue": "q", "records": 1, "position": 0, "duplicate": True}
-    other = run("append", "q", "--position", "0", *target, stdin=b"other")
+    other = run("append", target, "q", "--position", "0", stdin=b"other")
     assert (other.returncode, b"already taken" in other.stderr) == (1, True)
 
 
-def test_ls_shows_queues(target: list[str]) -> None:
+def test_ls_shows_queues(target: str) -> None:
     """As a table, or a JSON object a line."""
-    run("append", "q", "--lines", "--create", *target, stdin=b"a\nbb\n")
-    assert run("ls", *target).stdout.splitlines()[1].split() == [b"q", b"0", b"2", b"2", b"3"]
-    assert json.loads(run("ls", "--json", *target).stdout)["next_position"] == 2
+    run("append", target, "q", "--lines", "--create", stdin=b"a\nbb\n")
+    assert run("ls", target).stdout.splitlines()[1].split() == [b"q", b"0", b"2", b"2", b"3"]
+    assert json.loads(run("ls", target, "--json").stdout)["next_position"] == 2
 
 
-def test_truncate_drops_up_to_and_including(target: list[str]) -> None:
+def test_truncate_drops_up_to_and_including(target: str) -> None:
     """A position that was never given away is refused: from a shell it is a typing error."""
-    run("append", "q", "--lines", "--create", *target, stdin=b"a\nb\nc\n")
-    assert run("truncate", "q", "1", *target).stdout == b"q: 2 records dropped\n"
-    assert run("cat", "q", *target).stdout == b"c\n"
-    wrong = run("truncate", "q", "3", *target)
-    assert (wrong.returncode != 0, b"never given away" in wrong.stderr) == (True, True)
+    run("append", target, "q", "--lines", "--create", stdin=b"a\nb\nc\n")
+    assert run("truncate", target, "q", "1").stdout == b"q: 2 records removed\n"
+    assert run("cat", target, "q").stdout == b"c\n"
+    wrong = run("truncate", target, "q", "3")
+    assert (wrong.returncode != 0, b"has not been assigned yet" in wrong.stderr) == (True, True)
 
 
-def test_unknown_queues_are_said(target: list[str]) -> None:
+def test_unknown_queues_are_said(target: str) -> None:
     """A queue is not made by accident; the message names it."""
-    run("append", "q", "--create", *target, stdin=b"a")
-    for command in (["append", "nope"], ["cat", "nope"], ["truncate", "nope", "0"]):
-        done = run(*command, *target)
+    run("append", target, "q", "--create", stdin=b"a")
+    for command, *arguments in (["append", "nope"], ["cat", "nope"], ["truncate", "nope", "0"]):
+        done = run(command, target, *arguments)
         assert (done.returncode, b"'nope' does not exist" in done.stderr) == (1, True)
 
 
@@ -80,17 +80,17 @@ def test_files_are_read_beside_a_service_and_not_written(tmp_path: Path) -> None
     """cat and ls need no lock; append and truncate fail with exit code 4 while a service has the directory."""
     wal = str(tmp_path / "wal")
     with Process(tmp_path / "wal") as process:
-        run("append", "q", "--create", "--url", process.address, stdin=b"a")
-        assert run("cat", "q", "--dir", wal).stdout == b"a\n"
+        run("append", process.address, "q", "--create", stdin=b"a")
+        assert run("cat", wal, "q").stdout == b"a\n"
         assert run("ls", wal).stdout.splitlines()[1].split()[0] == b"q"
-        assert run("append", "q", "--dir", wal, stdin=b"b").returncode == 4
-        assert run("truncate", "q", "0", "--dir", wal).returncode == 4
+        assert run("append", wal, "q", stdin=b"b").returncode == 4
+        assert run("truncate", wal, "q", "0").returncode == 4
 
 
 def test_a_service_that_is_not_there_is_exit_code_5() -> None:
     """The message says where nobody answered."""
     unused_port = free_port()
-    done = run("ls", "--url", f"http://127.0.0.1:{unused_port}")
+    done = run("ls", f"http://127.0.0.1:{unused_port}")
     assert (done.returncode, str(unused_port).encode() in done.stderr) == (5, True)
 
 
@@ -98,11 +98,11 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
     """What makes no sense together is said before anything is done."""
     wal = str(tmp_path / "wal")
     for arguments in (
-        ["cat", "q", "--follow", "--stop", "1"],
-        ["append", "q", "--lines", "--position", "1"],
-        ["append", "q", "--dir", wal, "--url", "http://x"],
-        ["ls", "--url", "x"],
-        ["truncate", "q", "x"],
+        ["cat", wal, "q", "--follow", "--stop", "1"],
+        ["append", wal, "q", "--lines", "--position", "1"],
+        ["append", wal],
+        ["ls", "localhost:8080"],
+        ["truncate", wal, "q", "x"],
         [],
     ):
         assert run(*arguments).returncode == 2, arguments
@@ -112,12 +112,12 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
 def test_follow_shows_records_as_they_come(tmp_path: Path) -> None:
     """Ctrl-C ends it, with the exit code that shells expect."""
     with Process(tmp_path / "wal") as process:
-        run("append", "q", "--create", "--url", process.address, stdin=b"one")
-        command = [sys.executable, "-m", "mrecordlog_async", "cat", "q", "--follow", "--url", process.address]
+        run("append", process.address, "q", "--create", stdin=b"one")
+        command = [sys.executable, "-m", "mrecordlog_async", "cat", process.address, "q", "--follow"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
             assert following.stdout is not None
             assert following.stdout.readline() == b"one\n"
-            run("append", "q", "--url", process.address, stdin=b"two")
+            run("append", process.address, "q", stdin=b"two")
             assert following.stdout.readline() == b"two\n"
             following.send_signal(signal.SIGINT)
             _, told = following.communicate(timeout=30)
@@ -127,7 +127,7 @@ def test_follow_shows_records_as_they_come(tmp_path: Path) -> None:
 @asynccontextmanager
 async def following(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
     """Follow "q" in a directory from another process; yield that and its output."""
-    command = ["-m", "mrecordlog_async", "cat", "q", "--follow", "--dir", str(directory)]
+    command = ["-m", "mrecordlog_async", "cat", str(directory), "q", "--follow"]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
     try:
@@ -179,25 +179,25 @@ async def test_follow_ends_with_its_queue(directory: Path) -> None:
 def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
     """A pipe that stays silent does not hold it; what was stored is told."""
     with Process(tmp_path / "wal") as process:
-        command = [sys.executable, "-m", "mrecordlog_async", "append", "q", "--create", "--lines"]
-        command += ["--url", process.address]
+        command = [sys.executable, "-m", "mrecordlog_async", "append", process.address, "q"]
+        command += ["--create", "--lines"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as appending:
             assert appending.stdin is not None
             appending.stdin.write(b"a\nb\nhalf")
             appending.stdin.flush()
-            while run("cat", "q", "--url", process.address).stdout != b"a\nb\n":
+            while run("cat", process.address, "q").stdout != b"a\nb\n":
                 pass
             appending.send_signal(signal.SIGINT)
             assert appending.wait(30) == 130
             assert appending.stderr is not None
-            assert b"2 lines are stored, up to position 1" in appending.stderr.read()
-        assert run("cat", "q", "--url", process.address).stdout == b"a\nb\n"
+            assert b"2 lines stored, up to position 1" in appending.stderr.read()
+        assert run("cat", process.address, "q").stdout == b"a\nb\n"
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    """`mrecordlog cat q | head -1` ends quietly."""
+    """`mrecordlog cat LOG q | head -1` ends quietly."""
     wal = str(tmp_path / "wal")
-    run("append", "q", "--create", "--lines", "--dir", wal, stdin=b"line\n" * 200_000)
-    script = f"{sys.executable} -m mrecordlog_async cat q --dir {wal} | head -1"
+    run("append", wal, "q", "--create", "--lines", stdin=b"line\n" * 200_000)
+    script = f"{sys.executable} -m mrecordlog_async cat {wal} q | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"line\n", b"")

@@ -37,11 +37,11 @@ def directory(tmp_path: Path) -> Path:
         ("verify", "DIR"),
         ("repair", "DIR"),
         ("dump", "DIR"),
-        ("cat", "orders", "--dir", "DIR"),
+        ("cat", "DIR", "orders"),
         ("top", "DIR", "--once", "--interval", "0.1"),
         ("snapshot", "DIR", "DIR.copy"),
         ("export-quickwit", "DIR", "DIR.crate"),
-        ("truncate", "orders", "30", "--dir", "DIR"),
+        ("truncate", "DIR", "orders", "30"),
         ("completion", "bash"),
         ("--help",),
     ],
@@ -57,7 +57,7 @@ def test_commands_on_files_need_no_extra(directory: Path, arguments: tuple[str, 
 
 def test_what_needs_an_extra_says_which(directory: Path) -> None:
     """The message is the command that installs it."""
-    ran = bare("ls", "--url", "http://127.0.0.1:9")
+    ran = bare("ls", "http://127.0.0.1:9")
     assert ran.returncode == 1
     assert "pip install 'mrecordlog_async[server]'" in ran.stderr
 
@@ -67,5 +67,5 @@ def test_reading_commands_never_write(directory: Path) -> None:
     before = damage.snapshot(directory)
     for command in (("ls",), ("inspect",), ("verify",), ("dump",), ("repair",)):
         bare(*command, directory)
-    bare("cat", "orders", "--dir", directory)
+    bare("cat", directory, "orders")
     assert damage.snapshot(directory) == before

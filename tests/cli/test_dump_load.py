@@ -36,7 +36,7 @@ def test_dumped_and_loaded_is_the_same(tmp_path: Path, form: list[str]) -> None:
     dumped = mrecordlog("dump", source, *form)
     assert (dumped.code, dumped.err) == (0, "")
     loaded = mrecordlog("load", tmp_path / "copy", stdin=dumped.out)
-    assert (loaded.code, loaded.out) == (0, "5 queues made, 16 records stored\n")
+    assert (loaded.code, loaded.out) == (0, "5 queues created, 16 records stored\n")
     with ReadOnlyLog.open(source) as before, ReadOnlyLog.open(tmp_path / "copy") as after:
         assert contents(after) == contents(before)
 
@@ -60,7 +60,7 @@ def test_text_is_readable(tmp_path: Path) -> None:
 def test_lines_without_positions_are_appended(tmp_path: Path) -> None:
     """A queue and a text are enough."""
     line = '{"queue": "orders", "text": "hello"}\n'
-    assert mrecordlog("load", tmp_path / "wal", stdin=line * 3).out == "1 queue made, 3 records stored\n"
+    assert mrecordlog("load", tmp_path / "wal", stdin=line * 3).out == "1 queue created, 3 records stored\n"
     with ReadOnlyLog.open(tmp_path / "wal") as log:
         assert list(log.range("orders")) == [(0, b"hello"), (1, b"hello"), (2, b"hello")]
 
@@ -70,7 +70,7 @@ def test_a_wrong_line_is_named(tmp_path: Path) -> None:
     lines = '{"queue": "q", "text": "one"}\n{"queue": "q", "payload": "not base64"}\n'
     ran = mrecordlog("load", tmp_path / "wal", stdin=lines)
     assert ran.code == 2
-    assert "line 2 is no line of a dump" in ran.err
+    assert "line 2 is not a valid dump line" in ran.err
     with ReadOnlyLog.open(tmp_path / "wal") as log:
         assert list(log.range("q")) == [(0, b"one")]
 
@@ -105,7 +105,7 @@ def test_a_service_is_dumped_like_its_directory(directory: Path) -> None:
     """The same lines, whichever way."""
     build(directory, odd_payloads)
     with Process(directory) as service:
-        through = mrecordlog("dump", "--url", service.address)
+        through = mrecordlog("dump", service.address)
         assert through == mrecordlog("dump", directory)
     assert through.code == 0
 
@@ -119,9 +119,9 @@ def test_a_service_is_loaded_like_a_directory(tmp_path: Path) -> None:
 
     lines = mrecordlog("dump", build(tmp_path / "wal", fill)).out
     with Process(tmp_path / "copy") as service:
-        loaded = mrecordlog("load", "--url", service.address, stdin=lines)
-        assert (loaded.code, loaded.out) == (0, "5 queues made, 16 records stored\n")
+        loaded = mrecordlog("load", service.address, stdin=lines)
+        assert (loaded.code, loaded.out) == (0, "5 queues created, 16 records stored\n")
         (tmp_path / "lines").write_text(lines)
-        again = mrecordlog("load", "--url", service.address, tmp_path / "lines")
-        assert again.out == "0 queues made, 0 records stored, 16 records already there\n"
-        assert mrecordlog("dump", "--url", service.address).out == lines
+        again = mrecordlog("load", service.address, tmp_path / "lines")
+        assert again.out == "0 queues created, 0 records stored, 16 records already there\n"
+        assert mrecordlog("dump", service.address).out == lines

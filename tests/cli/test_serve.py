@@ -57,7 +57,7 @@ def test_a_tail_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """Open streams end with an event when the service goes down."""
     with Process(tmp_path / "wal") as process:
         wait_ready(process)
-        assert run("append", "q", "--create", "--url", process.address, stdin=b"a").returncode == 0
+        assert run("append", process.address, "q", "--create", stdin=b"a").returncode == 0
         connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
         connection.request("GET", "/v1/queues/q/tail")
         stream = connection.getresponse()
@@ -87,7 +87,7 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
 def test_damage_ends_it_with_exit_code_3(tmp_path: Path) -> None:
     """No half service over damaged data."""
     directory = tmp_path / "wal"
-    assert run("append", "q", "--create", "--dir", str(directory), stdin=b"hello").returncode == 0
+    assert run("append", str(directory), "q", "--create", stdin=b"hello").returncode == 0
     (segment,) = directory.glob("wal-*[0-9]")
     content = bytearray(segment.read_bytes())
     content[content.index(b"hello")] ^= 1
@@ -120,9 +120,9 @@ def test_a_token_file_is_needed_by_clients_too(tmp_path: Path) -> None:
     tokens.chmod(0o600)
     with Process(tmp_path / "wal", ["--token-file", str(tokens)]) as process:
         wait_ready(process)
-        assert run("ls", "--url", process.address).returncode == 1
-        assert run("ls", "--url", process.address, "--token-file", str(tokens)).returncode == 0
-        assert run("ls", "--url", process.address, environment={"MRECORDLOG_TOKEN_FILE": str(tokens)}).returncode == 0
+        assert run("ls", process.address).returncode == 1
+        assert run("ls", process.address, "--token-file", str(tokens)).returncode == 0
+        assert run("ls", process.address, environment={"MRECORDLOG_TOKEN_FILE": str(tokens)}).returncode == 0
     for content in ("short\n", "# none\n", "0123456789abcdef 0123456789abcdef\n"):
         tokens.write_text(content)
         assert run("serve", str(tmp_path / "wal"), "--token-file", str(tokens)).returncode == 2
@@ -145,7 +145,7 @@ def test_a_unix_socket_is_for_its_user_only(tmp_path: Path) -> None:
         process.kill()
         assert path.exists()
         process.start()
-        assert run("append", "q", "--create", "--url", f"unix:{path}", stdin=b"a").returncode == 0
+        assert run("append", f"unix:{path}", "q", "--create", stdin=b"a").returncode == 0
         assert run("serve", str(tmp_path / "other"), "--uds", str(path)).returncode == 1
         assert process.stop()[0] == 0
         assert not path.exists()
@@ -163,8 +163,8 @@ def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -
         connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
         connection.request("GET", "/v1/stats", headers={"Connection": "close"})
         assert json.loads(connection.getresponse().read())["usage"]["memory_limit_bytes"] == 3 * 1024 * 1024
-        assert run("append", "q", "--create", "--url", process.address, stdin=bytes(2_000)).returncode == 0
-        assert run("append", "q", "--url", process.address, stdin=bytes(2_001)).returncode == 1
+        assert run("append", process.address, "q", "--create", stdin=bytes(2_000)).returncode == 0
+        assert run("append", process.address, "q", stdin=bytes(2_001)).returncode == 1
         code, told = process.stop()
         assert code == 0
         assert json.loads(told.splitlines()[-1])["message"] == "new log"

@@ -257,8 +257,8 @@ def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
 def test_a_queue_is_deleted(tmp_path: Path) -> None:
     """With all it holds."""
     directory = build(tmp_path / "wal", three_queues)
-    ran = mrecordlog("delete", "audit", "--dir", directory)
+    ran = mrecordlog("delete", directory, "audit")
     assert (ran.code, ran.out) == (0, "audit: deleted\n")
     with ReadOnlyLog.open(directory) as log:
         assert log.list_queues() == ["idle", "orders"]
-    assert mrecordlog("delete", "audit", "--dir", directory).code == 1
+    assert mrecordlog("delete", directory, "audit").code == 1

@@ -73,7 +73,7 @@ def test_sparks_grow_with_their_values() -> None:
 def test_a_directory_can_be_watched(tmp_path: Path) -> None:
     """Without a service: queues and positions."""
     directory = build(tmp_path / "wal", three_queues)
-    ran = mrecordlog("top", "--dir", directory, "--once", "--interval", "0.1", "--json")
+    ran = mrecordlog("top", directory, "--once", "--interval", "0.1", "--json")
     assert (ran.code, ran.err) == (0, "")
     assert [one["queue"] for one in json.loads(ran.out)["queues"]] == ["orders", "audit", "idle"]
 
@@ -81,7 +81,7 @@ def test_a_directory_can_be_watched(tmp_path: Path) -> None:
 def test_a_service_can_be_watched(directory: Path) -> None:
     """It tells state, usage and times as well."""
     with Process(directory) as service:
-        ran = mrecordlog("top", "--url", service.address, "--once", "--interval", "0.1", "--json")
+        ran = mrecordlog("top", service.address, "--once", "--interval", "0.1", "--json")
     facts = json.loads(ran.out)
     assert (ran.code, facts["state"], facts["queues"]) == (0, "open", [])
     assert facts["memory"]["limit_bytes"] > 0

@@ -67,7 +67,7 @@ def test_what_makes_no_sense_is_refused(extra: list[str], capsys: pytest.Capture
     ("job", "line"),
     [
         (drain, ["drain", "--server", "http://h:1", *WHERE]),
-        (load, ["load-parquet", "/lake/out", "--url", "http://h:1"]),
+        (load, ["load-parquet", "http://h:1", "/lake/out"]),
     ],
     ids=["drain", "load-parquet"],
 )

@@ -4,35 +4,46 @@ Each row compares the log with the raw disk in the same rounds: one thread that 
 bytes in the same batches. Run it on the file system that will hold the log, with nothing else running. --quick measures
 for a few seconds only: enough for a first look, too short to be quoted.
 
-  mrecordlog bench --dir /var/lib/app --svg callers.svg
+  mrecordlog bench /var/lib/app --svg callers.svg
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
+from mrecordlog_async.cli.parser import COUNT
+from mrecordlog_async.cli.target import add_signpost, directory_argument
+
+if TYPE_CHECKING:
+    from mrecordlog_async.bench.report import Report
+    from mrecordlog_async.bench.suite import Workload
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "bench",
-        help="measure speed on this machine's disk",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "bench", help="Measure the log on your disk", description=__doc__
     )
-    parser.add_argument("--dir", default=".", help="directory to write in; cleaned up afterwards (default: here)")
+    parser.add_argument(
+        "directory",
+        nargs="?",
+        default=".",
+        metavar="DIR",
+        type=directory_argument,
+        help="directory to write in; cleaned up afterwards (default: here)",
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="run these workloads only (see --list)")
     parser.add_argument("--quick", action="store_true", help="measure for a few seconds only, for a first look")
     parser.add_argument(
         "--gc-threshold",
-        type=int,
-        metavar="N",
-        help="freeze the objects of the start and look for reference cycles only after N new ones, as servers that "
+        type=COUNT,
+        metavar="COUNT",
+        help="freeze the objects of the start and look for reference cycles only after COUNT new ones, as servers that "
         "care for latency do (default: leave Python's collector as it is)",
     )
     parser.add_argument("--list", action="store_true", help="print the workloads and stop")
@@ -42,41 +53,66 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the report as one JSON object")
     form.add_argument("--markdown", action="store_true", help="print the report as Markdown")
+    add_signpost(parser)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and report."""
-    from mrecordlog_async.bench import report, suite
-    from mrecordlog_async.bench.probe import machine
-    from mrecordlog_async.bench.scale import FULL, QUICK
-
+    """Measure, and print the report."""
     if arguments.list:
-        sys.stdout.writelines(f"{workload.name:<14}{workload.what}\n" for workload in suite.WORKLOADS)
-        return FINE
+        return _list_workloads()
+    found = _measure(arguments, _workloads(arguments))
+    if arguments.svg is not None:
+        _draw(found, arguments.svg)
+    _print(found, arguments)
+    return FAILED if any(row.failed for row in found.rows) else FINE
+
+
+def _list_workloads() -> int:
+    from mrecordlog_async.bench.suite import WORKLOADS
+
+    sys.stdout.writelines(f"{workload.name:<14}{workload.what}\n" for workload in WORKLOADS)
+    return FINE
+
+
+def _workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
+    """Return what to run. Raises UsageError where the options do not fit together, before anything is measured."""
+    from mrecordlog_async.bench.suite import chosen
+
     try:
-        workloads = suite.chosen(arguments.only)
+        workloads = chosen(arguments.only)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if arguments.svg is not None and not any(workload.name == "callers" for workload in workloads):
-        raise UsageError("--svg draws the workload callers, which --only leaves out")
-    if arguments.gc_threshold is not None and arguments.gc_threshold < 1:
+        raise UsageError("--svg draws the workload callers: add it to --only")
+    if arguments.gc_threshold == 0:
         raise UsageError("--gc-threshold must be at least 1")
+    return workloads
+
+
+def _measure(arguments: argparse.Namespace, workloads: Sequence[Workload]) -> Report:
+    from mrecordlog_async.bench import suite
+    from mrecordlog_async.bench.probe import machine
+    from mrecordlog_async.bench.report import Report
+    from mrecordlog_async.bench.scale import FULL, QUICK
+
     scale = replace(QUICK if arguments.quick else FULL, gc_threshold=arguments.gc_threshold)
-    rows = [row for rows in suite.run_all(workloads, scale, arguments.dir, _say) for row in rows]
+    rows = [row for rows in suite.run_all(workloads, scale, arguments.directory, _progress) for row in rows]
     loop = "uvloop" if suite.loop_factory() is not None else "asyncio's own event loop"
-    found = report.Report(machine(arguments.dir), _command(arguments), loop, tuple(rows))
-    if arguments.svg is not None:
-        _draw(found, arguments.svg)
+    return Report(machine(arguments.directory), _command(arguments), loop, tuple(rows))
+
+
+def _print(found: Report, arguments: argparse.Namespace) -> None:
+    from mrecordlog_async.bench import report
+
     if arguments.json:
         print(report.to_json(found))
-    else:
-        lines = report.markdown(found) if arguments.markdown else report.text(found)
-        sys.stdout.writelines(line + "\n" for line in lines)
-    return FAILED if any(row.failed for row in rows) else FINE
+        return
+    lines = report.markdown(found) if arguments.markdown else report.text(found)
+    sys.stdout.writelines(line + "\n" for line in lines)
 
 
-def _draw(found: Any, path: str) -> None:
+def _draw(found: Report, path: str) -> None:
     from mrecordlog_async.bench.chart import svg
 
     points = [row.point for row in found.rows if row.point is not None]
@@ -94,5 +130,5 @@ def _command(arguments: argparse.Namespace) -> str:
     return " ".join(words)
 
 
-def _say(what: str) -> None:
+def _progress(what: str) -> None:
     print(what, file=sys.stderr, flush=True)

@@ -1,7 +1,10 @@
-"""`mrecordlog cat QUEUE`: write records to standard output, each with a newline behind it.
+"""Print the records of a queue, each followed by a newline.
 
-With --follow it goes on with what comes, until the queue is deleted: from a service, which tells it, or from a
-directory beside the process that writes it, looking FOLLOW_SECONDS after the last look.
+With --follow it continues with new records until the queue is deleted or Ctrl-C ends it. A directory can be followed
+while another process writes to it.
+
+  mrecordlog cat ./wal orders --start 100 --stop 200
+  mrecordlog cat http://127.0.0.1:8080 orders --follow
 """
 
 from __future__ import annotations
@@ -14,35 +17,40 @@ import time
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.target import add_target, connect, run_async
+from mrecordlog_async.cli.parser import COUNT
+from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.model import Run
 from mrecordlog_async.readonly import ReadOnlyLog
 
 FOLLOW_SECONDS = 0.2
-"""How long nobody looks into a directory that is followed. An idle look is two failed or tiny reads."""
+"""Pause between two looks into a directory that is followed. A look that finds nothing is two tiny reads."""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser("cat", help="write out records", description=__doc__)
-    parser.add_argument("queue")
-    add_target(parser)
-    parser.add_argument("--start", type=int, help="first position (default: the first retained)")
-    parser.add_argument("--stop", type=int, help="position behind the last one")
-    parser.add_argument("--follow", action="store_true", help="go on with what comes, until the queue is deleted")
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "cat", help="Print the records of a queue", description=__doc__
+    )
+    add_log(parser)
+    parser.add_argument("queue", metavar="QUEUE", help="queue to read")
+    parser.add_argument("--start", type=COUNT, metavar="POSITION", help="first position (default: the first retained)")
+    parser.add_argument("--stop", type=COUNT, metavar="POSITION", help="position after the last one (default: the end)")
+    parser.add_argument("--follow", action="store_true", help="continue with new records until the queue is deleted")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--raw", action="store_true", help="no newlines: the payloads back to back")
-    form.add_argument("--json", action="store_true", help='a line a record: {"position": 7, "payload": "<base64>"}')
+    form.add_argument("--raw", action="store_true", help="print payloads back to back, without newlines")
+    form.add_argument("--json", action="store_true", help='print {"position": 7, "payload": "<base64>"} per line')
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the records out."""
+    """Print the records."""
     if arguments.follow and arguments.stop is not None:
-        raise UsageError("--follow has no end: leave --stop away")
-    if not arguments.dir:
-        return run_async(_run(arguments))
-    with ReadOnlyLog.open(arguments.dir) as log:
+        raise UsageError("--follow cannot be combined with --stop")
+    return run_async(_read_service(arguments)) if is_service(arguments.log) else _read_directory(arguments)
+
+
+def _read_directory(arguments: argparse.Namespace) -> int:
+    with ReadOnlyLog.open(arguments.log) as log:
         if arguments.follow:
             _follow(log, arguments)
             return FINE
@@ -52,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _follow(log: ReadOnlyLog, arguments: argparse.Namespace) -> None:
-    """Write out what is there and what comes, until this queue is deleted; what is truncated first is passed over."""
+    """Print what is retained and what comes, until this queue is deleted; what is truncated first is skipped."""
     queue, position = arguments.queue, arguments.start
     queue_id = log.queue_summary(queue).id
     while log.queue_exists(queue) and log.queue_summary(queue).id == queue_id:
@@ -64,7 +72,7 @@ def _follow(log: ReadOnlyLog, arguments: argparse.Namespace) -> None:
             time.sleep(FOLLOW_SECONDS)
 
 
-async def _run(arguments: argparse.Namespace) -> int:
+async def _read_service(arguments: argparse.Namespace) -> int:
     async with connect(arguments) as client:
         if arguments.follow:
             async for position, payload in client.tail(arguments.queue, arguments.start):
@@ -77,7 +85,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def write(run: Run, arguments: argparse.Namespace) -> None:
-    """Write one run."""
+    """Print one run of records."""
     if arguments.raw:
         sys.stdout.buffer.write(run.payload)
     elif arguments.json:

@@ -1,11 +1,10 @@
-"""Print what lets a shell complete commands and options.
+"""Print a script that completes commands and options in a shell.
 
   source <(mrecordlog completion bash)                                    # in ~/.bashrc
   source <(mrecordlog completion zsh)                                     # in ~/.zshrc
   mrecordlog completion fish > ~/.config/fish/completions/mrecordlog.fish
 
-The script is made from the commands themselves, so it never offers what is not there; files and directories are
-completed where a command takes them.
+The script is generated from the commands, so it offers what exists. Files and directories complete as usual.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
+from mrecordlog_async.cli.parser import Parser
 
-Commands = dict[str, argparse.ArgumentParser]
+Commands = dict[str, Parser]
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "completion",
-        help="print a script for shell completion",
+        help="Print a script for completion in bash, zsh or fish",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
     parser.set_defaults(commands=subparsers.choices)
     return parser
 
@@ -44,11 +43,6 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def options_of(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the long options of a command."""
-    return sorted(option for option in parser._option_string_actions if option.startswith("--"))
-
-
 def _bash(commands: Commands) -> Iterator[str]:
     yield "_mrecordlog() {"
     yield '    local word="${COMP_WORDS[COMP_CWORD]}" words=""'
@@ -57,7 +51,7 @@ def _bash(commands: Commands) -> Iterator[str]:
     yield '    elif [ "${word:0:1}" = - ]; then'
     yield '        case "${COMP_WORDS[1]}" in'
     for name, parser in commands.items():
-        yield f'            {name}) words="{" ".join(options_of(parser))}" ;;'
+        yield f'            {name}) words="{" ".join(parser.options())}" ;;'
     yield "        esac"
     yield "    fi"
     yield '    COMPREPLY=($(compgen -W "$words" -- "$word"))'
@@ -69,5 +63,5 @@ def _fish(commands: Commands) -> Iterator[str]:
     for name, parser in commands.items():
         summary = shlex.quote((parser.description or "").strip().partition("\n")[0])
         yield f"complete -c mrecordlog -n __fish_use_subcommand -a {name} -d {summary}"
-        for option in options_of(parser):
+        for option in parser.options():
             yield f"complete -c mrecordlog -n '__fish_seen_subcommand_from {name}' -l {option[2:]}"

@@ -1,6 +1,8 @@
-"""Delete a queue with everything in it. A queue made later under its name is a new one and begins at position 0.
+"""Delete a queue with all its records.
 
-mrecordlog delete orders --url http://127.0.0.1:8080
+A queue created later under the same name is a new one and begins at position 0.
+
+  mrecordlog delete http://127.0.0.1:8080 orders
 """
 
 from __future__ import annotations
@@ -10,20 +12,17 @@ import json
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.target import add_target, open_target, run_async
+from mrecordlog_async.cli.target import add_log, open_target, run_async
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "delete",
-        help="delete a queue and all it holds",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "delete", help="Delete a queue with all its records", description=__doc__
     )
-    parser.add_argument("queue")
-    add_target(parser)
-    parser.add_argument("--json", action="store_true", help="tell the result as JSON")
+    add_log(parser)
+    parser.add_argument("queue", metavar="QUEUE", help="queue to delete")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
 

@@ -1,9 +1,8 @@
-"""Watch the log keep its promise: load it, kill its process again and again, and count what is lost.
+"""Load a service, kill it again and again, and count what is lost.
 
-It starts a service on a free port, prints the page's address (open it), loads it with producers and kills the service
-with SIGKILL every few seconds. Every record that was acknowledged is remembered and looked for after each kill; at the
-end, after one more, all of them are looked for again. Nothing may be lost and nothing stored twice. The exit code says
-so: 0, or 1 with what was wrong.
+The demo starts a service on a free port, prints the address of its page, appends from many producers and kills the
+service with SIGKILL every few seconds. Every acknowledged record is remembered and checked after each kill, and once
+more at the end. The exit code is 0 if no record was lost or stored twice, otherwise 1 with what was wrong.
 
   mrecordlog demo
   mrecordlog demo --seconds 120 --kill-every 5
@@ -21,10 +20,11 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.commands.serve import new_event_loop
 from mrecordlog_async.cli.demo.ledger import Ledger, Verdict, produce, start_producers
 from mrecordlog_async.cli.demo.service import ServiceProcess
+from mrecordlog_async.cli.event_loop import loop_factory
 from mrecordlog_async.cli.exit_codes import FAILED, FINE
+from mrecordlog_async.cli.parser import COUNT, PORT, SIZE, TIME
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,18 +39,18 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "demo",
-        help="load a log, kill it again and again, count what is lost",
+        help="Kill a service under load and count what is lost",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=30.0, help="how long to load it (default: %(default)g)")
-    parser.add_argument("--producers", type=int, default=256, help="how many append at once (default: %(default)s)")
-    parser.add_argument("--queues", type=int, default=16, help="to how many queues (default: %(default)s)")
-    parser.add_argument("--kill-every", type=float, default=4.0, metavar="SECONDS", help="(default: %(default)g)")
-    parser.add_argument("--record-bytes", type=int, default=256, help="size of a record (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=0, help="port of the service (default: a free one)")
-    parser.add_argument("--keep", metavar="DIRECTORY", help="where the log lies, kept afterwards (default: temporary)")
-    parser.add_argument("--json", action="store_true", help="the verdict as one JSON object")
+    add = parser.add_argument
+    add("--seconds", type=TIME, default=30.0, metavar="TIME", help="how long to run (default: 30s)")
+    add("--producers", type=COUNT, default=256, metavar="COUNT", help="concurrent callers (default: 256)")
+    add("--queues", type=COUNT, default=16, metavar="COUNT", help="queues they append to (default: 16)")
+    add("--kill-every", type=TIME, default=4.0, metavar="TIME", help="pause between two kills (default: 4s)")
+    add("--record-bytes", type=SIZE, default=256, metavar="SIZE", help="size of a record (default: 256)")
+    add("--port", type=PORT, default=0, metavar="PORT", help="port of the service (default: a free one)")
+    add("--keep", metavar="DIR", help="write the log here and keep it (default: a temporary directory)")
+    add("--json", action="store_true", help="print the verdict as one JSON object")
     return parser
 
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     directory = arguments.keep or tempfile.mkdtemp(prefix="mrecordlog-demo-")
     verdict = None
     try:
-        with asyncio.Runner(loop_factory=new_event_loop()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             verdict = runner.run(_demo(arguments, f"{directory}/wal"))
     finally:
         if arguments.keep or (verdict is not None and not verdict.good):
@@ -101,7 +101,7 @@ async def _demo(arguments: argparse.Namespace, directory: str) -> Verdict:
 async def _torment(
     arguments: argparse.Namespace, service: ServiceProcess, client: RecordLogClient, ledger: Ledger
 ) -> None:
-    """Kill the service every few seconds until the time is over, and show how it goes."""
+    """Kill the service every few seconds until the time is over, and show the counts."""
     begun = time.monotonic()
     end, kill_at = begun + arguments.seconds, begun + arguments.kill_every
     with _screen(arguments) as screen:
@@ -143,7 +143,7 @@ def _table(seconds: float, total: float, service: ServiceProcess, ledger: Ledger
 
     recoveries = service.recovery_seconds
     table = Table(title=f"{service.address}   {seconds:.0f} of {total:g} s", title_justify="left")
-    for name in ("acknowledged", "a second", "found again", "lost", "doubled", "killed", "last recovery", "longest"):
+    for name in ("acknowledged", "per second", "found again", "lost", "doubled", "killed", "last recovery", "longest"):
         table.add_column(name, justify="right")
     table.add_row(
         f"{ledger.acknowledged:,}",

@@ -1,4 +1,11 @@
-"""`mrecordlog drain`: from services into a lake, exactly once, with Spark."""
+r"""Move records from services into Parquet files with Spark, exactly once.
+
+Each batch is counted in the output and checked against the log before its records are truncated in the log. Without
+--every the command ends when everything that was there is stored.
+
+  mrecordlog drain --server a=http://h1:8080 --server b=http://h2:8080 \
+    --output /lake/events --checkpoint /lake/events.checkpoint
+"""
 
 from __future__ import annotations
 
@@ -12,14 +19,14 @@ from mrecordlog_async.spark.arguments import add_drain_arguments
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "drain", help="move records into Parquet with Spark, exactly once", description=__doc__
+        "drain", help="Move records into Parquet, exactly once", description=__doc__
     )
     add_drain_arguments(parser)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Drain until everything is stored, or for ever with --every."""
+    """Drain until everything is stored, or forever with --every."""
     from mrecordlog_async.spark import drain
 
     return run_job(drain.run, arguments)

@@ -1,4 +1,4 @@
-"""Write queues as lines of JSON, for `load`, for jq, for a look.
+"""Print queues and records as lines of JSON, for load, jq or a look.
 
 A line for each queue, then one for each of its records:
 
@@ -6,9 +6,9 @@ A line for each queue, then one for each of its records:
   {"queue": "orders", "position": 0, "payload": "aGVsbG8="}
   {"queue": "orders", "position": 1, "text": "héllo"}
 
-A payload is base64; with --text it is text where it is UTF-8. Both load back to the same bytes. A directory is only
-read, also beside a running service, and dumped as it was at one moment; through a service each queue is dumped as it is
-when its turn comes.
+A payload is base64; with --text it is text where it is valid UTF-8. Both load back to the same bytes. A directory is
+dumped as it was at one moment, also while a service is using it; through a service each queue is dumped as it is when
+its turn comes.
 
   mrecordlog dump ./wal > wal.ndjson
   mrecordlog dump ./wal --queue orders --text | jq -r .text
@@ -25,7 +25,7 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import Progress
-from mrecordlog_async.cli.target import add_target, connect, run_async
+from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.model import QueueSummary, Record
 from mrecordlog_async.readonly import ReadOnlyLog
 
@@ -34,30 +34,27 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "dump",
-        help="write queues and records as lines of JSON",
+        help="Print queues and records as lines of JSON",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", nargs="?", help="the same as --dir")
-    add_target(parser)
-    parser.add_argument("--queue", action="append", metavar="NAME", help="only this queue; may be given several times")
-    parser.add_argument("--text", action="store_true", help='payloads that are UTF-8 as "text" instead of base64')
+    add_log(parser)
+    parser.add_argument("--queue", action="append", metavar="QUEUE", help="dump only this queue; may be repeated")
+    parser.add_argument("--text", action="store_true", help='print payloads that are UTF-8 as "text", not base64')
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Dump."""
-    directory = arguments.dir or arguments.directory
-    if not directory:
-        return run_async(_run(arguments))
-    with Progress("reading") as progress, ReadOnlyLog.open(directory, on_progress=progress) as log:
+    if is_service(arguments.log):
+        return run_async(_dump_service(arguments))
+    with Progress("reading") as progress, ReadOnlyLog.open(arguments.log, on_progress=progress) as log:
         for queue in arguments.queue or log.list_queues():
             sys.stdout.write(queue_line(log.queue_summary(queue)))
             sys.stdout.writelines(record_lines(queue, log.range(queue), text=arguments.text))
     return FINE
 
 
-async def _run(arguments: argparse.Namespace) -> int:
+async def _dump_service(arguments: argparse.Namespace) -> int:
     async with connect(arguments) as client:
         for queue in arguments.queue or await client.list_queues():
             summary = await client.queue_summary(queue)
@@ -68,7 +65,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def queue_line(summary: QueueSummary) -> str:
-    """Return the line that tells a queue's name and positions."""
+    """Return the line of a queue: its name and positions."""
     positions = {"first_position": summary.first_position, "next_position": summary.next_position}
     return json.dumps({"queue": summary.queue, **positions}, ensure_ascii=False) + "\n"
 

@@ -1,8 +1,7 @@
-"""Write a log's content as a directory that Quickwit's Rust crate `mrecordlog` opens.
+"""Write a log as a directory that Quickwit's Rust crate mrecordlog opens.
 
 The bytes are those the crate itself would have written for the same calls: per queue a create, a truncate where its
-records do not begin at 0, and appends at their positions. The log is only read, also beside a running service; what is
-exported is the state it had then.
+records do not begin at 0, and appends at their positions. The log is only read, also while a service is using it.
 
   mrecordlog export-quickwit ./wal ./quickwit-wal
 """
@@ -16,6 +15,7 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import Progress, plural
+from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance.rebuild import QueueCopy, Truncate, calls
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.writer import Writer
@@ -28,13 +28,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "export-quickwit",
-        help="write a log as the Rust crate's files",
+        help="Write a log as files of Quickwit's Rust crate",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("log", help="the log's directory")
-    parser.add_argument("target", help="directory to make for the crate; must be new or empty")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument("log", metavar="DIR", type=directory_argument, help="directory of the log")
+    parser.add_argument("target", metavar="TARGET", help="directory to write for the crate; must be new or empty")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 
 
@@ -57,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def export(log: ReadOnlyLog, writer: Writer) -> int:
-    """Do the calls that make *log*'s queues anew; return how many records there were."""
+    """Make the calls that recreate the queues of *log*; return the number of records."""
     records = 0
     for name, summary in log.summary().items():
         writer.create_queue(name)
@@ -73,7 +72,7 @@ def export(log: ReadOnlyLog, writer: Writer) -> int:
 
 
 def _make_empty(files: FileSystem, path: str) -> None:
-    """Make the directory, durably in its parents, unless it is there; UsageError if anything is in it."""
+    """Create the directory durably, unless it exists. Raises UsageError if anything is in it."""
     make_directories(files, os.path.abspath(path))
     if files.names(path):
         raise UsageError(f"{path} is not empty: name a directory that does not exist yet")

@@ -1,8 +1,8 @@
-"""Read a directory written by Quickwit's Rust crate `mrecordlog` into a new log.
+"""Read a directory of Quickwit's Rust crate mrecordlog into a new log.
 
-Everything the crate would show is taken over: queues, positions, records. What the crate passes over without a word is
-named: torn tails, which a crash leaves and nobody was promised, and damage. With damage nothing is imported unless you
-say --accept-damage; the exit code is 3 then. The source is only read, and must not be in use.
+Queues, positions and records are imported as the crate would show them. What the crate skips silently is reported:
+torn tails, which a crash leaves and which were never acknowledged, and damage. With damage nothing is imported, and the
+exit code is 3, unless --accept-damage is given. The source is only read, and must not be in use.
 
   mrecordlog import-quickwit ./quickwit-wal ./wal --empty-name default
 """
@@ -19,6 +19,8 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE, UsageError
 from mrecordlog_async.cli.output import plural, size
+from mrecordlog_async.cli.parser import SIZE
+from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues, new_log
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.options import GIB
@@ -31,16 +33,19 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "import-quickwit",
-        help="read the Rust crate's files into a new log",
+        help="Read files of Quickwit's Rust crate into a new log",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", help="directory that the Rust crate wrote")
-    parser.add_argument("log", help="directory of the log to make; must not exist yet")
-    parser.add_argument("--empty-name", metavar="NAME", help="what a queue without a name is called here")
-    parser.add_argument("--accept-damage", action="store_true", help="import what is readable around damage")
-    parser.add_argument("--segment-bytes", type=int, default=GIB, help="size of a segment (default: 1 GiB)")
-    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+    parser.add_argument("source", metavar="SOURCE", help="directory that the Rust crate wrote")
+    parser.add_argument(
+        "log", metavar="DIR", type=directory_argument, help="directory of the log to create; must not exist yet"
+    )
+    parser.add_argument("--empty-name", metavar="QUEUE", help="name for a queue whose name is empty")
+    parser.add_argument("--accept-damage", action="store_true", help="import what can be read around damage")
+    parser.add_argument(
+        "--segment-bytes", type=SIZE, default=GIB, metavar="SIZE", help="size of a segment file (default: 1GiB)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 
 
@@ -85,10 +90,10 @@ def _rename(name: str, empty_name: str | None, taken: Any) -> str:
         check_name(name)
         return name
     if empty_name is None:
-        raise UsageError("one queue has an empty name, which is refused here: give it one with --empty-name")
+        raise UsageError("one queue has an empty name, which is not allowed here: give it one with --empty-name")
     check_name(empty_name)
     if empty_name in taken:
-        raise UsageError(f"there is a queue called {empty_name!r} already: choose another --empty-name")
+        raise UsageError(f"a queue named {empty_name!r} exists already: choose another --empty-name")
     return empty_name
 
 
@@ -112,7 +117,7 @@ def _lines(report: Report, copies: list[QueueCopy], accepted: bool, log: str) ->
     if accepted:
         yield f"imported {what} into {log}\n"
     else:
-        yield f"nothing was imported; readable are {what}. Take them with --accept-damage\n"
+        yield f"nothing was imported; {what} can be read: import them with --accept-damage\n"
 
 
 def _sentence(finding: Finding) -> str:

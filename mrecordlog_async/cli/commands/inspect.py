@@ -22,6 +22,7 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import Progress, columns, plural, printable, size, wants_colour
+from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import LogUsage, Pin, SegmentUsage, usage
 
 HEADER = ("segment", "written", "batches", "records", "live", "live bytes", "dead bytes", "last commit", "note")
@@ -36,11 +37,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "inspect",
-        help="show segments, and which queue keeps them",
+        help="Show segments, and which queue keeps each on disk",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", help="the log's directory; it is only read, also while a service runs")
+    parser.add_argument(
+        "directory", metavar="DIR", type=directory_argument, help="directory of the log; only read, also while in use"
+    )
     parser.add_argument("--pins", action="store_true", help="show which queue keeps which segment")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     return parser

@@ -1,4 +1,10 @@
-"""`mrecordlog load-parquet`: Parquet files into a service, exactly once by position, with Spark."""
+"""Restore queues from Parquet files into a service with Spark, exactly once by position.
+
+Missing queues are created. A record that is stored already at its position is not stored again, so the command can be
+repeated after a failure.
+
+  mrecordlog load-parquet http://127.0.0.1:8080 /lake/events
+"""
 
 from __future__ import annotations
 
@@ -6,15 +12,17 @@ import argparse
 from typing import Any
 
 from mrecordlog_async.cli.spark_job import run_job
+from mrecordlog_async.cli.target import add_signpost
 from mrecordlog_async.spark.arguments import add_load_arguments
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
-        "load-parquet", help="restore queues from Parquet with Spark, exactly once", description=__doc__
+        "load-parquet", help="Restore queues from Parquet, exactly once", description=__doc__
     )
     add_load_arguments(parser)
+    add_signpost(parser)
     return parser
 
 

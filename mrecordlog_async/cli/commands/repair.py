@@ -26,6 +26,8 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE
 from mrecordlog_async.cli.output import Progress, plural, printable, ranges, size
+from mrecordlog_async.cli.parser import SIZE
+from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import Damage, Salvage, SalvagedQueue, repair
 from mrecordlog_async.maintenance.repair import REPAIRED_SUFFIX
 from mrecordlog_async.options import GIB
@@ -40,14 +42,17 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "repair",
-        help="show what is left of a damaged log, and write it as a new one",
+        help="Write what can be read of a damaged log as a new one",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", help="the damaged log; it is only read, and must not be in use")
+    parser.add_argument(
+        "directory", metavar="DIR", type=directory_argument, help="directory of the damaged log; only read, not in use"
+    )
     parser.add_argument("--apply", action="store_true", help="write the new log")
-    parser.add_argument("--to", metavar="DIRECTORY", help="where to write it (default: DIRECTORY.repaired)")
-    parser.add_argument("--segment-bytes", type=int, default=GIB, help="segment size of the new log (default: 1 GiB)")
+    parser.add_argument("--to", metavar="TARGET", help="directory to write (default: DIR.repaired)")
+    parser.add_argument(
+        "--segment-bytes", type=SIZE, default=GIB, metavar="SIZE", help="size of a segment file (default: 1GiB)"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 

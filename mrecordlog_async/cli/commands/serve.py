@@ -1,7 +1,11 @@
-"""`mrecordlog serve DIR`: the log in a directory as an HTTP service.
+"""Serve the log in a directory over HTTP.
 
-Settings come from flags, then MRECORDLOG_* variables, then --config FILE, then defaults. It listens at once and answers
-503 until the log is recovered; SIGTERM or Ctrl-C finish what is under way.
+Each setting is taken from its option, else from its variable (MRECORDLOG_PORT for --port), else from the file that
+--config names, else it has its default. The service listens at once and responds 503 until the log is recovered.
+SIGTERM or Ctrl-C end it after the requests that are running.
+
+  mrecordlog serve ./wal
+  mrecordlog serve ./wal --host 0.0.0.0 --token-file token --memory-bytes 2GiB
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from mrecordlog_async.cli.event_loop import loop_factory
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.cli.logging_setup import configure
 from mrecordlog_async.cli.settings import add_settings, gather
+from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.gc_tuning import calm_collector
 from mrecordlog_async.options import Limits
 from mrecordlog_async.token_file import read_private_tokens
@@ -27,11 +33,13 @@ logger = logging.getLogger("mrecordlog_async.serve")
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "serve", help="serve a log directory over HTTP", description=__doc__
-    )
+    parser: argparse.ArgumentParser = subparsers.add_parser("serve", help="Serve a log over HTTP", description=__doc__)
     parser.add_argument(
-        "directory", nargs="?", help="the log's directory, made if missing (default: MRECORDLOG_DIRECTORY)"
+        "directory",
+        nargs="?",
+        metavar="DIR",
+        type=directory_argument,
+        help="directory of the log, created if missing (default: MRECORDLOG_DIRECTORY)",
     )
     add_settings(parser)
     return parser
@@ -44,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     values = gather(arguments)
     directory = arguments.directory or os.environ.get("MRECORDLOG_DIRECTORY")
     if not directory:
-        raise UsageError("serve needs the log's directory")
+        raise UsageError("serve needs the directory of the log: `mrecordlog serve DIR`, or set MRECORDLOG_DIRECTORY")
     configure(values["log_format"], values["log_level"])
     settings = ServeSettings(
         directory,
@@ -57,19 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     )
     calm_collector()
     try:
-        with asyncio.Runner(loop_factory=new_event_loop()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(serve(settings, on_listening=_say_address))
     except ExposedError as error:
         raise UsageError(str(error)) from None
-
-
-def new_event_loop() -> Any:
-    """Return what makes the event loop: uvloop's where it is installed."""
-    try:
-        import uvloop
-    except ModuleNotFoundError:
-        return None
-    return uvloop.new_event_loop
 
 
 def _service_options(values: dict[str, Any]) -> ServiceOptions:

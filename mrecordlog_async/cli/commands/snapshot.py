@@ -23,6 +23,7 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import plural, size
+from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import snapshot
 
 
@@ -30,13 +31,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "snapshot",
-        help="copy a log while it is in use",
+        help="Copy a log while it is in use",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", help="the log's directory; it is only read")
-    parser.add_argument("target", help="directory to make")
-    parser.add_argument("--copy", action="store_true", help="copy finished segments too instead of linking them")
+    parser.add_argument("directory", metavar="DIR", type=directory_argument, help="directory of the log; only read")
+    parser.add_argument("target", metavar="TARGET", help="directory to create for the copy")
+    parser.add_argument("--copy", action="store_true", help="copy finished segments instead of linking them")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 

@@ -1,12 +1,12 @@
-"""Watch the queues of a log: what comes in, what goes out, what it holds, which segments it keeps.
+"""Watch the queues of a log: records in and out, sizes, retained segments.
 
-On a terminal it is a table that redraws itself (with rich installed; Ctrl-C ends it), the busiest queue first. Anywhere
-else, and with --json, it prints a sample every interval. A service tells everything; of a directory (--dir) one sees
-queues and positions, read anew each time without disturbing who writes there.
+On a terminal it is a table that redraws itself until Ctrl-C, the busiest queue first (needs rich). Elsewhere, and with
+--json, it prints a sample every interval. A directory shows queues and positions, and can be watched while another
+process writes to it; a service also shows its memory, disk and commit times.
 
-  mrecordlog top
+  mrecordlog top http://127.0.0.1:8080
   mrecordlog top ./wal --interval 5
-  mrecordlog top --once --json | jq .queues
+  mrecordlog top ./wal --once --json | jq .queues
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.target import add_target, connect, run_async
+from mrecordlog_async.cli.parser import TIME
+from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.cli.top_view import History, Sample, Service, plain, render
 from mrecordlog_async.readonly import ReadOnlyLog
 
@@ -33,21 +34,18 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "top",
-        help="watch the queues of a log",
+        help="Watch queues: rates, sizes, retained segments",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", nargs="?", help="the same as --dir")
-    add_target(parser)
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between samples (default: %(default)g)")
-    parser.add_argument("--once", action="store_true", help="one sample (after one interval, for the rates) and end")
-    parser.add_argument("--json", action="store_true", help="one JSON object a sample")
+    add_log(parser)
+    parser.add_argument("--interval", type=TIME, default=1.0, metavar="TIME", help="time between samples (default: 1s)")
+    parser.add_argument("--once", action="store_true", help="print one sample, after one interval, and end")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Watch until Ctrl-C."""
-    arguments.dir = arguments.dir or arguments.directory
     return run_async(_run(arguments))
 
 
@@ -72,7 +70,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 def _live(arguments: argparse.Namespace, stack: AsyncExitStack) -> Any:
-    """Return rich's full-screen display, None where lines are wanted."""
+    """Return rich's full-screen display, None where lines are to be printed."""
     if arguments.json or arguments.once or not sys.stdout.isatty():
         return None
     try:
@@ -83,11 +81,11 @@ def _live(arguments: argparse.Namespace, stack: AsyncExitStack) -> Any:
 
 
 async def _source(arguments: argparse.Namespace, stack: AsyncExitStack) -> Callable[[], Awaitable[Sample]]:
-    """Return what takes a sample."""
-    if arguments.dir is not None:
+    """Return the function that takes a sample."""
+    if not is_service(arguments.log):
 
         async def read() -> Sample:
-            return await asyncio.to_thread(_read, arguments.dir)
+            return await asyncio.to_thread(_read, arguments.log)
 
         return read
     client = await stack.enter_async_context(connect(arguments, RETRY_SECONDS))

@@ -1,4 +1,9 @@
-"""`mrecordlog truncate QUEUE POSITION`: drop records up to and including a position."""
+"""Remove the records of a queue up to and including a position.
+
+Their disk space is freed once no queue has a record left in the same segment file or an older one.
+
+  mrecordlog truncate ./wal orders 31
+"""
 
 from __future__ import annotations
 
@@ -7,39 +12,49 @@ import json
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.target import add_target, connect, run_async
+from mrecordlog_async.cli.output import plural
+from mrecordlog_async.cli.parser import COUNT
+from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.log import MultiRecordLog
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser("truncate", help="drop records", description=__doc__)
-    parser.add_argument("queue")
-    parser.add_argument("position", type=int, help="the last position to drop")
-    add_target(parser)
-    parser.add_argument("--json", action="store_true", help="tell the result as JSON")
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "truncate", help="Remove the oldest records of a queue", description=__doc__
+    )
+    add_log(parser)
+    parser.add_argument("queue", metavar="QUEUE", help="queue to truncate")
+    parser.add_argument("position", type=COUNT, metavar="POSITION", help="last position to remove")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Truncate the queue."""
-    return run_async(_truncate(arguments))
+    return run_async(_run(arguments))
 
 
-async def _truncate(arguments: argparse.Namespace) -> int:
+async def _run(arguments: argparse.Namespace) -> int:
     queue, position = arguments.queue, arguments.position
-    if arguments.dir is None:
+    if is_service(arguments.log):
         async with connect(arguments) as client:
             dropped = await client.truncate(queue, position)
     else:
-        async with MultiRecordLog.open(arguments.dir, create=False) as log:
-            following = log.next_position(queue)
-            if position >= following:
-                # The log would take it as "these positions are used up"; from a shell it is a typing error.
-                raise UsageError(f"queue {queue!r}: position {position} was never given away, the next is {following}")
-            dropped = await log.truncate(queue, position)
+        dropped = await _truncate_directory(arguments.log, queue, position)
     if arguments.json:
         print(json.dumps({"queue": queue, "dropped": dropped}))
     else:
-        print(f"{queue}: {dropped} record{'' if dropped == 1 else 's'} dropped")
+        print(f"{queue}: {plural(dropped, 'record')} removed")
     return FINE
+
+
+async def _truncate_directory(directory: str, queue: str, position: int) -> int:
+    async with MultiRecordLog.open(directory, create=False) as log:
+        next_position = log.next_position(queue)
+        if position >= next_position:
+            # The log would skip the positions in between; from a shell it is a typing error.
+            raise UsageError(
+                f"queue {queue!r}: position {position} has not been assigned yet; the next position is {next_position}"
+            )
+        return await log.truncate(queue, position)

@@ -19,6 +19,7 @@ from typing import Any
 from mrecordlog_async.cli.commands.repair import describe
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE
 from mrecordlog_async.cli.output import Progress, plural, size, wants_colour
+from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import Verification, verify
 from mrecordlog_async.model import RecoveryReport
 
@@ -31,11 +32,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Describe the command."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "verify",
-        help="verify every byte of a log",
+        help="Verify every byte of a log",
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", help="the log's directory; it is only read, also while a service runs")
+    parser.add_argument(
+        "directory", metavar="DIR", type=directory_argument, help="directory of the log; only read, also while in use"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 

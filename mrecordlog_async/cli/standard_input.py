@@ -1,0 +1,50 @@
+"""Standard input for a command that waits for other things too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+
+READ_BYTES = 1024 * 1024
+PIECES_AHEAD = 4
+
+
+async def read_input() -> AsyncIterator[bytes]:
+    """Yield standard input in pieces, as they come.
+
+    A daemon thread reads, which the end of the process does not wait for: Ctrl-C works while no input comes.
+    """
+    loop = asyncio.get_running_loop()
+    pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    ahead = threading.Semaphore(PIECES_AHEAD)
+
+    def read() -> None:
+        piece = b"?"
+        while piece:
+            ahead.acquire()
+            try:
+                piece = os.read(0, READ_BYTES)  # not sys.stdin: its lock must be free when the process ends
+            except OSError as error:
+                loop.call_soon_threadsafe(pieces.put_nowait, error)
+                return
+            loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+    threading.Thread(target=read, daemon=True, name="standard input").start()
+    while piece := await pieces.get():
+        ahead.release()
+        if isinstance(piece, OSError):
+            raise piece
+        yield piece
+
+
+async def read_lines() -> AsyncIterator[list[bytes]]:
+    """Yield lists of lines, as many as have come; the last line needs no newline."""
+    rest = b""
+    async for piece in read_input():
+        *lines, rest = (rest + piece).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]

@@ -1,0 +1,107 @@
+"""Help that fits a terminal, and errors that say what to write instead."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from mrecordlog_async.cli.main import GROUPS, build_parser, main
+from mrecordlog_async.cli.parser import Parser
+from mrecordlog_async.cli.settings import add_settings, gather
+
+
+def commands() -> dict[str, Parser]:
+    """Return the parser of each command."""
+    (subparsers,) = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    return dict(subparsers.choices)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what a wrong command line prints."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err
+
+
+def test_help_lists_every_command_in_its_group() -> None:
+    """Each command stands under one heading, with one sentence."""
+    text = build_parser().format_help()
+    assert sum(len(group) for _, group in GROUPS) == len(commands())
+    headings = [text.index(f"{title}:") for title, _ in GROUPS]
+    assert headings == sorted(headings)
+    for name in commands():
+        assert text.count(f"\n  {name} ") == 1
+
+
+@pytest.mark.parametrize("name", ["", *commands()])
+def test_prose_of_a_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only examples, which can be pasted, are longer; there is no Markdown in a terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    parser = commands()[name] if name else build_parser()
+    lines = parser.format_help().splitlines()
+    assert [line for line in lines if len(line) > 80 and "mrecordlog " not in line] == []
+    assert lines[0].startswith(f"usage: {parser.prog}")
+
+
+@pytest.mark.parametrize("name", ["append", "cat", "ls", "truncate", "delete", "top", "dump", "load"])
+def test_the_log_is_the_first_argument(name: str) -> None:
+    """A directory or a URL, then the queue."""
+    words = commands()[name].call().removeprefix(f"mrecordlog {name} ").split()
+    assert words[0] == "LOG"
+    assert "QUEUE" not in words or words[1] == "QUEUE"
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("cat orders --dir ./wal", "cat: there is no --dir; write `mrecordlog cat ./wal QUEUE [options]`"),
+        ("ls --url http://h:1", "ls: there is no --url; write `mrecordlog ls http://h:1 [options]`"),
+        ("load-parquet /lake --url http://h", "there is no --url; write `mrecordlog load-parquet http://h SOURCE"),
+        ("cat orders", "mrecordlog cat: missing QUEUE"),
+        ("ls", "mrecordlog ls: missing LOG"),
+        ("ls localhost:8080", "'localhost:8080' is not a URL of a service: write http://localhost:8080"),
+        ("ls ftp://h/x", "'ftp://h/x' is not a URL of a service: write http://h/x"),
+        ("verify http://h:1", "'http://h:1' is a URL, and this command needs the files: name the directory"),
+        ("verfy ./wal", "mrecordlog: unknown command 'verfy'; did you mean verify?"),
+        ("inspect ./wal --pin-s", "unknown option --pin-s; did you mean --pins?"),
+        ("serve ./wal --memroy-bytes=1", "unknown option --memroy-bytes; did you mean --memory-bytes?"),
+        ("serve ./wal --access-log true", "unexpected 'true': a switch takes no value"),
+        ("serve --access-log true", "a switch takes no value; write ./true for a directory of that name"),
+        ("serve ./wal --access-log=true", "is a switch and takes no value"),
+        ("load ./wal --json lines", "unexpected 'lines': write the arguments before the options"),
+        ("load ./wal --segment-bytes 1XB", "--segment-bytes: '1XB' is not a size such as 512MiB"),
+        ("top ./wal --interval soon", "--interval: 'soon' is not a time such as 10s, 500ms or 2m"),
+        ("truncate ./wal q last", "POSITION: 'last' is not a whole number from 0"),
+    ],
+)
+def test_wrong_usage_says_what_to_write(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the first line; the usage of the command follows."""
+    first, second, *_ = refused(capsys, *line.split()).splitlines()
+    assert sentence in first
+    assert second.startswith("usage: mrecordlog")
+
+
+def test_a_missing_log_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both forms it can have, with an example of each."""
+    told = refused(capsys, "cat", "orders")
+    assert "LOG is the directory of a log (./wal), or the URL of a service (http://" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "on"),
+    [
+        ([], {}, False),
+        (["--access-log"], {}, True),
+        ([], {"MRECORDLOG_ACCESS_LOG": "true"}, True),
+        (["--no-access-log"], {"MRECORDLOG_ACCESS_LOG": "1"}, False),
+    ],
+)
+def test_a_switch_is_an_option_without_a_value(arguments: list[str], variables: dict[str, str], on: bool) -> None:
+    """Its variable and its key in the file have a value; the option wins."""
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    assert gather(parser.parse_args(arguments), variables)["access_log"] is on
