@@ -11,32 +11,44 @@ from mrecordlog_async.options import KIB, MIB
 class ServiceOptions:
     """Limits for clients, and who is admitted.
 
-    What one request may ask for; above it the response is 413, or shorter where that is a read:
+    Three kinds of limits: what one request may ask for (above it the response is 413, or a shorter read), what all
+    requests may hold together (above it 429, or the connections that hold most are cut), and deadlines. A body may take
+    `body_seconds + size / body_rate_bytes`, a reader `write_seconds + size / write_rate_bytes`.
 
-    body_bytes: one request body. control_bytes: a JSON body other than an append. body_records: records in one body.
-    read_bytes and read_records: payload and records in one response to a read, however much was asked for. entries:
-    queues or ranges in one plan, fetch or truncate. pieces: cut points in one plan. fetch_runs: runs in one fetch.
-    list_queues: queues on one page of a listing that was asked for with `limit`. metrics_queues: queues with series
-    of their own in /metrics.
+    Args:
+        body_bytes: Size of one request body.
+        bodies_bytes: All request bodies, charged as they arrive until the response, with 64 bytes for each record. An
+            eighth is kept for bodies below 1 MiB; JSON bodies up to 64 KiB, such as truncates, are not charged.
+        body_records: Records in one body.
+        control_bytes: Size of a JSON body other than an append.
+        read_bytes: Payload bytes in one response to a read, however much was asked for.
+        read_records: Records in one response to a read.
+        sending_bytes: All responses above 64 KiB, charged what they hold at a time (1 MiB, or a whole JSON response)
+            until they are sent, and truncated records that they still hold.
+        unread_bytes: Requests that wait for another one on their connection, and small responses that are not read;
+            above it the connections that hold most are cut.
+        entries: Queues or ranges in one plan, fetch or truncate.
+        pieces: Cut points in one plan.
+        fetch_runs: Runs in one fetch.
+        list_queues: Queues on one page of a listing that was asked for with `limit`.
+        metrics_queues: Queues that get their own series in /metrics.
+        body_seconds: Longest pause in a body.
+        body_rate_bytes: Lowest rate of a body, in bytes per second.
+        write_seconds: Longest pause of a reader.
+        write_rate_bytes: Lowest rate of a reader, in bytes per second.
+        header_seconds: From connecting to a whole request head.
+        idle_seconds: Between two requests of a connection; a tenth of it when connections run out.
+        wait_seconds: Longest long poll.
+        heartbeat_seconds: Longest silence of a tail that has no records to send.
+        drain_seconds: How long requests may take to finish after SIGTERM.
+        connections: Open connections.
+        tails: Clients that wait for records, with long polls or as server-sent events.
+        tokens: Bearer tokens, any of which admits a request; none admits every request.
+        hosts: Host names that are allowed; none allows all.
+        metrics_per_queue: Give each queue series in /metrics, which costs lines per queue and shows queue names.
 
-    What all requests may hold together, in bytes; above it the response is 429:
-
-    bodies_bytes: request bodies, charged as they arrive until the response, with 64 bytes for each record.
-    An eighth is kept for bodies below 1 MiB; JSON bodies up to 64 KiB, such as truncates, are not charged at all.
-    sending_bytes: responses above 64 KiB, charged what they hold at a time (1 MiB, or a whole JSON response) until they
-    are sent, and truncated records that they still hold.
-
-    unread_bytes: requests that wait for another one on their connection, and small responses that nobody has taken;
-    above it the connections that hold most are cut.
-
-    Time: body_seconds + size / body_rate_bytes: how long a body may take, and body_seconds the longest pause in it.
-    write_seconds + size / write_rate_bytes: how long a reader may take for its response, and write_seconds its longest
-    pause. header_seconds: from connecting to a whole request head. idle_seconds: between two requests; a fraction of
-    it when connections run out. wait_seconds: the longest long poll. drain_seconds: how long requests may go on after
-    SIGTERM.
-
-    tokens: bearer tokens, any of which admits a request; none admits every request. hosts: allowed Host names; none:
-    all. metrics_per_queue: series for each queue in /metrics, which costs a line per queue and shows their names.
+    Raises:
+        ValueError: A size or count is below 1, or bodies_bytes is below body_bytes.
     """
 
     body_bytes: int = 80 * MIB
@@ -90,4 +102,4 @@ class ServiceOptions:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")
         if self.bodies_bytes < self.body_bytes:
-            raise ValueError("bodies_bytes must be at least body_bytes, or the largest body could never be received")
+            raise ValueError(f"bodies_bytes ({self.bodies_bytes}) is below body_bytes ({self.body_bytes}); raise it")

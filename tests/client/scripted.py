@@ -1,4 +1,4 @@
-"""A server that does what it is told to, request by request: responds, drips, or drops the connection."""
+"""A server that follows a script, request by request: responds, drips, or drops the connection."""
 
 from __future__ import annotations
 

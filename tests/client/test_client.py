@@ -21,7 +21,7 @@ from tests.service.serving import Process, Served, free_port, serving
 
 
 async def test_the_client_speaks_like_the_log(served: Served) -> None:
-    """Every method of the log answers the same through the service."""
+    """Every method of the log returns the same through the service."""
     log = served.log
     async with RecordLogClient(served.url) as client:
         assert await client.create_queue("a/b ü") is True
@@ -84,7 +84,7 @@ async def test_errors_are_those_of_the_log(directory: Path) -> None:
 
 
 async def test_large_reads_come_in_pages(served: Served) -> None:
-    """More than one answer may hold is read in several, in order."""
+    """More than one response may hold is read in several, in order."""
     records = [b"%d" % number * 100_000 for number in range(200)]
     for start in range(0, 200, 20):
         await served.log.append_records("q", None, records[start : start + 20])
@@ -107,7 +107,7 @@ async def test_a_tail_waits_for_more_and_ends_with_its_queue(served: Served) -> 
 
 
 async def test_a_full_log_is_waited_for(directory: Path) -> None:
-    """429 means later: an append goes through when somebody has truncated."""
+    """429 means later: an append succeeds when somebody has truncated."""
     limits = Limits(memory_bytes=30_000, pending_bytes=20_000, record_bytes=10_000)
     async with serving(directory, limits=limits) as served, RecordLogClient(served.url) as client:
         await client.create_queue("q")
@@ -134,7 +134,7 @@ async def test_tokens_and_unix_sockets_work(tmp_path: Path, directory: Path) -> 
 
 
 async def test_a_service_that_is_not_there_is_named() -> None:
-    """After the time that was given the error says where nobody answered."""
+    """After the given time the error says which address did not respond."""
     unused_port = free_port()
     async with RecordLogClient(f"http://127.0.0.1:{unused_port}", retry_seconds=0.1) as client:
         with pytest.raises(ServiceUnreachableError, match=str(unused_port)):

@@ -1,4 +1,4 @@
-"""What a producer promises: stored once, or told; what it does with records that are refused."""
+"""What a producer promises: stored once, or an error; what it does with records that are refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def delayed(served: Served, *, losing: bool = False) -> AsyncIterator[tupl
 
 @pytest.mark.parametrize("order", [b"order 2", b"order 1"], ids=["other content", "same content"])
 async def test_a_replaced_producers_late_record_is_not_taken_for_ones_own(served: Served, order: bytes) -> None:
-    """The old instance's last request is delayed, stored and drained: the new one is told, whatever its record says."""
+    """The old instance's last request is delayed, stored and drained: the new one gets an error."""
     async with (
         delayed(served) as (proxy, came, go),
         RecordLogClient(proxy) as old,
@@ -137,7 +137,7 @@ async def test_a_repeat_after_a_restart_with_nothing_retained_is_not_called_stor
 
 
 async def test_two_producers_never_share_a_record(served: Served) -> None:
-    """Both send the same bytes to the same position: one stores them, the other is told."""
+    """Both send the same bytes to the same position: one stores them, the other gets an error."""
     async with (
         RecordLogClient(served.url) as client,
         client.producer("q") as first,
@@ -150,7 +150,7 @@ async def test_two_producers_never_share_a_record(served: Served) -> None:
 
 
 async def test_a_lost_answer_is_asked_for_again() -> None:
-    """The repeat is recognized, and the producer goes on."""
+    """The repeat is recognized, and the producer continues."""
     steps = [QUEUE, DROP, Step(body=REPEATED), Step(body=b'{"position":1,"records":1,"duplicate":false}')]
     async with scripted(steps) as server, RecordLogClient(server.url) as client, client.producer("q") as producer:
         assert await producer.append_record(b"a") == 0
@@ -175,7 +175,7 @@ async def test_an_outcome_that_nobody_knows_ends_the_producer() -> None:
 
 @pytest.mark.parametrize("bad", range(3))
 async def test_a_record_that_is_too_large_fails_its_own_caller_only(directory: Path, bad: int) -> None:
-    """Wherever it stands in the batch, the others are stored in order, and the producer goes on."""
+    """Wherever it is in the batch, the others are stored in order, and the producer continues."""
     async with (
         serving(directory, limits=Limits(record_bytes=1_000)) as served,
         RecordLogClient(served.url) as client,
@@ -221,7 +221,7 @@ async def test_batches_that_the_service_finds_too_large_are_halved(directory: Pa
 
 
 async def test_a_refusal_that_is_not_about_content_is_told_to_the_whole_batch() -> None:
-    """A wrong token is not tried for each record; with the right one the producer goes on."""
+    """A wrong token is not tried for each record; with the right one the producer continues."""
     steps = [QUEUE, problem(401, "unauthorized")]
     async with scripted(steps) as server, RecordLogClient(server.url) as client, client.producer("q") as producer:
         calls = [asyncio.create_task(producer.append_record(b"%d" % number)) for number in range(10)]
@@ -231,7 +231,7 @@ async def test_a_refusal_that_is_not_about_content_is_told_to_the_whole_batch() 
 
 
 async def test_a_full_disk_is_waited_for_and_then_refused(directory: Path) -> None:
-    """507 passes when there is space again; in the end its callers get it, and the producer goes on."""
+    """507 passes when there is space again; in the end its callers get it, and the producer continues."""
     full = problem(507, "disk_full")
     steps = [QUEUE, full, full, Step()]
     async with scripted(steps) as server, RecordLogClient(server.url) as client, client.producer("q") as producer:
@@ -248,7 +248,7 @@ async def test_a_full_disk_is_waited_for_and_then_refused(directory: Path) -> No
 
 
 async def test_a_queue_that_was_deleted_and_made_again_is_begun_anew(served: Served) -> None:
-    """Its callers are told while it does not exist; afterwards positions begin where the new queue does."""
+    """Its callers get the error while it does not exist; afterwards positions begin where the new queue does."""
     async with RecordLogClient(served.url) as client, client.producer("q") as producer:
         await producer.append_records([b"a", b"b"])
         await client.delete_queue("q")

@@ -40,7 +40,7 @@ async def test_what_a_proxy_says_while_the_service_restarts_is_tried_again(statu
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 415, 500, 501])
 async def test_what_does_not_pass_is_not_tried_again(status: int) -> None:
-    """The answer would be the same."""
+    """The response would be the same."""
     async with scripted([problem(status, "no")]) as server, RecordLogClient(server.url) as client:
         with pytest.raises(ServiceError, match=str(status)):
             await client.append_record("q", 0, b"a")
@@ -94,7 +94,7 @@ async def test_only_a_try_after_a_lost_answer_passes_for_a_repeat() -> None:
 
 
 async def test_an_error_says_whether_the_request_was_sent() -> None:
-    """Refused connections leave nothing open, lost answers do."""
+    """Refused connections leave nothing open, lost responses do."""
     async with scripted([], last=DROP) as server, RecordLogClient(server.url, retry_seconds=0.1) as client:
         with pytest.raises(ServiceUnreachableError, match="carried out is unknown") as caught:
             await client.append_record("q", 0, b"a")
@@ -151,7 +151,7 @@ async def test_a_pause_beyond_the_deadline_is_not_begun(monkeypatch: pytest.Monk
     + [(f"Fri, 01 Jan {year} 00:00:00 {zone}", 0.0) for year, zone in (("9" * 20, "GMT"), ("2020", "+" + "9" * 20))],
 )
 def test_seconds_of_retry_after(text: str, seconds: float) -> None:
-    """What is no number of seconds is not guessed."""
+    """What is not a number of seconds is not guessed."""
     assert retry_after(Reply(503, {"Retry-After": text}, b"")) == seconds
 
 

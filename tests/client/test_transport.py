@@ -59,7 +59,7 @@ async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_dripping_answer_ends() -> None:
-    """A byte now and then is no silence, but one answer has a deadline as a whole."""
+    """A byte now and then is not silence, but one response has a deadline as a whole."""
     async with (
         scripted([], last=Step(drip=True)) as server,
         RecordLogClient(server.url, retry_seconds=0.0, response_seconds=0.1) as client,
@@ -108,7 +108,7 @@ async def test_deleting_by_id_is_sent_again_and_spares_a_queue_made_since() -> N
 
 
 async def test_the_service_takes_the_id_of_a_queue_as_precondition(served: Served) -> None:
-    """A queue that was made anew under the name is not deleted."""
+    """A queue that was recreated under the name is not deleted."""
     async with RecordLogClient(served.url) as client:
         old = (await client.queue_summary("q")).id
         await client.delete_queue("q", queue_id=old)
@@ -130,7 +130,7 @@ async def test_redirects_are_refused(status: int) -> None:
 
 
 async def test_a_success_that_is_not_the_services_is_an_error() -> None:
-    """A login page of a proxy does not pass for an answer."""
+    """A login page of a proxy does not pass for a response."""
     async with scripted([], last=Step(body=b"<html>")) as server, RecordLogClient(server.url) as client:
         with pytest.raises(ServiceError, match="not a response of this service"):
             await client.append_record("q", 0, b"a")
@@ -154,7 +154,7 @@ async def test_a_closed_client_stays_closed() -> None:
 
 
 async def test_a_closed_client_does_not_know_what_became_of_an_append() -> None:
-    """The answer is lost with the connection."""
+    """The response is lost with the connection."""
     async with scripted([], last=Step(drip=True)) as server:
         client = RecordLogClient(server.url)
         appending = asyncio.create_task(client.append_record("q", 0, b"a"))
@@ -193,7 +193,7 @@ HELD = QUEUE.replace(b'"next_position":0,"records":0', b'"next_position":1,"reco
     ],
 )
 async def test_a_read_that_makes_no_sense_is_a_service_error(step: Step) -> None:
-    """What a proxy responds in place of records is told as such, and a refusal that leads nowhere ends."""
+    """What a proxy responds in place of records is reported as such, and a refusal that leads nowhere ends."""
     async with scripted([Step(body=HELD)], last=step) as server, RecordLogClient(server.url) as client:
         with pytest.raises(ServiceError) as caught:
             async for _ in client.range("q"):
@@ -204,7 +204,7 @@ async def test_a_read_that_makes_no_sense_is_a_service_error(step: Step) -> None
 
 @pytest.mark.parametrize("body", [b'{"position":5,"records":1,"duplicate":false}', APPENDED.replace(b"1", b"2")])
 async def test_the_answer_to_another_append_acknowledges_nothing(body: bytes) -> None:
-    """A proxy that mixes up answers does not make a record count as stored; a producer ends, as it does not know."""
+    """A proxy that mixes up responses does not make a record count as stored; a producer ends, as it does not know."""
     async with scripted([Step(body=QUEUE)], last=Step(body=body)) as server, RecordLogClient(server.url) as client:
         async with client.producer("q") as producer:
             for _ in range(2):

@@ -89,7 +89,7 @@ def test_it_names_the_queue_that_keeps_segments(window: Browser, directory: Path
 
 
 def test_records_are_appended_and_read(window: Browser, service: Process) -> None:
-    """The box does what curl would do, and says where it went."""
+    """The box does what curl would do, and says where it was stored."""
     window.open(service.address)
     window.type("append-queue", "späße/1")
     window.run("document.getElementById('append-create').checked = true")
@@ -117,7 +117,7 @@ def test_nothing_from_a_name_or_a_payload_becomes_markup(window: Browser, servic
 
 
 def test_it_survives_a_restart_of_the_service(window: Browser, service: Process) -> None:
-    """kill -9: it says so, tries again, and goes on with what the new process shows."""
+    """kill -9: it says so, tries again, and continues with what the new process shows."""
     append(service, "orders", b"one")
     window.open(service.address)
     window.wait_for("the queue", lambda: rows(window))

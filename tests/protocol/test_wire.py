@@ -26,7 +26,7 @@ parts = st.lists(st.builds(QueueRuns, st.text(max_size=9), st.integers(0, 2**64 
 
 
 def encode_positions(sent: list[QueueRuns]) -> Iterator[bytes]:
-    """Return the stream that answers a fetch of *sent* without payloads."""
+    """Return the stream that responds to a fetch of *sent* without payloads."""
     for_positions = []
     for queue, queue_id, runs in sent:
         found: list[tuple[int, int]] = []
@@ -81,7 +81,7 @@ def test_only_who_asks_for_positions_alone_takes_them(sent: list[QueueRuns]) -> 
 
 @given(parts, st.booleans(), st.data())
 def test_a_stream_that_is_cut_anywhere_is_seen(sent: list[QueueRuns], positions: bool, data: st.DataObject) -> None:
-    """A short answer never passes for a whole one."""
+    """A short response never passes for a whole one."""
     stream = b"".join(encode_positions(sent) if positions else encode(sent))
     cut = stream[: data.draw(st.integers(0, len(stream) - 1))]
     with pytest.raises(WireError):
@@ -152,7 +152,7 @@ def test_a_wrong_trailer_is_refused() -> None:
     ids=["of no records", "of too many", "with payload bytes"],
 )
 def test_positions_that_cannot_be_are_refused(entry: tuple[int, int, int, int, int]) -> None:
-    """A number is held against its bounds before it is believed."""
+    """A number is checked against its bounds before it is trusted."""
     preamble, *queue, _ = encode_positions([QueueRuns("q", 1, [])])
     stream = b"".join([preamble, *queue, ENTRY.pack(*entry), ENTRY.pack(TRAILER, 1, 1, entry[1], entry[3])])
     with pytest.raises(WireError, match="is not valid here"):

@@ -1,4 +1,4 @@
-"""Attacks on a service in a process of its own: the kernel bounds its memory, and its loop's CPU time is measured.
+"""Attacks on a service in its own process: the kernel bounds its memory, and its loop's CPU time is measured.
 
 `Target` runs `mrecordlog serve` (as it is, with one thread more) under a limit of its data segment: whatever allocates
 beyond that fails. The thread asks the event loop for a sign every few milliseconds, and notes how much CPU time the
@@ -68,13 +68,13 @@ sys.exit(main(sys.argv[1:]))
 
 
 class Client:
-    """Talks to a service: each request on a connection of its own."""
+    """Talks to a service: each request on its own connection."""
 
     def __init__(self, port: int = 0) -> None:
         self.port = port
 
     async def call(self, method: str, path: str, body: bytes = b"", headers: str = "") -> tuple[int, bytes]:
-        """Send one request on a connection of its own; return status and body, status 0 if the connection was cut."""
+        """Send one request on its own connection; return status and body, status 0 if the connection was cut."""
         async with self.connection() as (reader, writer):
             try:
                 writer.write(request(method, path, body, headers + "Connection: close\r\n"))
@@ -167,7 +167,7 @@ class Target(Client):
         return float(json.loads(self._stalls.read_text())) if self._stalls.exists() else 0.0
 
     def forget_stalls(self) -> None:
-        """Count anew."""
+        """Count again."""
         self._stalls.unlink(missing_ok=True)
 
     def resident_bytes(self, peak: bool = False) -> int:
@@ -186,7 +186,7 @@ def request(method: str, path: str, body: bytes = b"", headers: str = "") -> byt
 
 
 class Honest:
-    """A producer that keeps to every rule: each of its appends and truncates must be answered."""
+    """A producer that keeps to every rule: each of its appends and truncates must get a response."""
 
     def __init__(self, target: Client, queue: str) -> None:
         self.target, self.queue = target, queue
@@ -196,7 +196,7 @@ class Honest:
         self.slowest = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Append a record at a time and truncate every tenth, on one connection, until told to stop."""
+        """Append a record at a time and truncate every tenth, on one connection, until asked to stop."""
         assert (await self.target.call("PUT", f"/v1/queues/{self.queue}?exist_ok=1"))[0] in (200, 201)
         while not stop.is_set():
             begun = asyncio.get_running_loop().time()
@@ -309,7 +309,7 @@ async def plan_twice(target: Client, times: int = 100_000) -> None:
 
 
 async def wait_behind(target: Client, behind: bytes, seconds: float = 3.0) -> None:
-    """Send something behind a long poll, where it waits, and read nothing."""
+    """Send something after a long poll, where it waits, and read nothing."""
     poll = request("GET", "/v1/queues/empty/records?wait=3")
     async with target.connection() as (_, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]

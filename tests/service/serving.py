@@ -1,4 +1,4 @@
-"""Real services for tests: in this process on a free port, or as a process of its own that can be killed."""
+"""Real services for tests: in this process on a free port, or as its own process that can be killed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Served:
         return self.service.log
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Answered:
-        """Send one request; return the whole answer."""
+        """Send one request; return the whole response."""
         if isinstance(body, dict):
             options["json"] = body
         else:

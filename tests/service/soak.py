@@ -135,7 +135,7 @@ class Soak:
 
 
 async def attack(port: int, seconds: float, attackers: int, seed: int) -> Counter[str]:
-    """Attack the service at *port* for so long; return how often each attack was made."""
+    """Attack the service at *port* for this long; return how often each attack was made."""
     client, draw, made = Client(port), random.Random(seed), Counter[str]()
     end = asyncio.get_running_loop().time() + seconds
 

@@ -1,4 +1,4 @@
-"""Clients that mean harm, next to one that does not: memory, stalls, and every honest request is answered."""
+"""Clients that mean harm, next to one that does not: memory, stalls, and every honest request gets a response."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_harms_nobody_else(target: Target, name: str) -> None:
-    """An honest producer's appends and truncates are all answered, and memory and the loop stay within their bounds."""
+    """An honest producer's appends and truncates all succeed, and memory and the loop stay within their bounds."""
     attack, clients = ATTACKS[name]
     if "Arrow" in name or "column" in name:
         pytest.importorskip("pyarrow")

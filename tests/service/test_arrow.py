@@ -39,7 +39,7 @@ async def test_a_column_is_stored_record_by_record(served: Served, kind: Any) ->
 
 
 async def test_an_offsets_buffer_of_odd_length_is_read_as_far_as_it_counts(served: Served) -> None:
-    """The length of a buffer comes from outside: bytes behind the last offset are not looked at."""
+    """The length of a buffer comes from outside: bytes after the last offset are not looked at."""
     body = stream(pyarrow.array([b"abc", b"d"]))
     honest, odd = struct.pack("<qq", 0, 12), struct.pack("<qq", 0, 13)
     assert body.count(honest) == 1
@@ -72,7 +72,7 @@ async def test_records_are_read_as_record_batches(served: Served) -> None:
     ids=["empty", "garbage", "cut", "other column", "nulls", "lists"],
 )
 async def test_what_is_no_column_of_payloads_is_400(served: Served, body: bytes) -> None:
-    """The answer says what is wrong, and nothing is stored."""
+    """The response says what is wrong, and nothing is stored."""
     status, problem = await post(served, body)
     assert (status, problem["code"]) == (400, "bad_body")
     assert served.log.next_position("q") == 0

@@ -33,7 +33,7 @@ async def test_plan_of_everything_lists_every_queue(served: Served) -> None:
 
 
 async def test_plan_counts_records_not_positions(served: Served) -> None:
-    """A gap of a million positions is no million records, and limits are reached all the same."""
+    """A gap of a million positions is not a million records, and limits are reached all the same."""
     await served.log.append_record("q", 0, b"a")
     await served.log.append_record("q", 1_000_000, b"b")
     await served.log.append_record("q", 2_000_000, b"c")
@@ -73,7 +73,7 @@ async def test_pieces_are_the_range_cut(served: Served) -> None:
 
 
 async def test_plan_tells_what_is_wrong_with_each_queue(served: Served) -> None:
-    """Missing, re-created, truncated and ahead are told apart."""
+    """Missing, recreated, truncated and ahead are distinct."""
     await served.log.append_records("q", None, [b"a", b"b"])
     await served.log.truncate("q", 0)
     queue_id = served.log.queue_summary("q").id
@@ -95,7 +95,7 @@ async def test_plan_tells_what_is_wrong_with_each_queue(served: Served) -> None:
 
 
 async def test_fetch_answers_many_ranges_in_order(served: Served) -> None:
-    """One request reads many queues; the trailer proves that the answer is whole."""
+    """One request reads many queues; the trailer proves that the response is whole."""
     await served.log.create_queue("r")
     await served.log.append_records("q", None, [b"a", b"b", b"c"])
     await served.log.append_record("r", 7, b"z")
@@ -134,7 +134,7 @@ async def test_fetch_without_payload_answers_positions(served: Served) -> None:
 async def test_fetch_checks_every_range_before_the_first_byte(
     served: Served, change: dict[str, Any], status: int, code: str, fact: Any
 ) -> None:
-    """A range that cannot be had whole fails the request, with what the reader needs to plan anew."""
+    """A range that cannot be returned whole fails the request, with what the reader needs to plan again."""
     await served.log.append_records("q", None, [b"a", b"b"])
     await served.log.truncate("q", 0)
     good = {"queue": "q", "start": 1, "stop": 2}
@@ -144,7 +144,7 @@ async def test_fetch_checks_every_range_before_the_first_byte(
 
 
 async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
-    """Positions that were never given away and queues that are not the ones meant stay untouched."""
+    """Positions that were never assigned and queues that are not the ones meant stay untouched."""
     await served.log.create_queue("r")
     await served.log.append_records("q", None, [b"a", b"b"])
     await served.log.append_records("r", None, [b"a", b"b"])
@@ -224,7 +224,7 @@ async def test_a_request_for_another_opening_is_refused(served: Served) -> None:
 
 
 async def test_a_tail_is_another_one_for_another_record_or_position(served: Served) -> None:
-    """Equal digests mean that the same record stands at the same position."""
+    """Equal digests mean that the same record has the same position."""
     for queue, position, payload in (("q", 5, b"a"), ("same", 5, b"a"), ("payload", 5, b"b"), ("position", 6, b"a")):
         await served.log.create_queue(queue, exist_ok=True)
         await served.log.append_records(queue, 0, [b"first"])

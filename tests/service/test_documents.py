@@ -44,7 +44,7 @@ def test_every_reference_of_the_schema_is_defined() -> None:
 
 
 async def test_answers_are_what_the_schema_says(served: Served) -> None:
-    """Each JSON answer decodes as the type that the schema gives it, without members that the type does not know."""
+    """Each JSON response decodes as the type that the schema gives it, without members that the type does not know."""
     await served.log.append_record("q", None, b"a")
     answers: list[tuple[str, str, Any, type[msgspec.Struct]]] = [
         ("GET", "/v1/queues", None, schemas.QueuesResponse),

@@ -104,7 +104,7 @@ async def test_a_host_applications_signals_see_every_answer(directory: Path) -> 
 
 
 async def test_a_second_application_on_the_directory_does_not_start(directory: Path) -> None:
-    """It names the ways out; the first one goes on."""
+    """It names the remedies; the first one continues."""
     async with MultiRecordLog.open(directory):
         app = web.Application()
         setup(app, directory)

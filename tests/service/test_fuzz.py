@@ -1,4 +1,4 @@
-"""Requests that nobody thought of: the service answers each with a status that means something, and goes on."""
+"""Requests that nobody thought of: the service responds with a status that means something, and keeps running."""
 
 from __future__ import annotations
 

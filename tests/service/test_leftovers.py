@@ -57,7 +57,7 @@ async def connected(served: Served) -> AsyncIterator[tuple[asyncio.StreamReader,
 
 
 async def post(served: Served, target: bytes, body: bytes, headers: bytes = b"") -> int:
-    """Send a body; return the status of the answer."""
+    """Send a body; return the status of the response."""
     async with connected(served) as (reader, writer):
         head = b"POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n" % (target, headers, len(body))
         writer.write(head)
@@ -74,7 +74,7 @@ async def over(served: Served) -> None:
 
 
 class FailingDisk(OsFileSystem):
-    """A disk that refuses to sync as soon as it is told to."""
+    """A disk that refuses to sync on demand."""
 
     error: int | None = None
 
@@ -113,7 +113,7 @@ async def test_nothing_is_left_of_a_body_after_its_answer(
     options: dict[str, Any],
     status: int,
 ) -> None:
-    """An answer lets go of the body at once, without the collector, whether it was taken or refused."""
+    """A response releases the body at once, without the collector, whether it was taken or refused."""
     pytest.importorskip("pyarrow")
     bounds = {name: options[name] for name in options if name == "body_records"}
     limits = Limits(record_bytes=options.get("record_bytes", 64 * LARGE))
@@ -188,7 +188,7 @@ READS = {
 async def test_nothing_is_left_of_an_answer_that_was_not_read(
     directory: Path, no_collector: None, name: str, end: str
 ) -> None:
-    """A reader that takes nothing is dropped, or leaves: what was made for it goes with it, and its charge too."""
+    """A reader that takes nothing is dropped, or leaves: what was made for it is freed, and its charge too."""
     pytest.importorskip("pyarrow")
     target, headers, body = READS[name]
     async with serving(directory, ServiceOptions(write_seconds=0.2 if end == "drop" else 60.0)) as served:

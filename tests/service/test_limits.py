@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 from functools import partial
 from io import BytesIO
@@ -15,7 +14,6 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from mrecordlog_async.options import Limits
-from mrecordlog_async.protocol.problems import RepeatedErrors
 from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.storage.filesystem import OsFileSystem
@@ -82,7 +80,7 @@ class SlowDisk(OsFileSystem):
 
 
 async def test_bodies_are_charged_until_they_are_stored(directory: Path) -> None:
-    """A body that waits for a slow disk counts as one that is being received, and is given back with its answer."""
+    """A body that waits for a slow disk counts as one that is being received, and is given back with its response."""
     disk = SlowDisk()
     options = ServiceOptions(body_bytes=1_000_000, bodies_bytes=1_500_000)
     async with serving(directory, options, filesystem=disk) as served:
@@ -101,7 +99,7 @@ async def test_bodies_are_charged_until_they_are_stored(directory: Path) -> None
 
 
 async def test_answers_share_one_budget(directory: Path) -> None:
-    """Readers that take nothing hold a piece each; above the budget the next is told to come back."""
+    """Readers that take nothing hold a piece each; above the budget the next gets a 429."""
     async with serving(directory, ServiceOptions(sending_bytes=2 << 20)) as served:
         await served.log.create_queue("q")
         await served.log.append_record("q", None, bytes(30_000_000))
@@ -139,7 +137,7 @@ async def test_a_fetch_that_keeps_truncated_records_is_charged_for_them(director
 
 
 async def test_looking_at_what_slow_readers_hold_lets_others_in(served: Served) -> None:
-    """However many ranges answers hold, the look at them is taken in turns."""
+    """However many ranges responses hold, they are looked at in turns."""
     now = iter(range(1_000_000))
     names = [f"{number:03}" for number in range(300)]
     for name in names:
@@ -232,7 +230,7 @@ LONG = b"x" * 70_000
     ids=["append", "truncate", "plan", "plan of a name", "fetch of a name", "truncate of a name"],
 )
 async def test_a_refusal_does_not_repeat_what_was_sent(served: Served, path: str, body: bytes) -> None:
-    """A member's or a queue's name as large as the body does not come back in the answer."""
+    """A member's or a queue's name as large as the body does not come back in the response."""
     answer = await served.call("POST", path, BytesIO(body), headers={"Content-Type": "application/json"})
     assert answer.status == 400
     assert len(answer.body) < 1_000
@@ -288,7 +286,7 @@ class FailingDisk(OsFileSystem):
 
 
 async def test_a_tail_on_a_log_that_fails_ends_with_an_event(directory: Path) -> None:
-    """The answer had begun, so its end is an event and not another head."""
+    """The response had begun, so its end is an event and not another head."""
     disk = FailingDisk()
     async with serving(directory, filesystem=disk) as served:
         await served.log.create_queue("q")
@@ -307,7 +305,7 @@ async def test_a_tail_on_a_log_that_fails_ends_with_an_event(directory: Path) ->
 
 
 async def test_an_error_behind_the_head_cuts_the_connection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be told by a status any more is told by an answer that is not whole."""
+    """What a status can no longer report is reported by a response that is not whole."""
 
     def broken(*_: Any) -> Any:
         yield bytes(300_000)
@@ -380,20 +378,6 @@ async def test_the_longest_idle_connection_makes_room(directory: Path) -> None:
         async with raw(served) as third:
             await third.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert await third.status() == 200
-
-
-def test_an_error_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Clients cannot fill the service's log with it; after a quiet minute it is news again."""
-    now = 0.0
-    errors = RepeatedErrors(lambda: now)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(100):
-            now += 1.0
-            errors.log("disk_full", "refused: %s", OSError("no space"))
-        assert len(caplog.records) == 1
-        now += 61.0
-        errors.log("disk_full", "refused: %s", OSError("no space"))
-    assert len(caplog.records) == 2
 
 
 async def test_memory_that_waits_for_the_writer_counts_before_a_body_is_read(directory: Path) -> None:

@@ -24,7 +24,7 @@ SEGMENT = bytes(4 * 32_768)
 
 
 async def scrape(served: Served) -> dict[str, float]:
-    """Return the samples of `/metrics` by name, with a label's value behind it."""
+    """Return the samples of `/metrics` by name, with a label's value after it."""
     text = (await served.call("GET", "/metrics")).body.decode()
     return {
         " ".join((sample.name.removeprefix("mrecordlog_"), *sample.labels.values())): sample.value
@@ -105,7 +105,7 @@ async def test_the_queue_that_keeps_segments_is_counted_and_named_apart(served: 
 
 
 async def test_two_queues_that_keep_the_same_segment_keep_it_together(served: Served) -> None:
-    """Neither alone would free it: the gauge still tells that it is kept."""
+    """Neither alone would free it: the gauge still reports that it is kept."""
     await served.log.create_queue("r")
     for queue in ("q", "r"):
         await served.log.append_record(queue, None, b"idle")
@@ -134,12 +134,12 @@ async def test_a_collector_of_an_application_never_asks_the_disk(served: Served)
 
 
 def test_a_segment_that_was_removed_just_now_has_no_age(tmp_path: Path) -> None:
-    """It went between looking which one is the oldest and asking for its time."""
+    """It was removed between finding the oldest and asking for its time."""
     assert oldest_age(str(tmp_path / "gone"), is_current=False) == 0.0
 
 
 async def test_a_torn_tail_that_opening_cut_is_counted_in_bytes(directory: Path) -> None:
-    """Bytes that nobody was promised, of a batch that a crash interrupted."""
+    """Bytes of an unacknowledged batch that a crash interrupted."""
     async with MultiRecordLog.open(directory, segment_bytes=len(SEGMENT)) as log:
         await log.create_queue("q")
     (directory / "CLOSED").unlink()

@@ -23,7 +23,7 @@ async def test_delete_forgets_the_queue(served: Served) -> None:
 
 
 async def test_listing_shows_positions_and_ids(served: Served) -> None:
-    """One answer tells a bulk reader all it needs to plan, and matches the log."""
+    """One response holds all that a bulk reader needs to plan, and matches the log."""
     await served.log.append_records("q", 5, [b"a", b"bb"])
     await served.log.create_queue("other")
     (other, q) = (await served.call("GET", "/v1/queues")).json()["queues"]
@@ -76,7 +76,7 @@ async def test_a_first_position_that_was_chosen_took_nothing_away(served: Served
 
 
 async def test_truncate_drops_up_to_and_including(served: Served) -> None:
-    """The position itself goes too."""
+    """The position itself is dropped too."""
     await served.log.append_records("q", None, [b"a", b"b", b"c"])
     answer = await served.call("POST", "/v1/queues/q/truncate", {"position": 1})
     assert answer.json() == {"queue": "q", "dropped": 2, "first_position": 2, "next_position": 3}
@@ -104,7 +104,7 @@ async def test_truncate_of_another_incarnation_is_refused(served: Served) -> Non
     "body", [b"", b"{}", b"[]", b'{"position":-1}', b'{"position":9223372036854775808}', b'{"position":"1"}', b"\xff"]
 )
 async def test_truncate_with_a_body_that_makes_no_sense_is_400(served: Served, body: bytes) -> None:
-    """A body is checked against its type, and the answer says what is wrong with it."""
+    """A body is checked against its type, and the response says what is wrong with it."""
     answer = await served.call("POST", "/v1/queues/q/truncate", body)
     assert (answer.status, answer.json()["code"]) == (400, "bad_body")
     assert answer.json()["detail"]

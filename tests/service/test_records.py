@@ -76,7 +76,7 @@ async def test_a_cut_stream_of_runs_stores_nothing(served: Served) -> None:
 
 
 async def test_sending_the_same_records_at_their_position_stores_them_once(served: Served) -> None:
-    """A retry after a lost answer is told to be a repeat, with the same position."""
+    """A retry after a lost response is reported as a repeat, with the same position."""
     first = await served.call("POST", RECORDS + "?position=0", b"a\nb\n", headers=NDJSON)
     again = await served.call("POST", RECORDS + "?position=0", b"a\nb\n", headers=NDJSON)
     assert first.json() == {"position": 1, "records": 2, "duplicate": False}
@@ -85,7 +85,7 @@ async def test_sending_the_same_records_at_their_position_stores_them_once(serve
 
 
 async def test_other_records_at_a_taken_position_are_409(served: Served) -> None:
-    """The answer says where the queue stands."""
+    """The response names the queue's next position."""
     await served.call("POST", RECORDS, b"a")
     answer = await served.call("POST", RECORDS + "?position=0", b"b")
     assert (answer.status, answer.json()["code"], answer.json()["next_position"]) == (409, "position_in_past", 1)
@@ -99,7 +99,7 @@ async def test_append_to_an_unknown_queue_is_404_unless_it_may_be_made(served: S
 
 @pytest.mark.parametrize("position", ["-1", "x", "1.0", "9223372036854775807", "0" * 5000, "%C2%B2", ""])
 async def test_positions_that_are_none_are_400(served: Served, position: str) -> None:
-    """A position is a whole number that fits, told in few digits."""
+    """A position is a whole number that fits, written in few digits."""
     answer = await served.call("POST", f"{RECORDS}?position={position}", b"a")
     assert (answer.status, answer.json()["code"]) == (400, "parameter")
     assert payloads(served) == []
@@ -170,7 +170,7 @@ async def test_one_record_larger_than_max_bytes_is_still_handed_out(served: Serv
 
 
 async def test_reading_what_is_truncated_is_410_and_says_where_to_go_on(served: Served) -> None:
-    """A reader that fell behind is told, not given a hole."""
+    """A reader that fell behind gets an error, not a hole."""
     await served.log.append_records("q", None, [b"a", b"b"])
     await served.log.truncate("q", 0)
     answer = await served.call("GET", RECORDS + "?start=0")
@@ -179,7 +179,7 @@ async def test_reading_what_is_truncated_is_410_and_says_where_to_go_on(served: 
 
 
 async def test_a_large_answer_arrives_whole(served: Served) -> None:
-    """Megabytes are sent in pieces, with their length told before."""
+    """Megabytes are sent in pieces, with their length sent before."""
     records = [bytes([number]) * 300_000 for number in range(20)]
     await served.log.append_records("q", None, records)
     answer = await served.call("GET", RECORDS, headers={"Accept": "application/octet-stream"})
@@ -260,7 +260,7 @@ async def test_many_callers_share_syncs(served: Served) -> None:
 async def test_connections_stay_or_end_as_the_client_says(
     served: Served, version: bytes, header: bytes, stays: bool
 ) -> None:
-    """The short way that answers to appends take keeps to the rules of HTTP."""
+    """The short way that responses to appends take keeps to the rules of HTTP."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     head = b"POST %s HTTP/%s\r\nHost: x\r\n%sContent-Length: 1\r\n\r\n" % (RECORDS.encode(), version, header)
     writer.write(head + b"a" + (head + b"b" if stays else b""))

@@ -1,4 +1,4 @@
-"""What a hostile or broken client may do, one raw socket each: it gets an answer or is cut, and the service goes on."""
+"""What a hostile or broken client may do, one raw socket each: it gets a response or is cut; the service runs on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = b"POST /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n"
 
 
 class Raw:
-    """A connection that sends exactly what it is told."""
+    """A connection that sends exactly what it is given."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -32,7 +32,7 @@ class Raw:
         await self.writer.drain()
 
     async def status(self) -> int:
-        """Read an answer and return its status, 0 where the connection was cut instead."""
+        """Read a response and return its status, 0 if the connection was cut instead."""
         try:
             head = await self.reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -103,7 +103,7 @@ async def test_dripping_headers_do_not_win_time(served: Served) -> None:
     ids=["no body", "no HTTP", "a body"],
 )
 async def test_connections_are_watched_while_requests_wait_behind_another(served: Served, behind: bytes) -> None:
-    """What a client sends behind a long poll waits, and does not keep the deadlines from anybody."""
+    """What a client sends after a long poll waits, and does not keep the deadlines from anybody."""
     now = asyncio.get_running_loop().time()
     async with raw(served) as polling, raw(served):
         await polling.send(b"GET /v1/queues/q/records?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -121,7 +121,7 @@ async def test_connections_are_watched_while_requests_wait_behind_another(served
 async def test_an_error_does_not_end_the_watch(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What goes wrong in one second is logged, and the next second is looked at again."""
+    """What goes wrong in one second is logged, and the next second is checked again."""
     monkeypatch.setattr("mrecordlog_async.service.connections.SWEEP_SECONDS", 0.0)
     looks = 0
 
@@ -177,7 +177,7 @@ async def test_ten_gigabytes_announced_are_refused_at_once(served: Served) -> No
 
 
 async def test_an_expected_body_is_refused_before_it_is_sent(served: Served) -> None:
-    """Who asks with Expect: 100-continue is not told to go on with what would be refused."""
+    """A client that sends Expect: 100-continue is not asked to continue with what would be refused."""
     assert await ask(served, HEAD + b"Expect: 100-continue\r\nContent-Length: 10000000000\r\n\r\n") == 413
     assert await ask(served, HEAD + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n") == 100
 
@@ -235,7 +235,7 @@ async def test_connections_are_limited(directory: Path) -> None:
 
 
 async def test_a_thousand_idle_and_half_open_connections_cost_little(directory: Path) -> None:
-    """The service goes on answering, in bounded memory."""
+    """The service keeps responding, in bounded memory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 4_096:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(4_096, hard), hard))
@@ -307,7 +307,7 @@ async def test_compressed_bodies_are_refused(served: Served) -> None:
     ],
 )
 async def test_names_are_decoded_once_and_are_never_paths(directory: Path, path: bytes, queue: str) -> None:
-    """Whatever a name looks like, it is a name: undone once, stored as it is, nothing beside the log is touched."""
+    """Whatever a name looks like, it is a name: undone once, stored as it is, nothing next to the log is touched."""
     async with serving(directory) as served:
         assert await ask(served, b"PUT /v1/queues/" + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 201
         assert served.log.list_queues() == [queue]
@@ -350,7 +350,7 @@ async def test_every_token_lets_in(directory: Path) -> None:
     [None, "", "Bearer", "Bearer ", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer ü"],
 )
 async def test_wrong_tokens_are_401_without_details(directory: Path, value: str | None) -> None:
-    """A missing, short, long or strange token is answered the same."""
+    """A missing, short, long or strange token gets the same response."""
     async with with_token(directory) as served:
         header = b"" if value is None else b"Authorization: " + value.encode() + b"\r\n"
         async with raw(served) as connection:
@@ -369,7 +369,7 @@ async def test_two_authorization_headers_are_refused(directory: Path) -> None:
 
 
 async def test_health_needs_no_token_and_numbers_do(directory: Path) -> None:
-    """Probes work without a secret; nothing that tells about the data does."""
+    """Probes work without a secret; nothing that reveals data does."""
     async with with_token(directory) as served:
         statuses = {
             path: (await served.call("GET", path)).status
@@ -421,7 +421,7 @@ def test_host_names_lose_their_port() -> None:
 
 
 async def test_probes_by_address_reach_health_under_any_hosts(directory: Path) -> None:
-    """Orchestrators ask the address of a container; no page elsewhere can do that under a name of its own."""
+    """Orchestrators ask the address of a container; no page elsewhere can do that under its own name."""
     async with serving(directory, ServiceOptions(hosts=frozenset({"wal.example.com"}))) as served:
         for host in ("127.0.0.1:8080", "10.1.2.3:8080", "[fd00::7]:8080", "localhost", "wal.example.com"):
             for path in ("/healthz", "/readyz"):
@@ -458,7 +458,7 @@ async def test_a_path_that_can_be_read_in_two_ways_is_refused(served: Served, li
 
 
 class FailingDisk(OsFileSystem):
-    """A disk that fails as it is told to, naming the file as the system does."""
+    """A disk that fails on demand, naming the file as the system does."""
 
     error: int | None = None
 
@@ -488,7 +488,7 @@ async def test_a_failed_log_says_so_without_paths(directory: Path) -> None:
 
 
 async def test_while_the_log_recovers_everything_else_answers(directory: Path) -> None:
-    """Alive, not ready, how far it is; appends are told to come back."""
+    """Alive, not ready, how far it is; appends get a 503 with Retry-After."""
     async with serving(directory, recovered=False) as served:
         served.service.fraction = 0.25
         assert (await served.call("GET", "/healthz")).status == 200
@@ -504,7 +504,7 @@ async def test_while_the_log_recovers_everything_else_answers(directory: Path) -
 
 
 async def test_a_mistake_of_ours_is_500_without_details(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The traceback is in the service's log, not in the answer."""
+    """The traceback is in the service's log, not in the response."""
     async with serving(directory) as served:
         log = served.log
         served.service._log = object()  # type: ignore[assignment]  # the mistake

@@ -59,7 +59,7 @@ async def running(directory: Path, options: ServiceOptions | None = None, **log_
 
 
 class Disk(OsFileSystem):
-    """Fails or waits where it is told to."""
+    """Fails or waits where it is asked to."""
 
     def __init__(self) -> None:
         self.sync_fails = False
@@ -178,7 +178,7 @@ async def test_no_time_for_requests_is_still_time_to_close(directory: Path) -> N
 
 
 async def test_a_request_under_way_is_finished(directory: Path) -> None:
-    """SIGTERM while a body is being sent: the record is stored and answered before the end."""
+    """SIGTERM while a body is being sent: the record is stored and acknowledged before the end."""
     async with running(directory) as service:
         await service.ready()
         await service.status("/v1/queues/q", "PUT")

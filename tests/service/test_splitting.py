@@ -22,7 +22,7 @@ RECORDS_MAX = 100_000
 
 
 def steps(body: bytes, kind: str = JSON) -> list[list[bytes]]:
-    """Return the records of each step: the event loop is let in between them."""
+    """Return the records of each step: the event loop runs between them."""
     return list(_BY_TYPE[kind](body, RECORDS_MAX, Budget("body bytes", 2**40).charge()))
 
 
@@ -99,7 +99,7 @@ LARGE = b"QUFB" * PIECE_BYTES
     ids=lambda body: f"{body[:14]!r}…{body[-10:]!r}",
 )
 def test_large_json_that_holds_no_records_is_400(body: bytes) -> None:
-    """What is no list of base64 is refused, and the refusal does not quote it."""
+    """What is not a list of base64 is refused, and the refusal does not quote it."""
     with pytest.raises((ProblemError, msgspec.DecodeError, UnicodeDecodeError)) as refused:
         steps(body)
     if isinstance(refused.value, ProblemError):

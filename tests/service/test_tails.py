@@ -86,7 +86,7 @@ async def test_a_tail_goes_on_behind_a_truncation(served: Served) -> None:
 
 
 async def test_a_client_that_leaves_is_forgotten(served: Served) -> None:
-    """A tail ends on the server when its client is gone."""
+    """A tail ends on the server when its client has disconnected."""
     async with served.session.get(served.url + TAIL):
         assert served.service.tails == 1
     while served.service.tails:
@@ -117,7 +117,7 @@ async def test_a_reader_that_does_not_read_is_dropped(directory: Path) -> None:
 
 
 async def test_tails_are_limited(directory: Path) -> None:
-    """More clients that wait than allowed are told to come back."""
+    """More waiting clients than allowed get a 429."""
     async with serving(directory, ServiceOptions(tails=1)) as served:
         await served.log.create_queue("q")
         async with served.session.get(served.url + TAIL):
