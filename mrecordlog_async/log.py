@@ -10,16 +10,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from itertools import chain
 from types import TracebackType
 from typing import Any, TypeVar
 
-from mrecordlog_async.engine.admission import Admission
+from mrecordlog_async.engine.admission import ELSEWHERE, Admission
 from mrecordlog_async.engine.arguments import Payload, check_payloads, check_position, copy_payload
 from mrecordlog_async.engine.commands import (
-    SINGLE_OVERHEAD_BYTES,
-    Append,
-    AppendGroup,
     Command,
     CreateQueue,
     DeleteQueue,
@@ -83,7 +79,7 @@ class MultiRecordLog(QueueReader):
         self._loop = asyncio.get_running_loop()
         self._counters = Counters()
         self._admission = Admission(limits, opened.queues, opened.journal.disk_bytes_at_best)
-        self._record_bytes_max = limits.record_bytes
+        self._append_single = self._admission.append_single
         self._changes = Changes(self._loop)
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
@@ -174,8 +170,8 @@ class MultiRecordLog(QueueReader):
         if type(payload) is not bytes:
             payload = copy_payload(payload)
         if position is None:
-            return self._append_next(queue, payload)
-        return self._append(queue, check_position(position), [payload])
+            return self._append_single(queue, payload)
+        return self._admission.append(queue, check_position(position), [payload])
 
     def append_records(
         self, queue: str, position: int | None, payloads: Iterable[Payload]
@@ -186,7 +182,7 @@ class MultiRecordLog(QueueReader):
         `append_record`.
         """
         copied = [payload if type(payload) is bytes else copy_payload(payload) for payload in check_payloads(payloads)]
-        return self._append(queue, None if position is None else check_position(position), copied)
+        return self._admission.append(queue, None if position is None else check_position(position), copied)
 
     async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
         """Drop the records of *queue* up to and including *position*; answer how many went.
@@ -263,9 +259,7 @@ class MultiRecordLog(QueueReader):
     @property
     def pending_records(self) -> int:
         """How many records wait to be stored. Counted when asked, so that a call pays nothing for it."""
-        admission = self._admission
-        waiting = chain(self._writer._in_flight, admission._held, admission._pending, admission._line)
-        return sum(len(command.payloads) for command in waiting if isinstance(command, Append | AppendGroup))
+        return self._writer.pending_records + self._admission.pending_records()
 
     @property
     def public_id(self) -> str:
@@ -330,7 +324,7 @@ class MultiRecordLog(QueueReader):
             return
         if not self._closed:
             if asyncio.get_running_loop() is not self._loop:
-                raise LogClosedError(_ELSEWHERE)
+                raise LogClosedError(ELSEWHERE)
             if self._closing is None:
                 self._closing = self._loop.create_task(self._close(), name="mrecordlog close")
             await asyncio.shield(self._closing)
@@ -352,9 +346,7 @@ class MultiRecordLog(QueueReader):
             error.add_note(f"closing the log: {failed}")
 
     async def _close(self) -> None:
-        if self._admission.closed is None:
-            self._admission.closed = LogClosedError
-            self._admission.update()
+        self._admission.close()
         self._writer.closing = True
         self._admission.wake()
         self._changes.wake_all()
@@ -364,7 +356,7 @@ class MultiRecordLog(QueueReader):
                 await asyncio.wait([self._writer_task])
         if self._writer_task.cancelled():  # with its loop: `_on_writer_done` gives the directory back
             return
-        for command in self._admission.drain():
+        for command in self._admission.take_all():
             command.refuse(LogClosedError("the log was closed before this call found space"))
         ending = self._thread.call(self._give_back, self._writer.failure is None)
         self._thread.shutdown(wait=False)
@@ -396,54 +388,17 @@ class MultiRecordLog(QueueReader):
         self._unclosed.detach()
         _open_logs.discard(self)
 
-    # Appending.
-
-    async def _append_next(self, queue: str, payload: bytes) -> int | None:
-        """Take the short way for the common call: one comparison, one future, no command of its own."""
-        admission = self._admission
-        size = len(payload) + SINGLE_OVERHEAD_BYTES
-        if size > admission.room or len(payload) > self._record_bytes_max or type(queue) is not str:
-            return await self._append(queue, None, [payload])
-        if asyncio.get_running_loop() is not self._loop:
-            raise LogClosedError(_ELSEWHERE)
-        group = admission.group or admission.open_group()
-        admission.room -= size
-        future: asyncio.Future[Any] = self._loop.create_future()
-        group.queues.append(queue)
-        group.payloads.append(payload)
-        group.futures.append(future)
-        try:
-            position: int | None = await future
-        finally:
-            # An exception holds this frame: with the future in it that would be a cycle, and keep the payload.
-            del future, group
-        return position
-
-    async def _append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
-        check_name(queue)
-        call = Append(self._new_future(), queue, position, payloads, sum(map(len, payloads)))
-        try:
-            self._admission.add_append(call)
-            answer = await call.future
-        except asyncio.CancelledError:
-            self._admission.withdraw(call)
-            raise
-        finally:
-            del call, payloads  # an error's traceback holds this frame, and the call's future holds the error
-        assert answer is None or isinstance(answer, int)
-        return answer
+    # Changes go through the door.
 
     async def _control(self, command: Command) -> object:
         self._admission.add_control(command)
         try:
             return await command.future
         finally:
-            del command  # see `_append_next`
+            del command  # an error's traceback holds this frame, and the call's future holds the error
 
     def _new_future(self) -> asyncio.Future[object]:
-        if asyncio.get_running_loop() is not self._loop:
-            raise LogClosedError(_ELSEWHERE)
-        return self._loop.create_future()
+        return self._admission.new_future()
 
     # Checks and small helpers.
 
@@ -468,8 +423,7 @@ class MultiRecordLog(QueueReader):
     def _disown(self) -> None:
         """In a forked child: drop the copies of the descriptors; the lock and the files are the parent's."""
         self._foreign = True
-        self._admission.closed = partial(LogClosedError, _FORKED)
-        self._admission.room = -1
+        self._admission.stop(partial(LogClosedError, _FORKED))
         for handle in self._opened.handles():
             self._opened.files.close(handle)
 
@@ -496,11 +450,6 @@ class OpeningLog:
 
 
 _FORKED = "the log belongs to the process that opened it, not to its forked child"
-_ELSEWHERE = (
-    "the log belongs to another event loop; from a thread, such as that of a `def` endpoint, call it with "
-    "asyncio.run_coroutine_threadsafe or anyio.from_thread.run"
-)
-
 _open_logs: weakref.WeakSet[MultiRecordLog] = weakref.WeakSet()
 
 

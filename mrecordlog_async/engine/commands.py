@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count
 
 from mrecordlog_async.errors import RecordLogError
@@ -183,6 +183,11 @@ class Sync(Command):
 def charge_bytes(payload_bytes: int, records: int) -> int:
     """Return what a call is charged while it waits."""
     return payload_bytes + records * RECORD_OVERHEAD_BYTES + CALL_OVERHEAD_BYTES
+
+
+def count_records(commands: Iterable[Command]) -> int:
+    """Return how many records *commands* append."""
+    return sum(len(command.payloads) for command in commands if isinstance(command, Append | AppendGroup))
 
 
 def copy_for_waiter(error: Exception) -> Exception:

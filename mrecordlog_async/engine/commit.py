@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mrecordlog_async.engine.batch import PlannedRun
 from mrecordlog_async.format.record import LogRecord
 
 
 class LogIOError(Exception):
     """A write to the segment or a sync failed; the OSError is `__cause__`. Asking again proves nothing."""
+
+
+class PlannedRun(NamedTuple):
+    """Payloads that will be stored at consecutive positions; the log's thread makes runs of them."""
+
+    id: int
+    first_position: int
+    payloads: Sequence[bytes]
 
 
 class CommitRequest(NamedTuple):

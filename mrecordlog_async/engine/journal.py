@@ -21,35 +21,25 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
-from mrecordlog_async.engine.batch import build
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogEnd, LogIOError
+from mrecordlog_async.engine.encode import build_records, encode_batch, encode_records, join_small
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import (
     BLOCK_BYTES,
     Buffer,
-    encode_all_frames,
-    encode_unsplit,
     frames_bytes_max,
     segment_seed,
 )
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, encode_closed
 from mrecordlog_async.format.record import (
-    Commit,
     LogRecord,
-    encode_commit,
-    encode_record,
     encode_table,
 )
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.options import KIB, MIB
+from mrecordlog_async.options import MIB
 from mrecordlog_async.storage.filesystem import FileSystem, write_all
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES, create_or_replace, write_preamble
 from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, SegmentFile, segment_name
-
-JOIN_BYTES_MAX = 256 * KIB
-JOIN_BUFFER_BYTES = 1 * KIB
-"""Batches below the first, or of buffers below the second on average, are joined: cheaper than many small ones."""
-
 
 SEGMENTS_MIN = 8
 """`disk_bytes` has room for so many segments at least, whatever `segment_bytes` says."""
@@ -148,9 +138,9 @@ class Journal:
         OSError, LogFullError: refused, nothing written. LogIOError: whether it is stored is not known.
         """
         begun = time.perf_counter()
-        records = build(request.records)
-        encoded = [encode_record(record) for record in records]
-        buffers, end = self._encode(encoded, request.oldest_segment)
+        records = build_records(request.records)
+        bodies = encode_records(records)
+        buffers, end = self._encode(bodies, request.oldest_segment)
         rolled = self._file.is_shared() or (request.may_roll and self._is_full(end))
         if request.needs_space:
             self.prepare_spare(request.more_table_bytes)
@@ -158,7 +148,7 @@ class Journal:
                 self._check_room_behind_roll(end - self.end.offset)
         if rolled:
             self.roll(request.oldest_segment)
-            buffers, end = self._encode(encoded, request.oldest_segment)
+            buffers, end = self._encode(bodies, request.oldest_segment)
         self._reserve(end, request.needs_space)
         return self._write(records, buffers, end, request, rolled, begun)
 
@@ -295,14 +285,9 @@ class Journal:
 
     # Steps.
 
-    def _encode(self, records: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:
+    def _encode(self, bodies: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:
         """Cut a batch into frames behind the last one; return the buffers and the offset behind its COMMIT."""
-        at = self.end
-        buffers: list[Buffer] = []
-        offset = encode_all_frames(records, at.offset, self._seed, buffers)
-        oldest = at.segment if oldest_segment is None else oldest_segment
-        commit = Commit(self._log_id, at.last_batch + 1, at.durable_batch, at.offset, oldest, time.time_ns())
-        return buffers, encode_unsplit(encode_commit(commit), offset, self._seed, buffers)
+        return encode_batch(bodies, self.end, oldest_segment, self._log_id, self._seed, time.time_ns())
 
     def _is_full(self, end: int) -> bool:
         """Whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
@@ -335,10 +320,8 @@ class Journal:
     ) -> CommitResult:
         at = self.end
         written = end - at.offset
-        if written <= max(JOIN_BYTES_MAX, JOIN_BUFFER_BYTES * len(buffers)):
-            buffers = [b"".join(buffers)]
         try:
-            self._file.write(buffers, at.offset)
+            self._file.write(join_small(buffers, written), at.offset)
         except OSError as error:
             raise LogIOError(f"write failed: {error}") from error
         at.offset = end

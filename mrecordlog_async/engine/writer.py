@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 from aiofiles.os import wrap
 
 from mrecordlog_async.engine.admission import Admission
-from mrecordlog_async.engine.batch import Answer, Plan, plan
-from mrecordlog_async.engine.commands import Append, AppendGroup, Command
+from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count_records
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogIOError
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.parts import Parts, joined
+from mrecordlog_async.engine.plan import Answer, Plan, plan
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.engine.trim_heap import trim_heap, worth_trimming
@@ -128,7 +128,7 @@ class Writer:
             self._finish_calls(batch.answers)
         self._in_flight = []
         self._counters.duplicates += batch.duplicates
-        self._admission.release(size)
+        self._admission.refund(size)
 
     async def _store(self, batch: Plan, commands: list[Command]) -> int:
         """Write *batch*, apply it, answer its callers; return the charge of commands that went back to wait."""
@@ -160,8 +160,8 @@ class Writer:
         waiting = joined(command for command in parts.given_up if _may_wait(command))
         self._refuse([command for command in parts.given_up if not _may_wait(command)], refusal)
         if waiting:
-            self._admission.hold(waiting)
-            self._timers.arm_retry(self._retry_held)
+            self._admission.park(waiting)
+            self._timers.arm_retry(self._retry_parked)
         return sum(command.bytes for command in waiting)
 
     async def _store_part(self, commands: list[Command]) -> OSError | LogFullError | None:
@@ -256,6 +256,11 @@ class Writer:
             elif type(record) is log_record.Truncate:
                 self._unsynced.setdefault(record.id, record.position)
 
+    @property
+    def pending_records(self) -> int:
+        """How many records are in the batch on its way to the disk."""
+        return count_records(self._in_flight)
+
     def in_doubt(self) -> dict[str, int]:
         """Return, once the log has failed, the queues whose answered changes were not synced; see `LogFailedError`."""
         if self._journal.end.durable_batch >= self._unsynced_batch:
@@ -331,7 +336,7 @@ class Writer:
             if self._short_of_space:
                 await self._on_log_thread(journal.shrink, True)
             if removed and self._admission.waiting_for_space:
-                self._retry_held()
+                self._retry_parked()
 
     def _must_name_oldest(self, oldest: int | None) -> bool:
         """Whether an empty batch is needed to say that older segments are dead: no other one is waiting to."""
@@ -411,10 +416,10 @@ class Writer:
         journal = self._journal
         return not self._marked and journal.all_synced and journal.end.last_batch >= journal.end.first_batch
 
-    def _retry_held(self) -> None:
+    def _retry_parked(self) -> None:
         """Let appends that wait for disk space try again."""
         self._timers.cancel_retry()
-        self._admission.feed()
+        self._admission.unpark()
 
     # Failing.
 
@@ -426,11 +431,11 @@ class Writer:
         unknown = LogFailedError(cause, "unknown", in_doubt)
         never = LogFailedError(cause, "no", in_doubt)
         unknown.__cause__ = never.__cause__ = error
-        self._admission.closed = never.copy
+        self._admission.stop(never.copy)
         for command in self._in_flight:
             command.refuse(unknown)
         self._in_flight = []
-        for command in self._admission.drain():
+        for command in self._admission.take_all():
             command.refuse(never)
         self._admission.update()
         self._report(level, error, cause, in_doubt)

@@ -12,17 +12,8 @@ from mrecordlog_async.options import Limits
 
 
 def single(admission: Admission, queue: str, payload: bytes) -> asyncio.Future[object]:
-    """Append as the facade's short way does, or as a call where there is no room."""
-    future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    size = len(payload) + SINGLE_OVERHEAD_BYTES
-    if size > admission.room:
-        admission.add_append(Append(future, queue, None, [payload], len(payload)))
-        return future
-    group = admission.group or admission.open_group()
-    admission.room -= size
-    group.queues.append(queue)
-    group.payloads.append(payload)
-    group.futures.append(future)
+    """Append as the facade does, as far as the wait; return the future that the call waits for."""
+    future: asyncio.Future[object] = admission.append_single(queue, payload).send(None)
     return future
 
 
@@ -46,16 +37,16 @@ async def test_everything_charged_is_given_back() -> None:
         if rng.random() < 0.2:
             taken = admission.take()
             if turn % 5 == 0:
-                admission.hold(
+                admission.park(
                     [command for command in taken if isinstance(command, AppendGroup) and not command.withdrawn()]
                 )
-                admission.release(sum(c.bytes for c in taken if not isinstance(c, AppendGroup) or not c.futures))
-                admission.feed()
+                admission.refund(sum(c.bytes for c in taken if not isinstance(c, AppendGroup) or not c.futures))
+                admission.unpark()
             else:
-                admission.release(sum(command.bytes for command in taken))
+                admission.refund(sum(command.bytes for command in taken))
         in_flight = max(in_flight, admission.pending_bytes)
     while admission.has_pending():
-        admission.release(sum(command.bytes for command in admission.take()))
+        admission.refund(sum(command.bytes for command in admission.take()))
     assert admission.pending_bytes == 0
     assert 0 < in_flight <= 50_000 + 3 * SINGLE_OVERHEAD_BYTES + 1000
 
@@ -70,7 +61,7 @@ async def test_records_are_taken_in_the_order_they_came() -> None:
     while admission.has_pending():
         commands = admission.take()
         seen += taken_payloads(commands)
-        admission.release(sum(command.bytes for command in commands))
+        admission.refund(sum(command.bytes for command in commands))
     assert seen == payloads
 
 

@@ -292,7 +292,7 @@ async def test_appends_that_wait_for_the_disk_end_with_the_log(directory: Path, 
         async with asyncio.timeout(60):
             while not log._admission.waiting_for_space:
                 await asyncio.sleep(0)
-        assert log._admission._held
+        assert log._admission._parked
         if way == "close":
             await log.close()
     answers = await ends(calls)

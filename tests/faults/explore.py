@@ -13,8 +13,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mrecordlog_async.engine.batch import PlannedRun
-from mrecordlog_async.engine.commit import CommitRequest
+from mrecordlog_async.engine.commit import CommitRequest, PlannedRun
 from mrecordlog_async.engine.open import OpenedLog, open_log
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate

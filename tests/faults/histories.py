@@ -75,8 +75,8 @@ def small_sizes() -> Iterator[None]:
 
 SMALL_SIZES = {
     "engine.journal.SHRINK_BYTES": 5_000,
-    "engine.journal.JOIN_BYTES_MAX": 300,
-    "engine.journal.JOIN_BUFFER_BYTES": 8,
+    "engine.encode.JOIN_BYTES_MAX": 300,
+    "engine.encode.JOIN_BUFFER_BYTES": 8,
     "storage.filesystem.BUFFERS_MAX": 2,
     "storage.segment.PIECE_BYTES": BLOCK_BYTES,
     "storage.segment.STEP_BYTES_MIN": 3_000,
@@ -86,7 +86,7 @@ SMALL_SIZES = {
     "recovery.cleanup.ZEROS": bytes(1_000),
     "engine.admission.BATCH_BYTES": 3_000,
     "engine.writer.ANSWERS_AT_ONCE": 2,
-    "engine.batch.RUN_BYTES": 1_000,
+    "engine.encode.RUN_BYTES": 1_000,
     "model.RUN_BYTES": 1_000,
     "memory.queue.SEAL_BYTES": 2_000,
     "memory.queue.SEAL_RECORDS": 6,

@@ -40,7 +40,7 @@ QUICK = ["-q", "-x", "-p", "no:cacheprovider", "-k", "not uvloop", "--timeout=20
 NEAREST = {
     "format": ["tests/format", "tests/engine/test_recovery.py tests/engine/test_walk.py"],
     "storage": ["tests/storage tests/engine/test_hard_links.py tests/engine/test_spare.py"],
-    "memory": ["tests/memory tests/engine/test_fold.py", "tests/engine/test_batch.py"],
+    "memory": ["tests/memory tests/engine/test_fold.py", "tests/engine/test_plan.py"],
     "engine/recovery.py": ["tests/engine/test_recovery.py tests/engine/test_fold.py"],
     "engine/fold.py": ["tests/engine/test_recovery.py tests/engine/test_fold.py"],
     "engine/opening.py": ["tests/engine/test_recovery.py tests/engine/test_hard_links.py"],
@@ -48,7 +48,8 @@ NEAREST = {
     "engine/following.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
     "engine/beside.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
     "engine/admission.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
-    "engine/batch.py": ["tests/engine/test_batch.py tests/engine/test_limits.py"],
+    "engine/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
+    "engine/encode.py": ["tests/engine/test_encode.py tests/engine/test_limits.py"],
     "engine/journal.py": ["tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"],
     "engine/writer.py": ["tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py"],
     "maintenance/salvage.py": ["tests/maintenance/test_salvage.py", "tests/cli/test_repair.py"],

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from mrecordlog_async.engine import journal as journal_module
+from mrecordlog_async.engine import encode as encode_module
 from mrecordlog_async.engine import open as opening
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.writer import Writer
@@ -252,7 +252,7 @@ def commit_split_over_a_block() -> AbstractContextManager[Any]:
     def encode(body: bytes, offset: int, seed: int, out: Any) -> int:
         return encode_frames([body], offset, seed, out)
 
-    return patch.object(journal_module, "encode_unsplit", encode)
+    return patch.object(encode_module, "encode_unsplit", encode)
 
 
 def closed_removed_without_fsync() -> AbstractContextManager[Any]:

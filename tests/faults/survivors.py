@@ -203,13 +203,13 @@ def appends_live_on_the_reserve() -> AbstractContextManager[Any]:
 
 
 def held_appends_forgotten_at_close() -> AbstractContextManager[Any]:
-    original = Admission.drain
+    original = Admission.take_all
 
-    def drain(self: Admission) -> Iterator[Command]:
-        self._held = []
+    def take_all(self: Admission) -> Iterator[Command]:
+        self._parked = []
         return original(self)
 
-    return patch.object(Admission, "drain", drain)
+    return patch.object(Admission, "take_all", take_all)
 
 
 def forked_child_keeps_everything() -> AbstractContextManager[Any]:

@@ -8,12 +8,14 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from mrecordlog_async.engine.batch import Answer, PlannedRun, build, plan, split_into_runs
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
+from mrecordlog_async.engine.commit import PlannedRun
+from mrecordlog_async.engine.encode import build_records
+from mrecordlog_async.engine.plan import Answer, plan
 from mrecordlog_async.errors import PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.model import RUN_BYTES, Run
+from mrecordlog_async.model import Run
 from mrecordlog_async.options import Limits
 
 
@@ -92,18 +94,6 @@ async def test_planning_leaves_the_queues_alone() -> None:
     commands: list[Command] = [group("q", b"x"), DeleteQueue(future(), "r"), TruncateQueue(future(), "q", 1, None)]
     plan(commands, queues, Limits())
     assert queues.table() == before
-
-
-async def test_runs_are_about_a_block() -> None:
-    """Records of a batch share runs of at most a block; a larger one has its own."""
-    payloads = [b"x" * 100] * 1000 + [b"y" * 100_000] + [b"z"] * 3
-    runs = split_into_runs(5, payloads)
-    assert [record for run in runs for record in run.each()] == list(
-        zip(range(5, 5 + len(payloads)), payloads, strict=True)
-    )
-    assert all(len(run.payload) + len(run.offsets) <= RUN_BYTES + 4 for run in runs if run.records > 1)
-    assert [run.records for run in runs if len(run.payload) >= 100_000] == [1]
-    assert build([PlannedRun(1, 5, payloads)]) == [log_record.Append(1, run) for run in runs]
 
 
 def singles(*records: tuple[str, bytes]) -> AppendGroup:
@@ -210,7 +200,7 @@ def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
     made = plan(commands, queues, Limits())
     for answer in made.immediate:
         finish(answer, answer.value)
-    dropped = iter(queues.apply_all(0, build(made.records)).dropped)
+    dropped = iter(queues.apply_all(0, build_records(made.records)).dropped)
     for answer in made.answers:
         finish(answer, next(dropped) if answer.counts else answer.value)
     futures = [each for command in commands for each in getattr(command, "futures", None) or [command.future]]

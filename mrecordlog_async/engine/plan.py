@@ -7,10 +7,8 @@ Positions are given in arrival order. What the batch's own commands change is se
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import NamedTuple
 
 from mrecordlog_async.engine.commands import (
@@ -22,6 +20,8 @@ from mrecordlog_async.engine.commands import (
     Sync,
     TruncateQueue,
 )
+from mrecordlog_async.engine.commit import PlannedRun
+from mrecordlog_async.engine.encode import split_into_runs
 from mrecordlog_async.errors import (
     LogFullError,
     PositionInPastError,
@@ -36,16 +36,8 @@ from mrecordlog_async.memory.last_append import LastAppend, same_payloads
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.reads import check_name
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, RUN_BYTES, Run, offsets_of_one
+from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.options import Limits
-
-
-class PlannedRun(NamedTuple):
-    """Payloads that will be stored at consecutive positions; the log's thread makes runs of them."""
-
-    id: int
-    first_position: int
-    payloads: Sequence[bytes]
 
 
 class Answer(NamedTuple):
@@ -76,38 +68,6 @@ def plan(commands: Iterable[Command], queues: Queues, limits: Limits) -> Plan:
     for command in commands:
         planner.decide(command)
     return planner.plan
-
-
-def build(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
-    """Turn a plan's records into log records: payloads are joined into runs here, on the log's thread."""
-    built: list[LogRecord] = []
-    for record in records:
-        if type(record) is PlannedRun:
-            queue_id, first_position, payloads = record
-            if len(payloads) == 1:
-                run = tuple.__new__(Run, (first_position, offsets_of_one(len(payloads[0])), payloads[0]))
-                built.append(tuple.__new__(log_record.Append, (queue_id, run)))
-            else:
-                built += [log_record.Append(queue_id, run) for run in split_into_runs(first_position, payloads)]
-        else:
-            built.append(record)  # type: ignore[arg-type]  # a record that is no PlannedRun; mypy keeps the union
-    return built
-
-
-def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
-    """Join *payloads* into runs of about `RUN_BYTES`; a larger payload gets one of its own."""
-    records = len(payloads)
-    if sum(map(len, payloads)) + OFFSET_BYTES * records <= RUN_BYTES:
-        return [Run.of(first_position, payloads)]
-    ends = list(accumulate(map(OFFSET_BYTES.__add__, map(len, payloads)), initial=0))
-    runs = []
-    start = 0
-    while start < records:
-        stop = max(bisect_right(ends, ends[start] + RUN_BYTES) - 1, start + 1)
-        part = payloads if stop - start == records else payloads[start:stop]
-        runs.append(Run.of(first_position + start, part))
-        start = stop
-    return runs
 
 
 class _View:

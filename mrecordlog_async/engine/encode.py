@@ -1,0 +1,83 @@
+"""A batch as bytes: planned records become log records, and these become the buffers to write. Pure.
+
+The journal calls this on the log's thread: what is costly about a batch does not hold the event loop.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from mrecordlog_async.engine.commit import LogEnd, PlannedRun
+from mrecordlog_async.format import record as log_record
+from mrecordlog_async.format.frame import Buffer, encode_all_frames, encode_unsplit
+from mrecordlog_async.format.record import Commit, LogRecord, encode_commit, encode_record
+from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run, offsets_of_one
+from mrecordlog_async.options import KIB
+
+JOIN_BYTES_MAX = 256 * KIB
+JOIN_BUFFER_BYTES = 1 * KIB
+"""Batches below the first, or of buffers below the second on average, are joined: cheaper than many small ones."""
+
+
+def build_records(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
+    """Turn a plan's records into log records: payloads are joined into runs here, on the log's thread."""
+    built: list[LogRecord] = []
+    for record in records:
+        if type(record) is PlannedRun:
+            queue_id, first_position, payloads = record
+            if len(payloads) == 1:
+                run = tuple.__new__(Run, (first_position, offsets_of_one(len(payloads[0])), payloads[0]))
+                built.append(tuple.__new__(log_record.Append, (queue_id, run)))
+            else:
+                built += [log_record.Append(queue_id, run) for run in split_into_runs(first_position, payloads)]
+        else:
+            built.append(record)  # type: ignore[arg-type]  # a record that is no PlannedRun; mypy keeps the union
+    return built
+
+
+def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
+    """Join *payloads* into runs of about `RUN_BYTES`; a larger payload gets one of its own."""
+    records = len(payloads)
+    if sum(map(len, payloads)) + OFFSET_BYTES * records <= RUN_BYTES:
+        return [Run.of(first_position, payloads)]
+    ends = list(accumulate(map(OFFSET_BYTES.__add__, map(len, payloads)), initial=0))
+    runs = []
+    start = 0
+    while start < records:
+        stop = max(bisect_right(ends, ends[start] + RUN_BYTES) - 1, start + 1)
+        part = payloads if stop - start == records else payloads[start:stop]
+        runs.append(Run.of(first_position + start, part))
+        start = stop
+    return runs
+
+
+def encode_records(records: Iterable[LogRecord]) -> list[tuple[Buffer, ...]]:
+    """Return the bodies of log records, which do not depend on where they are written."""
+    return [encode_record(record) for record in records]
+
+
+def encode_batch(
+    bodies: Sequence[tuple[Buffer, ...]],
+    end: LogEnd,
+    oldest_segment: int | None,
+    log_id: bytes,
+    seed: int,
+    time_ns: int,
+) -> tuple[list[Buffer], int]:
+    """Cut a batch into frames after *end* and close it with its COMMIT; return the buffers and the offset after it.
+
+    oldest_segment: the oldest with anything live, None if nothing is. seed: that of the current segment's checksums.
+    """
+    buffers: list[Buffer] = []
+    offset = encode_all_frames(bodies, end.offset, seed, buffers)
+    oldest = end.segment if oldest_segment is None else oldest_segment
+    commit = Commit(log_id, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
+    # Never split over two blocks: a COMMIT that is found at all is found whole.
+    return buffers, encode_unsplit(encode_commit(commit), offset, seed, buffers)
+
+
+def join_small(buffers: list[Buffer], size: int) -> list[Buffer]:
+    """Return *buffers*, which hold *size* bytes, as one where that is cheaper to write."""
+    return [b"".join(buffers)] if size <= max(JOIN_BYTES_MAX, JOIN_BUFFER_BYTES * len(buffers)) else buffers
