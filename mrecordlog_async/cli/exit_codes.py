@@ -1,13 +1,13 @@
-"""What the process answers to the shell, and which error means what.
+"""Exit codes, and which error leads to which.
 
 | code | meaning |
 |---|---|
-| 0 | fine |
+| 0 | success |
 | 1 | failed |
-| 2 | wrong usage (argparse's own code too) |
+| 2 | wrong usage, as argparse has it |
 | 3 | acknowledged data is damaged |
 | 4 | the directory is in use by another process |
-| 5 | the service is not there or not ready |
+| 5 | the service cannot be reached or is not ready |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """What was asked for makes no sense together; the message says what would."""
+    """Arguments that do not fit together; the message says what to write instead."""
 
 
 class NotReadyError(Exception):
@@ -34,7 +34,7 @@ class NotReadyError(Exception):
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the code that tells *error* to a script."""
+    """Return the exit code for *error*."""
     if isinstance(error, UsageError | TokenFileError | FileExistsError):  # FileExistsError: a target that is taken
         return USAGE
     if isinstance(error, CorruptionError):

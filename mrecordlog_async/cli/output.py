@@ -15,12 +15,12 @@ REDRAW_SECONDS = 0.1
 
 
 def wants_colour() -> bool:
-    """Tell whether somebody looks who wants colours: a terminal, and NO_COLOR not set."""
+    """Return whether to print colours: standard output is a terminal, and NO_COLOR is not set."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def printable(name: str) -> str:
-    """Return a queue's name as it is, or quoted where it would not print or could be taken for several words."""
+    """Return a queue's name as it is, or quoted where it does not print or could be read as several words."""
     return name if name.isprintable() and name and " " not in name else repr(name)
 
 
@@ -40,7 +40,7 @@ def plural(count: int, word: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], left: int = 1) -> Iterator[str]:
-    """Yield *rows* as aligned lines: the first *left* columns to the left, numbers to the right."""
+    """Yield *rows* as lines of aligned columns: the first *left* columns to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (
@@ -56,7 +56,7 @@ def ranges(pairs: Iterable[tuple[int, int]]) -> str:
 
 
 class Progress:
-    """Bytes read, as a line on standard error that redraws itself; silent where nobody watches.
+    """Bytes read, as a line on standard error that redraws itself; silent where standard error is not a terminal.
 
     Call it with `RecoveryProgress`. `bytes` and `seconds` serve the summary.
     """
@@ -70,15 +70,15 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Return the time since it was made."""
+        """Return the seconds since it was created."""
         return time.perf_counter() - self._begun
 
     def speed(self) -> str:
-        """Return bytes a second for people."""
+        """Return bytes per second for people."""
         return f"{self.bytes / max(self.seconds, 1e-9) / 1e9:.2f} GB/s"
 
     def __call__(self, progress: RecoveryProgress) -> None:
-        """Show how far reading has come."""
+        """Redraw the line."""
         self.bytes = progress.bytes_read
         now = time.perf_counter()
         if self._watched and now - self._drawn >= REDRAW_SECONDS:

@@ -1,7 +1,7 @@
-"""Settings of the service: flags, then `MRECORDLOG_*`, then a TOML file, then defaults.
+"""Settings of the service: options, then `MRECORDLOG_*` variables, then a TOML file, then defaults.
 
-One table names them all; flags, variables and keys are made from it, so they cannot differ. Sizes are written `512MiB`,
-times `5s`. A key or variable that is not in the table is an error: a misspelt limit must not be ignored.
+One table lists them all; options, variables and keys are generated from it, so they cannot differ. Sizes are written
+`512MiB`, times `5s`. A key or variable that is not in the table is an error: a misspelt limit must not be ignored.
 
     # mrecordlog.toml
     port = 8080
@@ -52,7 +52,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
-    """Return a reader for one of a few words."""
+    """Return a reader that accepts only the words *allowed*."""
 
     def read(text: str) -> str:
         if text not in allowed:
@@ -141,7 +141,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def gather(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return every setting's value from the first place that gives one. UsageError for what cannot be read."""
+    """Return the value of every setting, from the first place that has one. Raises UsageError for an invalid one."""
     variables = _variables(environment)
     path = arguments.config or variables.pop("config", None)
     file = _file(path) if path else {}

@@ -1,4 +1,4 @@
-"""Running a Spark job as a command: what it refuses is wrong usage, a service that is down is not ready."""
+"""Run a Spark job as a command: a refused start is wrong usage, a service that is down is not ready."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ BAR_WIDTH = 24
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What only a service can tell. Pairs are (in use, limit) in bytes; times are seconds."""
+    """What only a service reports. Pairs are (in use, limit) in bytes; times are seconds."""
 
     state: str
     memory: tuple[int, int]
@@ -45,7 +45,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Line:
-    """A queue with its rates; `past` are the records a second of the last samples."""
+    """A queue with its rates; `past` are the records per second of the last samples."""
 
     summary: QueueSummary
     in_rate: float = 0.0
@@ -54,14 +54,14 @@ class Line:
 
 
 class History:
-    """The newest sample and what became of each queue since those before. A queue is its id, not its name."""
+    """The newest sample, and the rates of each queue since the one before. A queue is its id, not its name."""
 
     def __init__(self) -> None:
         self.sample: Sample | None = None
         self._lines: dict[int, Line] = {}
 
     def add(self, sample: Sample) -> None:
-        """Take the next sample."""
+        """Add the next sample."""
         seconds = sample.at - self.sample.at if self.sample is not None else 0.0
         lines = {}
         for summary in sample.queues:

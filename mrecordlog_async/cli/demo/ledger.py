@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the demo found. unanswered: records found that nobody had an answer for, which is allowed."""
+    """What the demo found. unanswered: records found whose append had no response, which is allowed."""
 
     acknowledged: int
     found: int
@@ -28,7 +28,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether every promise was kept, and there were any."""
+        """Return whether nothing was lost, and something was acknowledged."""
         return bool(self.acknowledged) and not (self.lost or self.doubled or self.failures)
 
     def facts(self) -> dict[str, object]:
@@ -50,7 +50,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Count:
-    """What a look at the log found of the acknowledged records. positions: how far each queue was looked at."""
+    """Acknowledged records that were found in the log. positions: how far each queue was read."""
 
     found: int = 0
     lost: int = 0
@@ -71,7 +71,7 @@ class Ledger:
         self._payloads: dict[str, dict[int, bytes]] = {}
 
     def payload(self, producer: int, number: int) -> bytes:
-        """Return a record like no other: its head is padded to the size wanted."""
+        """Return a unique record, padded to the record size."""
         return b"%d/%d " % (producer, number) + bytes(max(self._record_bytes - 16, 0))
 
     def note(self, queue: str, position: int, payload: bytes) -> None:
@@ -81,12 +81,12 @@ class Ledger:
             self.failures.append(f"queue {queue}: position {position} was acknowledged to two producers")
 
     async def look_again(self, client: RecordLogClient) -> None:
-        """Look for what was acknowledged since the last look."""
+        """Check the records acknowledged since the last check."""
         for queue, payloads in self._payloads.items():
             await self._look(client, queue, max(payloads) + 1, self.count)
 
     async def check(self, client: RecordLogClient, service: ServiceProcess) -> Verdict:
-        """Read everything back, from the first record on, and compare."""
+        """Read everything back, from the first record, and compare."""
         count = Count()
         for queue in self._payloads:
             await self._look(client, queue, None, count)
@@ -127,14 +127,14 @@ class Ledger:
 
 
 async def start_producers(client: RecordLogClient, queues: int) -> list[Producer]:
-    """Make the queues, and a producer for each."""
+    """Create the queues, and a producer for each."""
     producers = [client.producer(f"demo-{number:02}", create=True) for number in range(queues)]
     await asyncio.gather(*(producer.__aenter__() for producer in producers))
     return producers
 
 
 async def produce(producer: Producer, number: int, ledger: Ledger, stop: asyncio.Event) -> None:
-    """Append until told to stop; a failure is a finding."""
+    """Append until *stop* is set; a failure counts as a finding."""
     count = 0
     try:
         while not stop.is_set():

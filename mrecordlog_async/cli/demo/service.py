@@ -1,4 +1,4 @@
-"""The service of the demo: a process that is killed and started anew on the same port."""
+"""The service of the demo: a process that is killed and restarted on the same port."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ServiceProcess:
         self._draining: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start it and wait until it is ready; NotReadyError with what it said if it ends instead."""
+        """Start it and wait until it is ready. Raises NotReadyError with what it printed if it ends instead."""
         begun = time.perf_counter()
         command = ("-m", "mrecordlog_async", "serve", self._directory, "--port", str(self._port))
         self._process = await asyncio.create_subprocess_exec(
@@ -53,7 +53,7 @@ class ServiceProcess:
             self.recovery_seconds.append(time.perf_counter() - begun)
 
     async def kill(self) -> None:
-        """End it with SIGKILL, as a crash would."""
+        """Kill it with SIGKILL, as a crash would."""
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
@@ -89,6 +89,6 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _drain(lines: AsyncIterator[bytes]) -> None:
-    """Read on, so that the process is never stopped by a full pipe."""
+    """Keep reading, so that a full pipe never blocks the process."""
     async for _ in lines:
         pass
