@@ -58,7 +58,7 @@ def _guarded(
             if transport is not None and transport.get_write_buffer_size() > UNREAD_BYTES:
                 with service.sending.enter(request, UNREAD_BYTES) as out:
                     if not await out.wait_writable():
-                        return _gone(request)
+                        return _cut_connection(request)
             response = await handler(service, request)
             if not response.prepared:
                 if service.shutting_down:
@@ -69,7 +69,7 @@ def _guarded(
         except asyncio.CancelledError:
             raise
         except ConnectionError:
-            return _gone(request)
+            return _cut_connection(request)
         except Exception as error:
             # No name here may hold the error: its traceback holds this frame, and below it whole bodies.
             return _answer_to(service, request, error)
@@ -90,10 +90,10 @@ def _answer_to(service: Service, request: web.Request, error: Exception) -> web.
     """Return the problem document of *error*, or end a response that had begun before it happened."""
     problem = problem_of(error)
     service.problems[problem.status] = service.problems.get(problem.status, 0) + 1
-    return _response(problem) if BEGUN not in request else _gone(request)
+    return _response(problem) if BEGUN not in request else _cut_connection(request)
 
 
-def _gone(request: web.Request) -> web.StreamResponse:
+def _cut_connection(request: web.Request) -> web.StreamResponse:
     """Cut the connection, and return a response that is never sent.
 
     A second head would look like a part of the body that has begun. Nothing is raised: the web framework keeps an

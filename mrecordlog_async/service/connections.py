@@ -7,7 +7,7 @@ HTTP servers in Python leave a silent or dripping connection open for as long as
    when three quarters of all connections are taken.
 3. Above the limit the connection that has been idle for longest makes room. Where none is idle a new one gets a 503 and
    is closed before anything is read.
-4. What was received and not yet asked for (requests that wait behind another one), and what was answered and not taken,
+4. What was received and not yet asked for (requests that wait for another one), and responses that were not read,
    is not part of any body or response that is charged. Where all connections together hold more of it than
    `unread_bytes`, those that hold most are cut.
 

@@ -86,7 +86,7 @@ class EmbeddedGuard:
         self._on_loopback = Guard(tokens, hosts | LOOPBACK_HOSTS)
         self._elsewhere = Guard(tokens, hosts | LOOPBACK_HOSTS if hosts else ())
         self._open_elsewhere = exposed or bool(tokens)
-        self._told = False
+        self._warned = False
 
     def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
         """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health)."""
@@ -102,8 +102,8 @@ class EmbeddedGuard:
             self._refuse(local[0])
 
     def _refuse(self, address: str) -> None:
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             logger.error(
                 "the log's API refuses requests to %s: other machines can reach that address, and there is no token. "
                 "Pass setup(..., options=ServiceOptions(tokens=...)), or exposed=True if the application authenticates",

@@ -48,7 +48,17 @@ CLOSE_SECONDS_MIN = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Where to listen and what to open. uds: a Unix socket instead of host and port. log_options: of `open`."""
+    """Where to listen and what to open.
+
+    Args:
+        directory: The directory of the log.
+        host: Address to listen on.
+        port: Port to listen on; 0 picks a free one.
+        uds: Path of a Unix socket, instead of host and port.
+        access_log: Log a line per request.
+        options: Limits, tokens and host names.
+        log_options: Keyword arguments of `MultiRecordLog.open`.
+    """
 
     directory: str
     host: str = "127.0.0.1"
@@ -60,11 +70,11 @@ class ServeSettings:
 
 
 class ExposedError(ValueError):
-    """Refuses to be reachable from other machines without a token."""
+    """The service would be reachable from other machines without a token."""
 
 
 def check_exposure(settings: ServeSettings) -> None:
-    """Raise ExposedError where anybody in the network could write to the log."""
+    """Raise ExposedError if other machines could use the log without a token."""
     if settings.uds is None and not settings.options.tokens and not is_loopback(settings.host):
         raise ExposedError(
             f"{settings.host} can be reached from other machines and there is no token: "
@@ -73,7 +83,20 @@ def check_exposure(settings: ServeSettings) -> None:
 
 
 async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] | None = None) -> int:
-    """Serve until a signal comes; return the exit code. Raises what prevented listening or opening."""
+    """Serve until a signal arrives.
+
+    Args:
+        settings: Where to listen and what to open.
+        on_listening: Called with the address once connections are accepted; recovery may still run.
+
+    Returns:
+        The exit code: 0, or 1 if the log failed or could not be closed in time.
+
+    Raises:
+        ExposedError: Other machines could use the log without a token.
+        OSError: Listening failed.
+        RecordLogError: The log could not be opened.
+    """
     check_exposure(settings)
     raise_file_limit()
     service = Service(settings.options)
@@ -202,7 +225,7 @@ async def _recover(service: Service, settings: ServeSettings, stop: _Stop, addre
         await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
             log = opening.result()
-            _tell_report(log.recovery_report)
+            _log_report(log.recovery_report)
             notify("READY=1", f"STATUS=serving on {address}")
     finally:
         stopping.cancel()
@@ -211,7 +234,7 @@ async def _recover(service: Service, settings: ServeSettings, stop: _Stop, addre
                 await opening
 
 
-def _tell_report(report: RecoveryReport) -> None:
+def _log_report(report: RecoveryReport) -> None:
     facts = {name: getattr(report, name) for name in report.__dataclass_fields__}
     if report.created:
         logger.info("new log", extra={"facts": facts})

@@ -64,11 +64,11 @@ class Status:
         refused, now = self._service.problems.get(HTTPStatus.INSUFFICIENT_STORAGE, 0), self._clock()
         if refused != self._refused:
             self._refused, self._refused_at = refused, now
-            self._tell_full(True)
+            self._report_full(True)
         elif now - self._refused_at >= CALM_SECONDS:
-            self._tell_full(False)
+            self._report_full(False)
 
-    def _tell_full(self, full: bool) -> None:
+    def _report_full(self, full: bool) -> None:
         if full is not self._full and not self._failed:
             self._full = full
             notify("STATUS=the disk is full, appends are refused" if full else f"STATUS=serving on {self._address}")
