@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mrecordlog_async"
-FLOORS = ("engine", "format", "memory", "storage")
+FLOORS = ("engine", "format", "maintenance", "memory", "recovery", "storage")
 WITHOUT = ("memory/collector.py", "memory/release.py")
 """How memory is collected and given back: nothing but time depends on it."""
 STAGE_SECONDS = 1_200

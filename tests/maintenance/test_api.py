@@ -1,0 +1,72 @@
+"""`mrecordlog_async.maintenance` as Python users call it: paths of any kind, results as values, errors by class."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import LogLockedError, MultiRecordLog, ReadOnlyLog, maintenance
+from tests import damage
+from tests.cli.running import build, three_queues
+from tests.conftest import contents
+
+
+def damaged_log(tmp_path: Path) -> Path:
+    directory = build(tmp_path / "wal", three_queues)
+    damage.flip_byte(damage.segments(directory)[1], 20_000)
+    return directory
+
+
+def test_the_public_names_are_documented_callables() -> None:
+    """What `__all__` promises exists, and says what it takes, returns and raises."""
+    for name in ("snapshot", "verify", "salvage", "repair", "usage"):
+        text = getattr(maintenance, name).__doc__
+        assert name in maintenance.__all__
+        assert all(section in text for section in ("Args:", "Returns:", "Raises:")), name
+
+
+async def test_a_log_in_use_is_copied_verified_and_counted(
+    tmp_path: Path, log: MultiRecordLog, directory: Path
+) -> None:
+    """None of it takes the lock."""
+    await log.append_record("q", None, b"hello")
+    made = await asyncio.to_thread(maintenance.snapshot, directory, tmp_path / "copy")
+    assert (made.segments, made.linked_bytes) == (1, 0)
+    for path in (directory, tmp_path / "copy"):
+        found = await asyncio.to_thread(maintenance.verify, path)
+        assert found.ok and found.report is not None and found.report.records == 1
+        counted = await asyncio.to_thread(maintenance.usage, path)
+        assert [queue.records for queue in counted.queues] == [1]
+
+
+def test_damage_is_returned_with_every_place(tmp_path: Path) -> None:
+    """`verify` raises for what cannot be read, not for damage."""
+    directory = damaged_log(tmp_path)
+    found = maintenance.verify(directory)
+    assert not found.ok and found.report is None and found.error is not None
+    assert [place.segment for place in found.damage] == [damage.segments(directory)[1].name]
+    assert found.file_bytes == {found.damage[0].segment: damage.segments(directory)[1].stat().st_size}
+
+
+def test_a_damaged_log_is_repaired_into_a_new_one(tmp_path: Path) -> None:
+    """The damaged one stays as it is; a second repair finds the name taken."""
+    directory = damaged_log(tmp_path)
+    before = damage.snapshot(directory)
+    assert not maintenance.repair(directory, write=False).written
+    done = maintenance.repair(directory)
+    assert (done.written, done.target) == (True, f"{directory}.repaired")
+    assert damage.snapshot(directory) == before
+    assert maintenance.verify(done.target).ok
+    with ReadOnlyLog.open(done.target) as repaired:
+        held = {name: len(records) for name, (_, _, records) in contents(repaired).items()}
+    assert held == {queue.name: queue.records for queue in maintenance.salvage(directory).queues}
+    with pytest.raises(FileExistsError):
+        maintenance.repair(directory)
+
+
+async def test_a_log_in_use_is_not_repaired(log: MultiRecordLog, directory: Path) -> None:
+    """The writer's lock is respected."""
+    with pytest.raises(LogLockedError):
+        await asyncio.to_thread(maintenance.repair, directory)
