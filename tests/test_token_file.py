@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark import drain
+from mrecordlog_async.spark import job_command
 from mrecordlog_async.token_file import TokenFileError, read_private_tokens, read_token
 
 FIRST = "0123456789abcdef0123456789abcdef"
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 def test_every_reader_finds_the_same_tokens(path: Path) -> None:
     """The service accepts all of them, clients and jobs send the first."""
     assert read_private_tokens(str(path)) == {FIRST.encode(), SECOND.encode()}
-    assert read_token(str(path)) == drain.read_token(str(path)) == FIRST
+    assert read_token(str(path)) == job_command.read_token(str(path)) == FIRST
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
 
 def run_job(job: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
     """Run *job*; return its exit code. Raises UsageError where it refuses to start, NotReadyError."""
-    from mrecordlog_async.spark.drain import ServiceDownError
     from mrecordlog_async.spark.identity import RefusedError
+    from mrecordlog_async.spark.job_command import ServiceDownError
 
     try:
         return job(arguments)

@@ -13,7 +13,8 @@
     identity    whose an output is                           refusal     a loss that was found stays refused
     release     what is in the output, and may be truncated  batches     Spark's files about batches
     lake        the file systems of output and checkpoint    shared_storage  proof that every machine sees the output
-    load        Parquet into a log
+    load        Parquet into a log                           job_command what the commands of both jobs share
+    drain_progress  what a drain reports
 
 Decided here, and why:
 

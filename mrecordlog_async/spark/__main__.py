@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import drain, load
 from mrecordlog_async.spark.arguments import add_drain_arguments, add_load_arguments
-from mrecordlog_async.spark.drain import ServiceDownError
 from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.job_command import ServiceDownError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

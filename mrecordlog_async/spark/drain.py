@@ -1,8 +1,8 @@
 """The exactly-once job from logs to a lake: `mrecordlog drain`, or `python -m mrecordlog_async.spark drain`.
 
-The data source reads, Spark's file sink and checkpoint write. Around them, in this order: `guards` and `identity` say
-whether the job may start, `release` looks at what the last run left, the query runs, and while it does `release` proves
-each committed batch and truncates the log behind it. `refusal` remembers a loss.
+The data source reads; Spark's file sink and checkpoint write. Around them, in this order: `preflight` and `identity`
+decide whether the job may start, `release` checks what the last run left, and the query runs; meanwhile `release`
+proves each committed batch and then truncates the log up to its end. `refusal` remembers a loss.
 """
 
 from __future__ import annotations
@@ -10,24 +10,28 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import os
-import re
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
-from mrecordlog_async import token_file
-from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.client import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError, claim
+from mrecordlog_async.spark.job_command import (
+    JobFailedError,
+    Report,
+    Stop,
+    cause_of,
+    failures_as_sentences,
+    read_token,
+    teller,
+)
 from mrecordlog_async.spark.lake import Lake, LocalLake
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.preflight import COPIES, PROVABLE, DrainJob, LakeFiles, refuse_unsafe
@@ -41,74 +45,10 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1
 STOP_SECONDS = 30.0
-"""How long a stop waits for the batch that is running; a batch that is cut off runs again at the next start."""
+"""How long a stop waits for the running batch; a batch that is interrupted runs again at the next start."""
 
 QUEUE_NAME_BYTES = 80
-"""Longer names are shortened where they name a directory: with its escapes one has at most 255 bytes."""
-
-
-class JobFailedError(RecordLogError):
-    """The query failed; the message is the cause. What it had committed stays, the next run goes on from there."""
-
-
-class ServiceDownError(JobFailedError):
-    """The query failed because a service could not be reached."""
-
-
-@dataclass(slots=True)
-class Progress:
-    """What a query has done so far, from its own reports."""
-
-    batches: int = 0
-    records: int = 0
-    rate: float = 0.0
-    lag: dict[str, int] = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
-
-    def add(self, report: Mapping[str, Any]) -> bool:
-        """Take a progress report of Spark's; True if it tells of a new batch with records."""
-        source = report["sources"][0]
-        self.lag = waiting(source.get("latestOffset"))
-        batch, records = report["batchId"], report["numInputRows"]
-        if batch in self.seen or not records:
-            return False
-        self.seen.add(batch)
-        self.batches += 1
-        self.records += records
-        self.rate = report.get("processedRowsPerSecond") or 0.0
-        return True
-
-    def line(self) -> str:
-        """Say it in one line."""
-        behind = ", ".join(f"{server} {count:,}" for server, count in self.lag.items())
-        return f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {behind or 'none'}"
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How a drain ended. left: records still in the subscribed queues, by server. down: servers not reached.
-
-    records: rows that were stored; verified: they were counted in the output's files and checked against the log.
-    """
-
-    batches: int
-    records: int
-    seconds: float
-    left: dict[str, int]
-    down: dict[str, str]
-    verified: bool = False
-
-    def line(self) -> str:
-        """Say it in one line."""
-        rate = self.records / self.seconds if self.seconds else 0.0
-        left = ", ".join(f"{server} {count:,}" for server, count in self.left.items())
-        text = f"drained {self.records:,} records in {self.seconds:.1f} s ({rate:,.0f} records/s)"
-        text += ", counted in the output" if self.verified else ""
-        text += f"; left in the log: {left}" if self.left else ""
-        return text + "".join(f"; NOT drained: server {server!r} is down" for server in self.down)
-
-
-Report = Callable[[str], None]
+"""Longer queue names are shortened in directory names, which have at most 255 bytes with their escapes."""
 
 
 def run_drain(
@@ -117,18 +57,24 @@ def run_drain(
     report: Report = lambda line: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Run the job until it has caught up, or until *stopped* says so: then it ends between two batches.
+    """Run *job* until it has caught up, or until *stopped* returns True; then it ends between two batches.
 
     Args:
-        session: where Spark runs.
-        job: what to drain and where to.
-        report: is called with a sentence for each new batch, and for what a start finds.
-        stopped: is asked every second.
+        session: the Spark session that runs the query.
+        job: what to drain, and where to.
+        report: called with one sentence for each new batch, and for what was found at the start.
+        stopped: called every second.
+
+    Returns:
+        What was stored, what is left in the logs, and which servers could not be reached.
 
     Raises:
-        RefusedError: before anything is started.
-        ServiceDownError, JobFailedError: the query failed.
-        ProofError, LogWentBackError, SyncFailedError: from `release`; nothing was truncated that is not stored.
+        RefusedError: the job would lose data or cannot run; nothing was started.
+        ServiceDownError: a service could not be reached.
+        JobFailedError: the query failed; what it had committed is kept, and the next run continues there.
+        ProofError: the output does not hold what the log delivered; nothing more is truncated.
+        LogWentBackError: a log is older than the checkpoint; nothing more is truncated.
+        SyncFailedError: the disk did not take the output; nothing more is truncated.
     """
     files = LakeFiles(session)
     local = files.is_local(job.output) or files.is_local(job.checkpoint)
@@ -154,7 +100,7 @@ def _run_proven(
 ) -> Summary:
     claim(checkpoint, output, job.partition_by, adopt=job.adopt_output)
     options = Options.parse(job.source_options())
-    # Released from between two batches: a server that hangs must not hold up the others, nor the end.
+    # `release` asks between two batches: a server that hangs must delay neither the others nor the end.
     fleet = Fleet(replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 1)))
     batches = Batches(checkpoint, output)
     release = Release(batches, fleet, truncate=job.truncate)
@@ -182,7 +128,7 @@ def _run_proven(
 
 
 def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped: Callable[[], bool]) -> Summary:
-    """Run a job whose output cannot be read back; nothing is truncated."""
+    """Run a job whose output cannot be read back here; nothing is truncated."""
     options = Options.parse(job.source_options())
     begun, progress, fleet = time.monotonic(), Progress(), Fleet(options)
     try:
@@ -193,12 +139,6 @@ def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped:
     finally:
         fleet.close()
     return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
-
-
-def waiting(latest: str | None) -> dict[str, int]:
-    """Return how many records of each server the query has not taken yet, as its source reported them."""
-    found = json.loads(latest) if latest else None
-    return dict(found["waiting"]) if isinstance(found, dict) and "waiting" in found else {}
 
 
 def _start(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> StreamingQuery:
@@ -221,7 +161,7 @@ def _start(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> 
 
 
 def _with_copies(frame: DataFrame, columns: tuple[str, ...]) -> DataFrame:
-    """Add what directories are named by: a name may be longer than a directory's, and the column itself stays."""
+    """Add the columns that directories are named after: shortened copies; the columns themselves stay."""
     from pyspark.sql.functions import expr
 
     for column in columns:
@@ -243,23 +183,24 @@ def _follow(
         if release is not None:
             release.advance()
         latest = query.lastProgress
-        if latest is not None and latest["batchId"] != last:  # asking for all reports costs a core's third when idle
+        # Only for a new batch: reading every report each time would use a third of a core when idle.
+        if latest is not None and latest["batchId"] != last:
             last = latest["batchId"]
-            _tell(query, progress, report)
+            _report_batches(query, progress, report)
         if stopped():
             _wait_for_batch(query)
             return
-    _tell(query, progress, report)
+    _report_batches(query, progress, report)
 
 
-def _tell(query: StreamingQuery, progress: Progress, report: Report) -> None:
+def _report_batches(query: StreamingQuery, progress: Progress, report: Report) -> None:
     for each in query.recentProgress:
         if progress.add(each):
             report(progress.line())
 
 
 def _wait_for_batch(query: StreamingQuery) -> None:
-    """Wait until the batch that runs is committed, or the time for it is over."""
+    """Wait until the running batch is committed, at most STOP_SECONDS."""
     deadline = time.monotonic() + STOP_SECONDS
     latest = query.lastProgress
     before = latest["batchId"] if latest is not None else None
@@ -271,14 +212,14 @@ def _wait_for_batch(query: StreamingQuery) -> None:
 
 
 def _is_busy(query: StreamingQuery) -> bool:
-    """Tell whether *query* runs a batch, or starts: Spark's processes print pages if they are stopped while they do."""
+    """Return whether *query* runs a batch or starts: stopped then, Spark's processes print pages of errors."""
     status = query.status
     return bool(status["isTriggerActive"]) or status["message"].startswith("Initializing")
 
 
 @contextmanager
 def _ending(query: StreamingQuery, stopped: Callable[[], bool]) -> Iterator[None]:
-    """Stop the query at the end. A batch that fails after the job was told to stop runs again at the next start."""
+    """Stop the query at the end. A batch that fails after a stop was requested runs again at the next start."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
     from pyspark.errors import PySparkException
 
@@ -286,7 +227,7 @@ def _ending(query: StreamingQuery, stopped: Callable[[], bool]) -> Iterator[None
     try:
         yield
     except BaseException as error:
-        with suppress(*spark_fails):  # the first error is the one to tell
+        with suppress(*spark_fails):  # the first error is the one to report
             query.stop()
         if not (stopped() and isinstance(error, spark_fails)) or refusal.is_loss(str(error)):
             raise
@@ -296,7 +237,7 @@ def _ending(query: StreamingQuery, stopped: Callable[[], bool]) -> Iterator[None
 
 @contextmanager
 def _remembering(checkpoint: Lake) -> Iterator[None]:
-    """Note a loss in the checkpoint, so that it does not heal by waiting."""
+    """Record a loss in the checkpoint, so that a later start does not overlook it."""
     from pyspark.errors import PySparkException
 
     try:
@@ -308,7 +249,7 @@ def _remembering(checkpoint: Lake) -> Iterator[None]:
         text = str(error)
         if not refusal.is_loss(text):
             raise
-        # What the source advises is for those who use it without a drain.
+        # The source's advice is for users who read without a drain.
         sentence = cause_of(text).partition("; to go on with")[0]
         refusal.remember(checkpoint, sentence)
         raise JobFailedError(f"{sentence}. {refusal.advice(refusal.flag_for(sentence))}") from error
@@ -320,12 +261,12 @@ def _accepted(job: DrainJob) -> set[str]:
 
 
 def _with_parallelism(session: SparkSession, options: dict[str, str]) -> dict[str, str]:
-    """Cut large batches into as many tasks as Spark has cores: the driver's machine says nothing about a cluster."""
+    """Cut large batches into as many tasks as Spark has cores: the driver's own cores mean nothing in a cluster."""
     return {"parallelism": str(session.sparkContext.defaultParallelism), **options}
 
 
 def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offset, report: Report) -> None:
-    """Refuse to catch up with a queue that no server has and the checkpoint does not know: its name is misspelt."""
+    """Refuse to catch up with a queue that no server has and the checkpoint does not know: a misspelt name."""
     names = options.subscription.names
     if names is None:
         return
@@ -334,13 +275,13 @@ def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Off
         for server in options.servers:
             there |= {summary.queue for summary in fleet.client(server.name).queues()}
     except (OSError, ServerDownError, ServiceRefusedError):
-        return  # the query says so itself
+        return  # the query reports it
     for name in sorted(names - there):
         near = difflib.get_close_matches(name, there, n=1)
         sentence = f"no server has a queue {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
         if job.every_seconds is None:
             raise RefusedError(sentence)
-        report(f"{sentence}; it is drained when it is there")
+        report(f"{sentence}; it is drained once it exists")
 
 
 def _left(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:
@@ -356,7 +297,7 @@ def _left(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str
 
 @contextmanager
 def _explained(job: DrainJob) -> Iterator[None]:
-    """Turn Java's words for a format that is not installed into a sentence."""
+    """Turn Java's error for a format that is not installed into a sentence."""
     from py4j.protocol import Py4JJavaError
 
     try:
@@ -365,34 +306,13 @@ def _explained(job: DrainJob) -> Iterator[None]:
         text = str(error.java_exception)
         if "ClassNotFoundException" in text or "DATA_SOURCE_NOT_FOUND" in text:
             raise RefusedError(
-                f"Spark has no format {job.format!r} here: add its jar (spark.jars.packages), or drain into parquet"
+                f"the format {job.format!r} is not installed in Spark; add its jar (spark.jars.packages), or use "
+                "--format parquet"
             ) from None
         raise JobFailedError(text.partition("\n")[0]) from error
 
 
 # The command.
-
-
-class Stop:
-    """Turns the first SIGTERM or SIGINT into a wish, and the second one into an end."""
-
-    def __init__(self) -> None:
-        self.wished = False
-        self.install()
-
-    def install(self) -> None:
-        """Take both signals; once more after Spark has started, which takes SIGINT for itself."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._wish)
-
-    def __call__(self) -> bool:
-        """Tell whether somebody wishes the job to end."""
-        return self.wished
-
-    def _wish(self, number: int, frame: object) -> None:
-        if self.wished:
-            raise KeyboardInterrupt
-        self.wished = True
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -407,43 +327,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if summary.down and job.every_seconds is None else 0
 
 
-def teller(session: SparkSession) -> Report:
-    """Return what writes a line to standard error.
-
-    spark-submit merges both outputs of a Python program into its standard output; Java's own way out is not merged.
-    """
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return lambda line: print(line, file=sys.stderr, flush=True)
-    java: Any = session.sparkContext._jvm  # py4j has no types
-    error = java.System.err
-    return lambda line: error.println(line)
-
-
-@contextmanager
-def failures_as_sentences() -> Iterator[None]:
-    """Raise JobFailedError, or ServiceDownError, with one sentence for what Spark or its Java say in pages."""
-    from py4j.protocol import Py4JError, Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except PySparkException as error:
-        text = str(error)
-        kind = ServiceDownError if "ServerDownError: " in text else JobFailedError
-        raise kind(cause_of(text)) from error
-    except ServerDownError as error:
-        raise ServiceDownError(str(error)) from error
-    except Py4JJavaError as error:  # Java answered: it lives
-        raise JobFailedError(str(error.java_exception).partition("\n")[0]) from error
-    except (Py4JError, ConnectionError, EOFError) as error:
-        raise JobFailedError(
-            "Spark's Java ended in the middle (killed, or out of memory). What was not committed is still in the log: "
-            "start again"
-        ) from error
-
-
 def job_of(arguments: argparse.Namespace) -> DrainJob:
-    """Make the job that the command line describes."""
+    """Return the job that the command line describes."""
     options = {"maxRecordsPerTrigger": str(arguments.max_records_per_trigger)}
     given = {
         "maxBytesPerTrigger": arguments.max_bytes_per_trigger,
@@ -468,21 +353,3 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         adopt_output=arguments.adopt_output,
         options=options,
     )
-
-
-def cause_of(text: str) -> str:
-    """Find the sentence of ours in what Spark says of a failed query, or return what it says first."""
-    ours = re.findall(r"mrecordlog_async\.[\w.]*Error: (.+)", text)
-    if ours:
-        return str(ours[-1])
-    if "XXKST" in text and "Broken pipe" in text:
-        return "the Python process of the source ended in the middle (killed, or out of memory): start again"
-    return text.partition("\n")[0]
-
-
-def read_token(path: str | None) -> str | None:
-    """Return the first token in a file. Raises RefusedError where it holds none or cannot be read."""
-    try:
-        return None if path is None else token_file.read_token(path)
-    except token_file.TokenFileError as error:
-        raise RefusedError(str(error)) from None

@@ -13,9 +13,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.spark.drain import failures_as_sentences, read_token
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.job_command import failures_as_sentences, read_token
 from mrecordlog_async.spark.options import DEFAULT_SERVER, Options
 from mrecordlog_async.spark.session import job_session
 

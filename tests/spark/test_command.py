@@ -22,8 +22,14 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark import __main__ as script
 from mrecordlog_async.spark import drain
 from mrecordlog_async.spark.client import ServerDownError
-from mrecordlog_async.spark.drain import JobFailedError, ServiceDownError, failures_as_sentences, read_token, teller
 from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.job_command import (
+    JobFailedError,
+    ServiceDownError,
+    failures_as_sentences,
+    read_token,
+    teller,
+)
 from tests.spark.services import ThreadedService, numbered
 
 
@@ -84,15 +90,23 @@ def _address(text: str) -> str:
 @pytest.mark.parametrize(
     ("failure", "kind", "said"),
     [
-        (Py4JNetworkError("Answer from Java side is empty"), JobFailedError, "Spark's Java ended in the middle"),
-        (ConnectionRefusedError(111, "Connection refused"), JobFailedError, "Spark's Java ended in the middle"),
+        (
+            Py4JNetworkError("Answer from Java side is empty"),
+            JobFailedError,
+            "Spark's Java process ended",
+        ),
+        (
+            ConnectionRefusedError(111, "Connection refused"),
+            JobFailedError,
+            "Spark's Java process ended",
+        ),
         (
             PySparkException("x\n  mrecordlog_async.spark.client.ServerDownError: server 'a' cannot be reached\n  at"),
             ServiceDownError,
             "server 'a' cannot be reached",
         ),
         (ServerDownError("a", "http://h:1", "refused"), ServiceDownError, "server 'a' at http://h:1"),
-        (PySparkException("Broken pipe SQLSTATE: XXKST"), JobFailedError, "the Python process of the source ended"),
+        (PySparkException("Broken pipe SQLSTATE: XXKST"), JobFailedError, "the source's Python process ended"),
     ],
 )
 def test_failures_are_told_in_a_sentence(failure: Exception, kind: type[Exception], said: str) -> None:

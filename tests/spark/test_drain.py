@@ -17,8 +17,10 @@ import pytest
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.arguments import seconds_of, size_of
-from mrecordlog_async.spark.drain import Progress, cause_of, run_drain, waiting
+from mrecordlog_async.spark.drain import run_drain
+from mrecordlog_async.spark.drain_progress import Progress, waiting
 from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.job_command import cause_of
 from mrecordlog_async.spark.load import Loaded, run_load
 from mrecordlog_async.spark.preflight import DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.release import Release
@@ -259,7 +261,7 @@ def test_a_queue_that_no_server_has_is_refused(spark: SparkSession, service: Thr
         run_drain(spark, job)
     lines: list[str] = []
     run_drain(spark, replace(job, every_seconds=0.1), lines.append, stopped=lambda: True)
-    assert lines == ["no server has a queue 'order'; did you mean 'orders'?; it is drained when it is there"]
+    assert lines == ["no server has a queue 'order'; did you mean 'orders'?; it is drained once it exists"]
 
 
 def test_a_log_that_went_back_stays_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:

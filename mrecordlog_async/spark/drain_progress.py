@@ -1,0 +1,73 @@
+"""What a drain reports: a line per batch, and a summary at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a query has done so far, from Spark's progress reports."""
+
+    batches: int = 0
+    records: int = 0
+    rate: float = 0.0
+    lag: dict[str, int] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+
+    def add(self, report: Mapping[str, Any]) -> bool:
+        """Add a progress report of Spark; return whether it is a new batch with records."""
+        source = report["sources"][0]
+        self.lag = waiting(source.get("latestOffset"))
+        batch, records = report["batchId"], report["numInputRows"]
+        if batch in self.seen or not records:
+            return False
+        self.seen.add(batch)
+        self.batches += 1
+        self.records += records
+        self.rate = report.get("processedRowsPerSecond") or 0.0
+        return True
+
+    def line(self) -> str:
+        """Return one line for the user."""
+        behind = ", ".join(f"{server} {count:,}" for server, count in self.lag.items())
+        return f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {behind or 'none'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a drain ended.
+
+    Attributes:
+        batches: batches with records.
+        records: rows that were stored.
+        seconds: duration of the run.
+        left: records still in the subscribed queues, by server.
+        down: servers that could not be reached, with the reason.
+        verified: the rows were counted in the output's files and checked against the log.
+    """
+
+    batches: int
+    records: int
+    seconds: float
+    left: dict[str, int]
+    down: dict[str, str]
+    verified: bool = False
+
+    def line(self) -> str:
+        """Return one line for the user."""
+        rate = self.records / self.seconds if self.seconds else 0.0
+        left = ", ".join(f"{server} {count:,}" for server, count in self.left.items())
+        text = f"drained {self.records:,} records in {self.seconds:.1f} s ({rate:,.0f} records/s)"
+        text += ", counted in the output" if self.verified else ""
+        text += f"; left in the log: {left}" if self.left else ""
+        return text + "".join(f"; NOT drained: server {server!r} is down" for server in self.down)
+
+
+def waiting(latest: str | None) -> dict[str, int]:
+    """Return how many records of each server the query has not read yet, as its source reported them."""
+    found = json.loads(latest) if latest else None
+    return dict(found["waiting"]) if isinstance(found, dict) and "waiting" in found else {}

@@ -1,0 +1,105 @@
+"""What the commands of both jobs share: signals, the token file, lines on standard error, failures as one sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mrecordlog_async import token_file
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.client import ServerDownError
+from mrecordlog_async.spark.identity import RefusedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Report = Callable[[str], None]
+"""Takes one sentence for the user."""
+
+
+class JobFailedError(RecordLogError):
+    """The query failed; the message is the cause. What it had committed is kept, and the next run continues there."""
+
+
+class ServiceDownError(JobFailedError):
+    """The query failed because a service could not be reached."""
+
+
+class Stop:
+    """Requests a stop at the first SIGTERM or SIGINT, and raises KeyboardInterrupt at the second."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.install()
+
+    def install(self) -> None:
+        """Handle both signals; call it again after Spark has started, which replaces the handler of SIGINT."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def __call__(self) -> bool:
+        """Return whether a stop was requested."""
+        return self.requested
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True
+
+
+def teller(session: SparkSession) -> Report:
+    """Return a function that writes a line to standard error.
+
+    spark-submit merges both outputs of a Python program into its own standard output, but not what Java writes.
+    """
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return lambda line: print(line, file=sys.stderr, flush=True)
+    java: Any = session.sparkContext._jvm  # py4j has no types
+    error = java.System.err
+    return lambda line: error.println(line)
+
+
+@contextmanager
+def failures_as_sentences() -> Iterator[None]:
+    """Turn the long errors of Spark and its Java into JobFailedError or ServiceDownError with one sentence."""
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has none
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        text = str(error)
+        kind = ServiceDownError if "ServerDownError: " in text else JobFailedError
+        raise kind(cause_of(text)) from error
+    except ServerDownError as error:
+        raise ServiceDownError(str(error)) from error
+    except Py4JJavaError as error:  # Java responded: it is still running
+        raise JobFailedError(str(error.java_exception).partition("\n")[0]) from error
+    except (Py4JError, ConnectionError, EOFError) as error:
+        raise JobFailedError(
+            "Spark's Java process ended during the job (killed, or out of memory); what was not committed is still in "
+            "the log, start again"
+        ) from error
+
+
+def cause_of(text: str) -> str:
+    """Return this package's own sentence in Spark's text of a failed query, or the first line of that text."""
+    ours = re.findall(r"mrecordlog_async\.[\w.]*Error: (.+)", text)
+    if ours:
+        return str(ours[-1])
+    if "XXKST" in text and "Broken pipe" in text:
+        return "the source's Python process ended during the job (killed, or out of memory); start again"
+    return text.partition("\n")[0]
+
+
+def read_token(path: str | None) -> str | None:
+    """Return the first token in a file. Raises RefusedError where it holds none or cannot be read."""
+    try:
+        return None if path is None else token_file.read_token(path)
+    except token_file.TokenFileError as error:
+        raise RefusedError(str(error)) from None
