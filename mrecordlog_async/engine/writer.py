@@ -1,7 +1,7 @@
 """The one writer: gathers what waits, has the log's thread store it, applies it, answers.
 
 While a batch is being synced the next one gathers: that is group commit. There is no timer and no delay in that path.
-One hand-over and one result a batch; `aiofiles` carries everything else to the log's own single thread.
+One hand-over and one result per batch. `Upkeep` does what a batch need not wait for.
 
 Order within a batch: plan → write and sync → apply → acknowledge. No await stands between plan and hand-over, so
 positions are given in arrival order; memory changes after the sync, so a reader sees nothing that a crash could take.
@@ -12,10 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, TypeVar
-
-from aiofiles.os import wrap
+from collections.abc import Callable, Iterable, Iterator
 
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count_records
@@ -25,22 +22,17 @@ from mrecordlog_async.engine.parts import Parts, joined
 from mrecordlog_async.engine.plan import Answer, Plan, plan
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
-from mrecordlog_async.engine.trim_heap import trim_heap, worth_trimming
+from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError, RecordLogError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
-from mrecordlog_async.options import MIB, Limits, PersistPolicy
+from mrecordlog_async.options import Limits, PersistPolicy
 
 logger = logging.getLogger("mrecordlog_async")
 
-T = TypeVar("T")
-
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-EARLY_ROLL_BYTES = 1 * MIB
-"""A segment in which nothing is live is left behind when it holds more than this, or four tables."""
 
 ANSWERS_AT_ONCE = 128
 """So many callers go on in one turn of the event loop. With 10,000 in one turn nothing else ran for 11 to 19 ms."""
@@ -82,12 +74,7 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         self._in_flight: list[Command] = []
         self._timers = Timers(self._loop, admission.wake)
-        self._marked = False
-        self._spare_failed = False
-        self._unlink_failed = False
-        self._early_roll = False
-        self._short_of_space = False
-        self._freed_bytes = 0
+        self._upkeep = Upkeep(journal, queues, admission, counters, thread, self._timers)
         self._unsynced: dict[int, int] = {}  # first position of each queue that an answered, unsynced change concerns
         self._unsynced_batch = 0  # the newest batch of these: they are synced when it is, whoever synced
 
@@ -97,9 +84,9 @@ class Writer:
             while await self._has_work():
                 if self._admission.has_pending():
                     await self._commit_next_batch()
-                await self._maintain_segments()
+                await self._upkeep.maintain()
             if not self._journal.all_synced:
-                await self._sync()
+                await self._upkeep.sync()
         except GeneratorExit:  # nobody refers to the log any more, so nobody waits for it
             raise
         except asyncio.CancelledError:
@@ -153,7 +140,7 @@ class Writer:
             if (again := await self._store_part(part)) is not None:
                 refusal = again
                 self._note_refused(parts, refusal)
-        self._early_roll = self._short_of_space = True
+        self._upkeep.state.disk_refused()
         if not waits or not _is_full(refusal):
             self._refuse(parts.given_up, refusal)
             return 0
@@ -161,7 +148,7 @@ class Writer:
         self._refuse([command for command in parts.given_up if not _may_wait(command)], refusal)
         if waiting:
             self._admission.park(waiting)
-            self._timers.arm_retry(self._retry_parked)
+            self._timers.arm_retry(self._upkeep.retry_parked)
         return sum(command.bytes for command in waiting)
 
     async def _store_part(self, commands: list[Command]) -> OSError | LogFullError | None:
@@ -193,7 +180,7 @@ class Writer:
         journal = self._journal
         if not batch.records:
             if not journal.all_synced:
-                await self._sync()
+                await self._upkeep.sync()
             return None
         sync = self._policy.syncs_each_batch or batch.must_sync
         oldest = self._queues.pins.oldest()
@@ -202,9 +189,8 @@ class Writer:
             CommitRequest(batch.records, oldest, sync, batch.needs_space, may_roll, batch.more_table_bytes),
         )
         self._timers.last_batch = self._loop.time()
-        self._marked = False
-        self._short_of_space = self._short_of_space and not batch.needs_space
-        self._count(result)
+        self._upkeep.state.batch_stored(needs_space=batch.needs_space)
+        self._upkeep.count(result)
         return result
 
     async def _acknowledge(self, batch: Plan, result: CommitResult | None) -> None:
@@ -238,7 +224,7 @@ class Writer:
         counters.appended_bytes += payload_bytes
         counters.truncated_records += sum(dropped)
         counters.commit_records.observe(records or len(result.records))
-        self._freed_bytes += max(held - self._queues.memory_bytes, 0)
+        self._upkeep.state.freed_bytes += max(held - self._queues.memory_bytes, 0)
         if not self._journal.all_synced:
             self._note_unsynced(result.records)
         self._on_applied(record.id for record in result.records)
@@ -289,108 +275,6 @@ class Writer:
             self._counters.refused_full += not command.withdrawn()
             command.refuse(error)
 
-    # Between batches.
-
-    async def _maintain_segments(self) -> None:
-        """Keep a spare, name what is dead, remove it; sync and mark when their time has come."""
-        journal = self._journal
-        if journal.wants_spare() and not self._spare_failed:
-            await self._prepare_spare()
-        if self._timers.sync_due:
-            self._timers.sync_due = False
-            if not journal.all_synced:
-                await self._sync()
-        if journal.older or self._early_roll or self._queues.pins.oldest() is None:
-            await self._reclaim_segments()
-        if journal.has_unfreed():
-            await self._on_log_thread(journal.shrink, self._short_of_space)
-        if worth_trimming(self._freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
-            self._freed_bytes = 0
-            await self._on_log_thread(trim_heap)
-        if self._timers.mark_due:
-            self._timers.mark_due = False
-            if self._wants_mark():
-                self._marked = True
-                result = await self._on_log_thread(journal.commit_mark, self._queues.pins.oldest())
-                if result is not None:
-                    self._counters.syncs += 1
-                    self._counters.sync_seconds.observe(result.sync_seconds)
-
-    async def _reclaim_segments(self) -> None:
-        """Leave a dead segment behind, and remove the segments that nothing needs once that is durable."""
-        journal = self._journal
-        oldest = self._queues.pins.oldest()
-        left = False
-        if oldest is None and self._is_worth_a_roll():
-            left = await self._if_space_allows(journal.roll, None)
-            self._early_roll = False  # tried once for each refusal, when nothing is live any more
-        # Where the next segment finds no space, naming the dead ones is what gives some back: so without a roll.
-        if not left and self._must_name_oldest(oldest):
-            request = CommitRequest([], oldest, sync=True, needs_space=False, may_roll=False)
-            await self._if_space_allows(journal.commit, request)
-        if journal.reclaimable() and not self._unlink_failed:
-            removed = await self._on_log_thread(journal.reclaim)
-            self._counters.segments_removed += removed
-            self._unlink_failed = journal.reclaimable()
-            self._spare_failed = False
-            if self._short_of_space:
-                await self._on_log_thread(journal.shrink, True)
-            if removed and self._admission.waiting_for_space:
-                self._retry_parked()
-
-    def _must_name_oldest(self, oldest: int | None) -> bool:
-        """Whether an empty batch is needed to say that older segments are dead: no other one is waiting to."""
-        journal = self._journal
-        if not journal.older or self._admission.has_pending():
-            return False
-        return (journal.end.segment if oldest is None else oldest) > journal.durable_oldest
-
-    def _is_worth_a_roll(self) -> bool:
-        at = self._journal.end
-        used = at.offset - at.table_end
-        refused = self._early_roll and at.last_batch >= at.first_batch
-        return refused or used > max(EARLY_ROLL_BYTES, 4 * self._queues.table_bytes)
-
-    async def _prepare_spare(self) -> None:
-        try:
-            await self._on_log_thread(self._journal.prepare_spare)
-        except OSError:
-            # The next append tries again and is refused if there is still no room.
-            self._spare_failed = True
-            self._counters.io_errors += 1
-
-    async def _if_space_allows(self, work: Callable[..., Any], *arguments: object) -> bool:
-        """Do what can be done later as well, and tell whether it was done: a refusal for space is no failure."""
-        try:
-            result = await self._on_log_thread(work, *arguments)
-        except (OSError, LogFullError):
-            self._counters.io_errors += 1
-            return False
-        if isinstance(result, CommitResult):
-            self._count(result)
-        else:
-            self._counters.rolls += 1
-        return True
-
-    async def _sync(self) -> None:
-        seconds = await self._on_log_thread(self._journal.sync)
-        self._counters.syncs += 1
-        self._counters.sync_seconds.observe(seconds)
-
-    def _count(self, result: CommitResult) -> None:
-        counters = self._counters
-        counters.commits += 1
-        counters.written_bytes += result.written_bytes
-        if result.rolled:
-            counters.rolls += 1
-            counters.roll_seconds.observe(result.seconds)
-        counters.commit_seconds.observe(result.seconds)
-        counters.commit_bytes.observe(result.written_bytes)
-        if result.synced:
-            counters.syncs += 1
-            counters.sync_seconds.observe(result.sync_seconds)
-        self._spare_failed = self._unlink_failed = False
-
     # Sleeping and waking.
 
     async def _has_work(self) -> bool:
@@ -405,21 +289,11 @@ class Writer:
         return True
 
     def _arm_timers(self) -> None:
-        if self._wants_mark():
+        if self._upkeep.wants_mark():
             self._timers.arm_mark()
         seconds = self._policy.sync_interval_seconds
         if seconds is not None and not self._journal.all_synced:
             self._timers.arm_sync(seconds)
-
-    def _wants_mark(self) -> bool:
-        """Whether the last batch is durable and nothing behind it says so yet."""
-        journal = self._journal
-        return not self._marked and journal.all_synced and journal.end.last_batch >= journal.end.first_batch
-
-    def _retry_parked(self) -> None:
-        """Let appends that wait for disk space try again."""
-        self._timers.cancel_retry()
-        self._admission.unpark()
 
     # Failing.
 
@@ -450,8 +324,3 @@ class Writer:
             lost,
             exc_info=None if isinstance(error, LogIOError) else error,
         )
-
-    async def _on_log_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run *work* on the log's thread: what is not the commit, and so may take the longer way."""
-        hop: Callable[..., Awaitable[T]] = wrap(work)
-        return await hop(*arguments, executor=self._thread)

@@ -105,7 +105,7 @@ SMALL_SIZES = {
 @contextmanager
 def early_roll(size: int) -> Iterator[None]:
     """Let an idle log with nothing live roll when it holds more than *size* bytes."""
-    with patch("mrecordlog_async.engine.writer.EARLY_ROLL_BYTES", size):
+    with patch("mrecordlog_async.engine.upkeep.EARLY_ROLL_BYTES", size):
         yield
 
 

@@ -51,6 +51,7 @@ NEAREST = {
     "engine/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
     "engine/encode.py": ["tests/engine/test_encode.py tests/engine/test_limits.py"],
     "engine/journal.py": ["tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"],
+    "engine/upkeep.py": ["tests/engine/test_reclaim.py tests/engine/test_spare.py tests/engine/test_mark.py"],
     "engine/writer.py": ["tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py"],
     "maintenance/salvage.py": ["tests/maintenance/test_salvage.py", "tests/cli/test_repair.py"],
     "maintenance/usage.py": ["tests/cli/test_inspect.py"],

@@ -14,6 +14,7 @@ from unittest.mock import patch
 from mrecordlog_async.engine import encode as encode_module
 from mrecordlog_async.engine import open as opening
 from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format import parse
@@ -131,7 +132,7 @@ def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any
         oldest = self._queues.pins.oldest()
         return bool(self.older) and self.older[0][0] < (self.end.segment if oldest is None else oldest)
 
-    def must_name(self: Writer, oldest: int | None) -> bool:
+    def must_name(self: Upkeep, oldest: int | None) -> bool:
         return False
 
     original = Journal.reclaim
@@ -147,7 +148,7 @@ def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any
     stack = contextlib.ExitStack()
     stack.enter_context(patch.object(Journal, "reclaimable", reclaimable))
     stack.enter_context(patch.object(Journal, "reclaim", reclaim))
-    stack.enter_context(patch.object(Writer, "_must_name_oldest", must_name))
+    stack.enter_context(patch.object(Upkeep, "_must_name_oldest", must_name))
     return stack
 
 
