@@ -18,9 +18,10 @@ from dataclasses import dataclass
 
 from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, Frame, read_frame, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader
-from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, Batch, MalformedError, SegmentParser, find_commits
+from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.record import Commit, Table
 from mrecordlog_async.maintenance.damage import DamagedRange, FrameJoiner
+from mrecordlog_async.recovery.torn_or_damaged import Evidence, SegmentEnd, Verdict, judge, look_after
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import read_exact
 
@@ -131,13 +132,14 @@ class SegmentScan:
     def _damaged_range(self, parser: SegmentParser) -> DamagedRange | None:
         """Describe the bytes between the last whole batch and the next one that can be read; None for a torn tail."""
         due = parser.due_batch
-        next_commit, proven, junk_end = self._look_ahead(parser.end, parser.due_batch)
-        promised = proven or self._acknowledged
-        if not promised and parser.table is not None:
-            self.torn_bytes = max(junk_end - parser.end, 0)
+        evidence = self._look_after(parser.end, due)
+        is_damaged = judge(evidence, acknowledged=self._acknowledged) is Verdict.DAMAGED
+        junk_end = evidence.not_zero[1] if evidence.not_zero is not None else parser.end
+        if not is_damaged and parser.table is not None:
+            self.torn_bytes = junk_end - parser.end
             return None
-        if next_commit is not None:
-            return self._range_before(parser.end, due, next_commit)
+        if evidence.next_commit is not None:
+            return self._range_before(parser.end, due, evidence.next_commit)
         if self._expected is None and junk_end <= parser.end and parser.table is not None:
             return None
         end = self._expected.end if self._expected else max(junk_end, parser.end + 1)
@@ -145,7 +147,7 @@ class SegmentScan:
             parser.end, end, self._end_reason(), due, self._expected.last_batch if self._expected else None
         )
         self._rescue(damaged, until_commit=None)
-        if not promised:
+        if not is_damaged:
             damaged.found.clear()  # only the table is known to have been on the disk; bytes after it may be torn
         return damaged
 
@@ -172,27 +174,14 @@ class SegmentScan:
         return self.header.first_batch if self.header else self._next_batch(HEADER_BYTES)
 
     def _next_batch(self, offset: int) -> int:
-        found, _, _ = self._look_ahead(offset, 0)
-        return found.batch if found is not None else 0
+        commit = self._look_after(offset, 0).next_commit
+        return commit.batch if commit is not None else 0
 
-    def _look_ahead(self, offset: int, due: int) -> tuple[Commit | None, bool, int]:
-        """Return the next COMMIT, whether one proves that *due* was acknowledged, and the end of what is not zero."""
-        found: Commit | None = None
-        proven = False
-        junk_end, carry = offset, b""
-        for base, piece in self._directory.pieces(self._handle, offset, self._stop):
-            start = max(offset - base, 0)
-            data = bytes(piece[start:])
-            stripped = data.rstrip(b"\0")
-            if stripped:
-                junk_end = base + start + len(stripped)
-            for commit in find_commits(carry + data, base + start - len(carry), self._log_id, self.number):
-                found = found or commit
-                proven = proven or commit.durable_batch >= due
-            if found is not None and (proven or self._acknowledged):
-                break
-            carry = data[1 - COMMIT_FRAME_BYTES :]
-        return found, proven, junk_end
+    def _look_after(self, offset: int, due: int) -> Evidence:
+        """Collect what lies after *offset*, where batch *due* should begin."""
+        end = SegmentEnd(self.number, self._log_id, offset, due)
+        files, acknowledged = self._directory.files, self._acknowledged
+        return look_after(files, self._handle, end, self._stop, acknowledged=acknowledged)
 
     def _is_short(self) -> bool:
         return self._expected is not None and self.size < self._expected.end

@@ -1,5 +1,5 @@
-"""What the log retains: queues of runs. Pure; never hears of files.
+"""What the log retains: queues of runs. Pure: knows nothing of files.
 
-Memory is a fold over log records. A live append and recovery end in the same `Queues.apply`, so what a reader sees is
+Memory is what replaying the log records gives. A live append and recovery both end in `Queues.apply`, so a reader sees
 what reopening would show.
 """

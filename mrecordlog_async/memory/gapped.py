@@ -1,9 +1,9 @@
-"""Records of one queue with gaps between their positions, held together as closely as those without.
+"""Records of one queue with gaps between their positions, stored as compactly as those without.
 
-Positions that a producer chose (a clock's, those of another log) seldom follow one another. As a run each, a million of
-them took a second and a half to list or to truncate. A `GappedRun` is laid out like a run, with the position of each
-record beside its offset: four bytes a record, eight where its positions span more than 31 bits. Readers are handed
-`Run`s, which are consecutive; they are made one by one as a reader takes them (`RunsOfGapped`).
+Positions that a producer chose (a clock, another log) are seldom consecutive. With one run per record, listing or
+truncating a million of them took a second and a half. A `GappedRun` is laid out like a run, with a position next to the
+offset of each record: four bytes per record, eight where its positions span more than 31 bits. Readers get `Run`s,
+which are consecutive; they are made one by one as a reader iterates (`RunsOfGapped`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class GappedRun(NamedTuple):
 
     @property
     def next_position(self) -> int:
-        """Position behind the last record."""
+        """Position after the last record."""
         return self.first_position + int.from_bytes(self.positions[-4 if self._is_narrow() else -8 :], "little") + 1
 
     def ends(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""What was appended to a queue last, as a digest: a repeat of that call is recognized, also once it is truncated."""
+"""A digest of what was last appended to a queue: a repeated call is recognized even if its records are truncated."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mrecordlog_async.model import OFFSET_BYTES, Run
 
 
 class LastAppend(NamedTuple):
-    """What was appended to a queue last: where it stands, and a checksum (CRC-32C) of all its lengths and payloads.
+    """What was last appended to a queue: its positions, and a checksum (CRC-32C) of all its lengths and payloads.
 
-    It outlives the records: so a repeat of the last call is known for one after they were truncated. The runs that a
-    long call was cut into are one append, as far as they can be told from another call's in the same batch.
+    It outlives the records, so a repeat of the last call is recognized after they were truncated. The runs that a long
+    call was split into count as one append, unless another call in the same batch cannot be told apart from them.
     """
 
     first_position: int
@@ -29,9 +29,9 @@ class LastAppend(NamedTuple):
 
 
 def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[bytes]) -> bool:
-    """Tell whether *runs* hold the last of *payloads*, which are counted from *first_position*, without a gap.
+    """Return whether *runs* hold the last of *payloads*, which begin at *first_position*, without a gap.
 
-    What lies before the first run is not looked at.
+    Payloads before the first run are not compared.
     """
     if runs and sum(run.records for run in runs) != first_position + len(payloads) - runs[0].first_position:
         return False

@@ -1,11 +1,11 @@
-"""One queue: sealed runs and an open tail of small ones.
+"""One queue: sealed runs, and open ones that are small and still to be joined.
 
-Runs come as batches made them. One that is large enough is kept as it is; small ones gather in the tail and are joined
-into one when the tail holds 32 to 64 KiB or 500 to 1,000 records, or when the segment changes (a run never spans
-segments). So a retained record costs its payload and four bytes, four or eight more where there are gaps between its
-neighbours' positions, and truncating drops whole runs from the left: its cost does not depend on the queue's length.
+Runs arrive as batches made them. A large one is kept as it is. Small ones stay open and are joined into one sealed run
+once they hold 32 to 64 KiB or 500 to 1,000 records, or when the segment changes (a run never spans segments). So a
+retained record costs its payload and four bytes, plus four or eight where neighbouring positions have gaps. Truncating
+drops whole runs from the left, so its cost does not depend on the length of the queue.
 
-Positions are folded by position alone, never by what memory holds: empty is start == next.
+Log records are applied by position alone, whatever memory holds: a queue is empty when start == next.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from mrecordlog_async.model import OFFSET_BYTES, Record, Run
 
 SEAL_BYTES = 65_536
 SEAL_RECORDS = 1_000
-"""The tail is joined into one run when it holds this much, or down to half of it: that depends on the queue's id.
+"""Open runs are joined once they hold this much, or as little as half of it, depending on the queue's id.
 
-A thousand queues that get a record each in turn would otherwise all be full in the same moment; joining their tails
-then stopped the event loop for 150 to 450 ms.
+Otherwise a thousand queues that get one record each in turn would all be full at the same moment: joining all of them
+stopped the event loop for 150 to 450 ms.
 """
 SEAL_SPREAD = 512
 SPREAD_BYTES = 64
 FULL_RECORDS_MIN = SEAL_RECORDS - SEAL_SPREAD + 1
 FULL_BYTES_MIN = SEAL_BYTES - SPREAD_BYTES * (SEAL_SPREAD - 1)
-"""Below these no tail is full, whatever its queue's id. They are asked first: the id each time makes an append's fold
-10 % dearer."""
+"""Below these limits the open runs are not full, whatever the queue's id. Checked first: computing the limit of the
+id for every append makes applying it 10 % slower."""
 
 KEPT_BYTES = SEAL_BYTES // 4
 KEPT_RECORDS = SEAL_RECORDS // 4
-"""A run this large is kept as it came: joining it again would cost a copy and gain less than two bytes a record."""
+"""A run this large is kept as it came: joining it would cost a copy and save less than two bytes per record."""
 
 RUN_OVERHEAD_BYTES = 120
-"""What a run costs besides its bytes: two bytes objects and its places in the columns."""
+"""Memory of a run in addition to its bytes: two bytes objects and its places in the columns."""
 
 QUEUE_OVERHEAD_BYTES = 500
-"""What an empty queue costs."""
+"""Memory of an empty queue."""
 
 
 class ReplayError(ValueError):
@@ -79,7 +79,7 @@ class Queue:
         self.name = name
         self.start = start
         self.next = next_position
-        self.began = 0  # no record ever stood below; 0 also where that is not known (the table does not say)
+        self.began = 0  # no record was ever stored below; 0 if not known (the table does not say)
         self.records = 0
         self.held_bytes = 0
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
@@ -88,11 +88,11 @@ class Queue:
         self._open_runs = NO_RUNS
         self._open_bytes = 0
         self._open_records = 0
-        self._last_first = -1  # where the last append begins that ends at `next`; -1 where that is not known
+        self._last_first = -1  # first position of the append that ends at `next`; -1 if not known
         self._last_checksum_of = -1  # the first position of the append that `_last_checksum` is of
         self._last_checksum = 0
         self._dead_records = 0  # of the oldest run: those before `start`
-        self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position behind its last record)
+        self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position after its last record)
         self._newest_segment: int | None = None  # with records up to `next`
 
     def append(self, segment: int, run: Run, goes_on: bool = False) -> int:
@@ -104,7 +104,7 @@ class Queue:
         held = self.memory_bytes
         records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
         if first < self.next:
-            raise ReplayError(f"queue {self.name!r}: position {first} comes after {self.next - 1}")
+            raise ReplayError(f"queue {self.name!r}: position {first} is taken, the next one is {self.next}")
         if segment != self._newest_segment:
             self._enter(segment)
         if first != self.next and self.start == 0 == self.next:
@@ -132,7 +132,7 @@ class Queue:
         return self.memory_bytes - held
 
     def truncate(self, position: int) -> int:
-        """Drop positions up to and including *position*; return how many records went."""
+        """Drop positions up to and including *position*; return how many records were dropped."""
         if position < self.start:
             return 0
         before = self.records
@@ -150,7 +150,7 @@ class Queue:
         return before - self.records
 
     def clear(self) -> None:
-        """Let go of everything: the queue is deleted."""
+        """Drop everything: the queue is deleted."""
         self._clear()
         self.start = self.next
         self._drop_dead_segments()
@@ -163,7 +163,7 @@ class Queue:
     def held(self, start: int | None, stop: int | None, most: int | None = None) -> list[HeldRun]:
         """Return the same as `runs`, as it is kept: records with gaps between them in one piece.
 
-        most: no more than so many pieces, the first of them. Fewer, even none, may be left of them after the cut.
+        most: only the first so many pieces. Cutting may leave fewer of them, even none.
         """
         first = self.start if start is None else max(start, self.start)
         last = self.next if stop is None else min(stop, self.next)
@@ -175,7 +175,7 @@ class Queue:
         return _cut_ends(found, first, last)
 
     def head(self, start: int) -> list[HeldRun]:
-        """Return the oldest part of what `held` returns: a run, or the few of the tail."""
+        """Return the oldest part of what `held` returns: a sealed run, or the few open ones."""
         first = max(start, self.start)
         run = self._sealed.first_from(first)
         found: list[HeldRun] = [*self._open_runs.between(first, self.next)] if run is None else [run]
@@ -193,7 +193,7 @@ class Queue:
     def last_append(self) -> LastAppend | None:
         """Return the digest of what was appended last, None where it is not known.
 
-        Worked out when a truncate first reaches into it, so that appends pay nothing for it.
+        Computed when a truncate first reaches into it, so that appends pay nothing for it.
         """
         first = self._last_first
         if first < 0:
@@ -220,55 +220,21 @@ class Queue:
         """Return the oldest segment that this queue needs."""
         return self._older_segments[0][0] if self._older_segments else self._newest_segment
 
-    def adopt(self, older: Queue) -> None:
-        """Put what *older*, the same queue up to an earlier segment, holds before what is here; pins are left alone."""
-        older._seal()
-        if self._newest_segment is None:
-            self._older_segments, self._newest_segment = older._older_segments, older._newest_segment
-        elif older._newest_segment is not None:
-            joint = (older._newest_segment, older.next)
-            self._older_segments = (*older._older_segments, joint, *self._older_segments)
-        if older._sealed:
-            older._sealed.extend(self._sealed)
-            self._sealed = older._sealed
-        self.began = max(self.began, older.began)
-        self.records, self._dead_records = self._sealed.records() + self._open_records, 0
-        self.held_bytes += older.held_bytes
-        self.memory_bytes += older.memory_bytes - QUEUE_OVERHEAD_BYTES
-        self._adopt_last_append(older)
-        self._drop_dead_runs()
-        self._forget_dead_segments()
-
-    def _adopt_last_append(self, older: Queue) -> None:
-        """Go on with what *older* knows of the last append, if nothing came after it. Its runs are still there."""
-        if self._last_first >= 0 or self.next != older.next or older._last_first < 0:
-            return
-        if older.start <= older._last_first < self.start:
-            older._digest_last_append()
-        self._last_first = older._last_first
-        self._last_checksum_of, self._last_checksum = older._last_checksum_of, older._last_checksum
-
-    def pin_anew(self, pins: SegmentPins) -> None:
-        """Count this queue's segments in *pins* from now on."""
-        self._pins = pins
-        for segment in self.segments():
-            pins.add(segment)
-
     def held_end(self) -> int | None:
-        """Return the position behind the newest retained record, None when nothing is retained."""
+        """Return the position after the newest retained record, None when nothing is retained."""
         runs = self._open_runs or self._sealed
         return runs.newest().next_position if runs else None
 
     def _digest_last_append(self) -> None:
-        """Work out the last append's checksum while all of it is retained."""
+        """Compute the checksum of the last append while all of it is retained."""
         first = self._last_first
         newest = (self._open_runs or self._sealed).newest()
-        # Mostly it is a run of its own, and may be taken without a search.
+        # Usually it is the newest run as a whole, which needs no search.
         runs = [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next)
         self._last_checksum_of, self._last_checksum = first, checksum_of(runs)
 
     def _enter(self, segment: int) -> None:
-        """Go on in *segment*: a run never spans segments."""
+        """Continue in *segment*: a run never spans segments."""
         self._seal()
         if self._newest_segment is not None:
             self._older_segments = (*self._older_segments, (self._newest_segment, self.next))
@@ -305,7 +271,7 @@ class Queue:
         self._open_bytes = self._open_records = 0
 
     def _drop_dead_runs(self) -> None:
-        """Forget the runs that lie wholly below start, and count what lies below it in the oldest one that stays."""
+        """Drop the runs wholly below start, and count the records below it in the oldest run that stays."""
         start, sealed, tail = self.start, self._sealed, self._open_runs
         while sealed and sealed.oldest().next_position <= start:
             self._forget(sealed.drop_oldest())
@@ -326,20 +292,16 @@ class Queue:
         self.memory_bytes -= _memory_bytes(run)
 
     def _drop_dead_segments(self) -> None:
-        for segment in self._forget_dead_segments():
-            self._pins.drop(segment)
-
-    def _forget_dead_segments(self) -> list[int]:
-        """Let go of the segments with nothing from start on, and return them."""
+        """Unpin the segments that hold no position from start on."""
         older = self._older_segments
         count = bisect_right(older, self.start, key=itemgetter(1))
-        dead = [segment for segment, _ in older[:count]]
-        if dead:
+        for segment, _ in older[:count]:
+            self._pins.drop(segment)
+        if count:
             self._older_segments = older[count:]
         if self.start >= self.next and self._newest_segment is not None:
-            dead.append(self._newest_segment)
+            self._pins.drop(self._newest_segment)
             self._newest_segment = None
-        return dead
 
 
 def _cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:

@@ -1,4 +1,4 @@
-"""All queues of a log, and the fold: one `apply_all` for a batch that was just synced and for one read at open."""
+"""All queues of a log, and how log records change them: the same for a batch just synced and for one read at open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mrecordlog_async.model import OFFSET_BYTES, Run
 NO_RUN = Run(-1, b"", b"")
 
 DELETED_REMEMBERED = 10_000
-"""How many deleted queues are remembered with the position that they ended at."""
+"""This many deleted queues are remembered, with the position at which each ended."""
 
 
 class Applied(NamedTuple):
@@ -39,11 +39,11 @@ class Queues:
 
     def __init__(self, next_queue_id: int) -> None:
         self.next_queue_id = next_queue_id
-        self.version = 0  # one more after each batch
+        self.version = 0  # incremented with every batch
         self.pins = SegmentPins()
         self.memory_bytes = 0
         self.table_bytes = TABLE_BYTES
-        self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position then; the latest only
+        self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; the latest deletions only
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
 
@@ -61,7 +61,7 @@ class Queues:
         return Table(self.next_queue_id, tuple(entries))
 
     def get(self, name: str) -> Queue | None:
-        """Return the queue called *name*, None if there is none."""
+        """Return the queue called *name*, None if it does not exist."""
         return self._by_name.get(name)
 
     def by_id(self, queue_id: int) -> Queue | None:
@@ -83,9 +83,9 @@ class Queues:
         return sorted(self._by_name)
 
     def apply(self, segment: int, record: LogRecord) -> int:
-        """Fold *record*, stored in *segment*, into the state; return how many records it dropped.
+        """Apply *record*, stored in *segment*, to the state; return how many records it dropped.
 
-        ReplayError if it does not fit: an unknown or known queue, or a position that is taken.
+        Raises ReplayError if it does not fit: the queue is unknown, exists already, or the position is taken.
         """
         if type(record) is Append:
             self.memory_bytes += self._known(record.id).append(segment, record.run)
@@ -102,13 +102,13 @@ class Queues:
         return self._delete(record)
 
     def apply_all(self, segment: int, records: Iterable[LogRecord]) -> Applied:
-        """Do what `apply` does for one record after the other."""
+        """Apply the records of one batch in order."""
         self.version += 1
         by_id, dropped = self._by_id, []
         appended = size = last_id = 0
         last = NO_RUN
         for record in records:
-            if type(record) is Append:  # most are: no call between here and the queue
+            if type(record) is Append:  # most are, so the queue is called directly
                 queue_id, run = record
                 goes_on = queue_id == last_id and last.leads_to(run)
                 self.memory_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, goes_on)
@@ -117,24 +117,11 @@ class Queues:
                 size += len(payload)
                 last_id, last = queue_id, run
             else:
-                last = NO_RUN  # leads to nothing
+                last = NO_RUN  # no run continues it
                 count = self.apply(segment, record)
                 if type(record) is not Create:
                     dropped.append(count)
         return Applied(appended, size, dropped)
-
-    def adopt(self, older: Queues) -> None:
-        """Join what was folded from older segments, up to the table that this state began with."""
-        self._remember({**older.deleted, **self.deleted})
-        for queue in self:
-            past = older.by_id(queue.id)
-            if past is not None:
-                before = queue.memory_bytes
-                queue.adopt(past)
-                self.memory_bytes += queue.memory_bytes - before
-        self.pins = SegmentPins()
-        for queue in self:
-            queue.pin_anew(self.pins)
 
     def _known(self, queue_id: int) -> Queue:
         queue = self._by_id.get(queue_id)
@@ -156,13 +143,13 @@ class Queues:
         self.table_bytes -= entry_bytes(queue.name)
         del self._by_id[queue.id]
         del self._by_name[queue.name]
-        self._remember({queue.id: queue.next})
+        self._remember(queue)
         queue.clear()
         return dropped
 
-    def _remember(self, deleted: dict[int, int]) -> None:
-        self.deleted.update(deleted)
-        while len(self.deleted) > DELETED_REMEMBERED:
+    def _remember(self, queue: Queue) -> None:
+        self.deleted[queue.id] = queue.next
+        if len(self.deleted) > DELETED_REMEMBERED:
             del self.deleted[next(iter(self.deleted))]
 
     def _add(self, queue: Queue) -> None:

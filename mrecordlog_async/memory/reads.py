@@ -13,14 +13,14 @@ from mrecordlog_async.model import QueueSummary, Record, Run
 
 
 class QueueReader:
-    """Reads from memory. Nothing here waits; what is handed out never changes."""
+    """Reads from memory. Nothing here waits; returned values never change."""
 
     _queues: Queues
 
     def range(self, queue: str, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
         """Yield the records of *queue* with positions *start* … *stop* - 1; None means from the first, to the last.
 
-        What is yielded is fixed at the call: later appends do not show, and a truncate takes nothing away.
+        What is yielded is fixed at the call: later appends and truncates do not change it.
         """
         return chain.from_iterable(run.each() for run in self._queue(queue).held(start, stop))
 
@@ -29,7 +29,7 @@ class QueueReader:
         return self.range(queue, position)
 
     def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> Sequence[Run]:
-        """Return the same as `range`, as whole runs: no record is touched but at the two ends. Fixed at the call.
+        """Return the same as `range`, as whole runs: only the first and the last one are cut. Fixed at the call.
 
         Where there are gaps between positions, the runs are made as they are iterated.
         """
@@ -40,25 +40,25 @@ class QueueReader:
     ) -> list[HeldRun]:
         """Return the same as `runs`, as it is kept: records with gaps between them in one piece.
 
-        most: return only the first so many pieces. Whoever must not hold up an event loop asks again from the next
-        position of the last one, until there are none.
+        most: return only this many pieces, the first ones. A caller that must not block an event loop calls again from
+        the next position of the last one, until nothing is returned.
         """
         return self._queue(queue).held(start, stop, most)
 
     def queue_exists(self, queue: str) -> bool:
-        """Tell whether there is a queue of this name."""
+        """Return whether a queue of this name exists."""
         self._check_readable()
         return isinstance(queue, str) and self._queues.get(queue) is not None
 
     @property
     def version(self) -> int:
-        """A number that is another one after every change that a reader can see."""
+        """A number that differs after every change that a reader can see."""
         return self._queues.version
 
     def names(self) -> tuple[tuple[int, int], Iterable[str]]:
-        """Return a value that is another one after the names of queues changed, and the names as they come.
+        """Return a value that differs once the set of names has changed, and the names, unsorted.
 
-        For lists too long to be sorted in one go. The names must be copied before anything else runs.
+        For lists too long to be sorted in one turn. The names must be copied before anything else runs.
         """
         self._check_readable()
         return (self._queues.next_queue_id, len(self._queues)), self._queues.unsorted_names()
@@ -73,11 +73,11 @@ class QueueReader:
         return self._queue(queue).start
 
     def last_position(self, queue: str) -> int | None:
-        """Return the position before the next one, also when it was truncated; None if nothing was ever appended."""
+        """Return the position before the next one, even if it is truncated; None if nothing was ever appended."""
         return self._queue(queue).next - 1 if self._queue(queue).next else None
 
     def next_position(self, queue: str) -> int:
-        """Return the position that the next record of *queue* gets."""
+        """Return the position that the next record of *queue* will have."""
         return self._queue(queue).next
 
     def last_record(self, queue: str) -> Record | None:
@@ -99,11 +99,11 @@ class QueueReader:
         return {queue.id: queue.next for queue in self._queues}
 
     def deleted_end(self, queue_id: int) -> int | None:
-        """Return the next position that a deleted queue had, None where it is not known (any more)."""
+        """Return the next position that a deleted queue had, None if it is not known, or no longer."""
         return self._queues.deleted.get(queue_id)
 
     def _check_readable(self) -> None:
-        """Raise LogClosedError where nothing may be read any more."""
+        """Raise LogClosedError if the log may no longer be read."""
 
     def _check_name(self, queue: object) -> None:
         check_name(queue)
@@ -118,9 +118,9 @@ class QueueReader:
 
 
 def check_name(queue: object, bytes_max: int = 65_535) -> None:
-    """Raise QueueNameError for what can be no queue's name: text of 1 to *bytes_max* bytes in UTF-8."""
+    """Raise QueueNameError unless *queue* is a str of 1 to *bytes_max* bytes in UTF-8."""
     if not isinstance(queue, str):
-        raise QueueNameError(queue, "is not text")
+        raise QueueNameError(queue, f"must be a str, not {type(queue).__name__}")
     if not queue:
         raise QueueNameError(queue, "is empty")
     try:
@@ -128,7 +128,7 @@ def check_name(queue: object, bytes_max: int = 65_535) -> None:
     except UnicodeEncodeError:
         raise QueueNameError(queue, "cannot be encoded as UTF-8") from None
     if size > bytes_max:
-        raise QueueNameError(queue, f"has {size} bytes, {bytes_max} are allowed")
+        raise QueueNameError(queue, f"is {size} bytes long in UTF-8; the limit is {bytes_max}")
 
 
 def summarize(queue: Queue) -> QueueSummary:

@@ -1,4 +1,4 @@
-"""Which segments are still needed: counted by number, so that files can be removed without a look at the queues."""
+"""Which segments are still needed, counted by number, so that files can be removed without looking at the queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SegmentPins:
             heappush(self._oldest, segment)
 
     def drop(self, segment: int) -> None:
-        """Note that a queue needs *segment* no more."""
+        """Note that one queue no longer needs *segment*."""
         left = self._queues[segment] - 1
         if left:
             self._queues[segment] = left
@@ -29,9 +29,9 @@ class SegmentPins:
             del self._queues[segment]
 
     def oldest(self) -> int | None:
-        """Return the oldest segment that is needed, None where nothing is retained.
+        """Return the oldest segment that is needed, None if nothing is retained.
 
-        Each batch asks several times, so it must not depend on how many segments there are.
+        It is called several times per batch, so its cost must not depend on the number of segments.
         """
         oldest = self._oldest
         while oldest and oldest[0] not in self._queues:

@@ -1,10 +1,10 @@
-"""Runs in the order of their positions, kept by column: those of a queue's tail, and the sealed ones.
+"""Runs in the order of their positions, stored by column: a queue's open runs, and its sealed ones.
 
-A gigabyte is tens of thousands of runs. Kept as objects, however small, each is one more thing that Python's cycle
-collector walks over: a young collection that met 20,000 of them stopped the event loop for 19 to 28 ms. As an array of
-positions and two lists of bytes there is nothing for it to meet, and a run is made when somebody reads it.
+A gigabyte is tens of thousands of runs. As objects, each of them would be scanned by Python's cyclic garbage collector:
+a young collection with 20,000 of them stopped the event loop for 19 to 28 ms. An array of positions and two lists of
+bytes are not scanned, and a run is made only when it is read.
 
-Dropping from the front is cheap on the average: columns are moved up when more than half of them is gone.
+Dropping from the front is cheap on average: columns are moved up once more than half of their places are empty.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOVED_UP_FROM = 64
-"""So many places at the front may stay empty, whatever follows them."""
+"""This many places at the front may stay empty, whatever follows them."""
 
 
 class Runs:
@@ -40,7 +40,7 @@ class Runs:
         return len(self._payloads) - self._gone
 
     def append(self, first_position: int, offsets: bytes, payload: bytes) -> None:
-        """Add a run behind the last one."""
+        """Add a run after the last one."""
         self._first_positions.append(first_position)
         self._offsets.append(offsets)
         self._payloads.append(payload)
@@ -96,12 +96,12 @@ class Runs:
         first = max(bisect_right(positions, start, self._gone) - 1, self._gone)
         if first < len(positions) and self._next_position(first) <= start:
             first += 1
-        behind = bisect_left(positions, stop, first)
-        return self._cut(first, behind if most is None else min(behind, first + most))
+        end = bisect_left(positions, stop, first)
+        return self._cut(first, end if most is None else min(end, first + most))
 
-    def _cut(self, first: int, behind: int) -> list[Run]:
+    def _cut(self, first: int, end: int) -> list[Run]:
         columns: Iterable[tuple[int, bytes, bytes]] = zip(
-            self._first_positions[first:behind], self._offsets[first:behind], self._payloads[first:behind], strict=True
+            self._first_positions[first:end], self._offsets[first:end], self._payloads[first:end], strict=True
         )
         return list(map(Run._make, columns))
 
@@ -117,7 +117,7 @@ class Runs:
 
 
 class SealedRuns:
-    """Runs of many records, with gaps between the records or without. Grows and is dropped from as `Runs`."""
+    """Runs of many records, with or without gaps between them. Grows and shrinks as `Runs` does."""
 
     __slots__ = ("_first_positions", "_gone", "_offsets", "_payloads", "_positions")
 
@@ -132,18 +132,11 @@ class SealedRuns:
         return len(self._payloads) - self._gone
 
     def append(self, run: HeldRun) -> None:
-        """Add a run behind the last one."""
+        """Add a run after the last one."""
         self._first_positions.append(run[0])
         self._offsets.append(run[1])
         self._payloads.append(run[2])
         self._positions.append(b"" if isinstance(run, Run) else run[3])
-
-    def extend(self, runs: SealedRuns) -> None:
-        """Add all of *runs* behind the last one."""
-        self._first_positions += runs._first_positions[runs._gone :]
-        self._offsets += runs._offsets[runs._gone :]
-        self._payloads += runs._payloads[runs._gone :]
-        self._positions += runs._positions[runs._gone :]
 
     def oldest(self) -> HeldRun:
         """Return the run at the front."""
@@ -170,25 +163,21 @@ class SealedRuns:
 
         One with gaps may hold no position of these.
         """
-        first = self._at_or_behind(start)
-        behind = bisect_left(self._first_positions, stop, first)
-        behind = behind if most is None else min(behind, first + most)
-        firsts, offsets = self._first_positions[first:behind], self._offsets[first:behind]
-        payloads, positions = self._payloads[first:behind], self._positions[first:behind]
+        first = self._at_or_after(start)
+        end = bisect_left(self._first_positions, stop, first)
+        end = end if most is None else min(end, first + most)
+        firsts, offsets = self._first_positions[first:end], self._offsets[first:end]
+        payloads, positions = self._payloads[first:end], self._positions[first:end]
         if not any(positions):
             return list(map(Run._make, zip(firsts, offsets, payloads, strict=True)))
         return list(map(_held, firsts, offsets, payloads, positions))
 
     def first_from(self, position: int) -> HeldRun | None:
-        """Return the first run that reaches to *position* or behind it, whole."""
-        at = self._at_or_behind(position)
+        """Return the first run that reaches to *position* or past it, whole."""
+        at = self._at_or_after(position)
         return self._run(at) if at < len(self._payloads) else None
 
-    def records(self) -> int:
-        """Return how many records there are."""
-        return sum(map(len, self._offsets[self._gone :])) // OFFSET_BYTES - len(self)
-
-    def _at_or_behind(self, position: int) -> int:
+    def _at_or_after(self, position: int) -> int:
         at = max(bisect_right(self._first_positions, position, self._gone) - 1, self._gone)
         if at < len(self._payloads) and self._run(at).next_position <= position:
             at += 1
@@ -206,4 +195,4 @@ def _held(first_position: int, offsets: bytes, payload: bytes, positions: bytes)
 
 NO_SEALED_RUNS = SealedRuns()
 NO_RUNS = Runs()
-"""Stand for the runs of every queue that has none, and stays empty: a sequence of its own costs 300 bytes."""
+"""Shared by all queues without runs, and always empty: one sequence for each queue would cost 300 bytes."""

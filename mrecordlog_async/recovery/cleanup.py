@@ -1,4 +1,4 @@
-"""What opening changes once it has judged: the torn tail becomes zeros, leftovers go. Only with the lock."""
+"""What opening changes once it has judged the log: zero the torn tail, remove leftovers. Only with the lock held."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ZEROS = bytes(MIB)
 
 
 def zero_torn_tail(files: FileSystem, handle: int, recovered: RecoveredLog) -> None:
-    """Zero, in place and durably, what lies behind the last whole batch."""
+    """Zero the bytes after the last whole batch, in place and durably."""
     if recovered.torn_range is None:
         return
     at, stop = recovered.torn_range
@@ -26,7 +26,7 @@ def zero_torn_tail(files: FileSystem, handle: int, recovered: RecoveredLog) -> N
         at += len(piece)
     files.sync(handle)
     logger.warning(
-        "cut %d bytes of a batch that was never acknowledged from %s at offset %d",
+        "zeroed %d bytes of an unfinished, unacknowledged batch in %s at offset %d",
         recovered.torn_range[1] - recovered.end,
         segment_name(recovered.segment),
         recovered.end,
@@ -36,7 +36,7 @@ def zero_torn_tail(files: FileSystem, handle: int, recovered: RecoveredLog) -> N
 def remove_leftovers(
     files: FileSystem, directory: str, names: list[str], recovered: RecoveredLog
 ) -> list[tuple[int, int]]:
-    """Remove temporary files and segments that nothing needs; return the segments that would not go."""
+    """Remove temporary files and segments that nothing needs; return the segments that could not be removed."""
     for name in names:
         if name.endswith(TEMPORARY_SUFFIX) and name.startswith(("wal-", CLOSED_NAME)):
             with contextlib.suppress(OSError):
@@ -48,7 +48,7 @@ def remove_leftovers(
         except FileNotFoundError:
             pass
         except IsADirectoryError:
-            # Somebody put it there. On the list of segments it would keep all later ones from being removed.
+            # Not ours. Listed as a segment it would block the removal of all later ones.
             logger.warning("a directory has the name %s of a segment; it is left alone", segment_name(number))
         except OSError:
             kept.append((number, 0))

@@ -1,15 +1,15 @@
-"""Reading on: what a living writer added to a log since it was read. Never writes, never takes the lock.
+"""Follow a log: read what its writer added since the last read. Never writes, never takes the lock.
 
-1. Look at the next frame's head behind the last whole batch: zeros mean that nothing is new, and that is all that an
-   idle log costs. Otherwise take whole batches from there, in pieces that begin small.
-2. As every reader does, ask the disk and not the cache, and sync before showing. Then fold the batches into the queues.
-3. Where the next segment is there, its header must state this one's end and its table the queues as they are; go on in
-   it. A segment that was removed meanwhile had been read, or its successor tells that something is missing.
-   Segments are removed oldest first. So only where the last one read still has its name after no next one was found,
-   there is none; otherwise both were removed, with all that came in them.
-4. Whatever does not fit raises `LostTrackError`: reading the whole log again gives the state or names the damage. Half
-   a batch that is being written looks like damage, so it is judged only if it is still there the next time, and a torn
-   tail that stays is judged ever more rarely.
+1. Read the next frame's header after the last whole batch: zeros mean that nothing is new, so an idle log costs no
+   more than that. Otherwise read whole batches from there, in pieces that start small.
+2. As every reader does, read from the disk and not from the cache, and sync before showing. Then replay the batches.
+3. If the next segment exists, its header must state where this one ended and its table must equal the queues; continue
+   in it. A segment that was removed meanwhile was read to its end, or its successor shows that something is missing.
+   Segments are removed oldest first: if no next segment is found, but the last one read still exists, there is none.
+   Otherwise both were removed, with everything in them.
+4. Whatever does not fit raises `LostTrackError`: reading the whole log again gives the state or names the damage. A
+   batch that is still being written looks like damage, so it is judged only if it is unchanged the next time, and a
+   torn tail that stays is judged ever more rarely.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from mrecordlog_async.storage.segment import PIECE_BYTES, open_segment, segment_
 
 PIECE_BYTES_MIN = 2 * BLOCK_BYTES
 HEAD_BYTES = 2 * FRAME_HEADER_BYTES
-"""A block's padding and the head of the frame behind it fit in."""
+"""Enough for a block's padding and the header of the frame after it."""
 
 
 class LostTrackError(Exception):
-    """The log cannot be read on from here: read it again."""
+    """Reading cannot continue from here: read the whole log again."""
 
 
 class Follower:
-    """Keeps *recovered* up to date. It has no file open between two looks, so it holds no space on the disk."""
+    """Keeps *recovered* up to date. No file stays open between two reads, so it keeps no disk space in use."""
 
     def __init__(self, files: FileSystem, directory: str, recovered: RecoveredLog, failed_looks: int = 0) -> None:
         self.recovered = recovered
-        self.failed_looks = failed_looks  # how often in a row something was there that is no batch
+        self.failed_looks = failed_looks  # how often in a row there were bytes that are not a batch
         self._lost = recovered.overtaken
         self._files = files
         self._directory = directory
-        self._parser = _parser_behind(recovered)
+        self._parser = _parser_after(recovered)
         self._replay = Replay(recovered.counts)
         self._replay.queues = recovered.queues
 
     def read_on(self) -> bool:
         """Replay what was written since; return whether anything was.
 
-        Raises LostTrackError, also after a look that failed, and OSError for what cannot be read or synced.
+        Raises LostTrackError, also after a read that failed, and OSError for what cannot be read or synced.
         """
         if self._lost:
-            raise LostTrackError("the last look failed half-way, or the writer had overtaken the reader")
+            raise LostTrackError("the previous read failed half-way, or the writer had overtaken the reader")
         self._lost = True
-        changed = self._go_on()
+        changed = self._read_on()
         self._lost = False
         return changed
 
-    def _go_on(self) -> bool:
+    def _read_on(self) -> bool:
         changed = self._read_segment()
         while (header := self._next_header()) is not None:
             if self._parser.end < header.previous_end:
-                changed |= self._read_segment()  # it came between the two looks
+                changed |= self._read_segment()  # it was written between the two reads
             if (header.previous_end, header.first_batch) != (self._parser.end, self._parser.due_batch):
                 raise LostTrackError(f"{segment_name(header.segment)} does not begin where its predecessor ended")
             self._enter(header)
@@ -78,7 +78,7 @@ class Follower:
         try:
             handle = self._open(recovered.segment)
         except FileNotFoundError:
-            return False  # nothing in it is live; its successor tells whether all of it was read
+            return False  # nothing in it is live; its successor shows whether all of it was read
         try:
             self._check_header(read_exact(self._files, handle, HEADER_BYTES, 0))
             if not any(read_exact(self._files, handle, HEAD_BYTES, parser.end)):
@@ -108,12 +108,12 @@ class Follower:
         if not had_table:
             self._check_table(parser.table)
         if batches:
-            self.failed_looks = 0  # what was there the last time has become a batch
+            self.failed_looks = 0  # what was there last time is a batch now
         self._doubt(handle)
         return batches
 
     def _pieces(self, handle: int, offset: int) -> Iterator[tuple[int, bytes]]:
-        """Yield whole blocks from the one of *offset* on; there is seldom much."""
+        """Yield whole blocks from that of *offset* on; usually there is little to read."""
         at, length = offset - offset % BLOCK_BYTES, PIECE_BYTES_MIN
         while piece := read_exact(self._files, handle, length, at):
             yield at, piece
@@ -121,13 +121,13 @@ class Follower:
             length = min(length * 2, PIECE_BYTES)
 
     def _doubt(self, handle: int) -> None:
-        """Count how often in a row there is something that is no batch; have it judged the 2nd, 4th, 8th … time."""
+        """Count how often in a row there are bytes that are not a batch; have them judged the 2nd, 4th, 8th … time."""
         if not any(read_exact(self._files, handle, HEAD_BYTES, self._parser.end)):
             self.failed_looks = 0
             return
         self.failed_looks += 1
         if self.failed_looks > 1 and self.failed_looks & (self.failed_looks - 1) == 0:
-            raise LostTrackError("what lies behind the last batch is none")
+            raise LostTrackError("the bytes after the last batch are not a batch")
 
     def _apply(self, batches: list[Batch]) -> None:
         recovered = self.recovered
@@ -154,7 +154,7 @@ class Follower:
         finally:
             self._files.close(handle)
         if (header.log_id, header.segment) != (self.recovered.log_id, number):
-            raise LostTrackError("another log is here now")
+            raise LostTrackError("the directory now contains a different log")
         return header
 
     def _enter(self, header: SegmentHeader) -> None:
@@ -167,7 +167,7 @@ class Follower:
     def _check_table(self, table: Table | None) -> None:
         assert self._replay.queues is not None
         if table != self._replay.queues.table():
-            raise LostTrackError("the table of queues is not what the segment before it left")
+            raise LostTrackError("the table of queues does not match the end of the previous segment")
         self.recovered.table_end = self._parser.table_end
 
     def _check_header(self, data: bytes) -> None:
@@ -176,23 +176,23 @@ class Follower:
         except HeaderError as error:
             raise LostTrackError(str(error)) from None
         if header.log_id != self.recovered.log_id:
-            raise LostTrackError("another log is here now")
+            raise LostTrackError("the directory now contains a different log")
 
     def _check_is_last(self) -> None:
         """Raise LostTrackError where the segment was removed, and with it those that the next one was looked for in."""
         try:
             self._files.close(self._open(self.recovered.segment))
         except FileNotFoundError:
-            raise LostTrackError("the segment was removed, and those that came after it as well") from None
+            raise LostTrackError("the segment was removed, and so were those after it") from None
 
     def _open(self, number: int) -> int:
         return open_segment(self._files, self._directory, number)
 
 
-def _parser_behind(recovered: RecoveredLog) -> SegmentParser:
-    """Return a parser that stands behind the last batch that was read."""
+def _parser_after(recovered: RecoveredLog) -> SegmentParser:
+    """Return a parser that expects the batch after the last one that was read."""
     parser = SegmentParser(recovered.log_id, recovered.segment, recovered.last_batch + 1)
-    parser.table, parser.table_end = Table(0, ()), recovered.table_end  # it lies behind us
+    parser.table, parser.table_end = Table(0, ()), recovered.table_end  # already passed
     parser.end = recovered.end
     parser.resume()
     return parser

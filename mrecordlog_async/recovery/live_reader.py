@@ -1,10 +1,10 @@
-"""Read a whole log while its writer lives: list, read, and read on where the writer was faster.
+"""Read a whole log while its writer runs: list, read, and read on where the writer was faster.
 
-A segment that is removed before its turn held only what is truncated by then. The truncates lie behind the end that was
-read first, so the reader reads on (`Follower`) until it has met them, and shows the state at that later end: an exact
-one. That succeeds where the writer does not remove what it writes as fast as it can be read. Where it does, the reader
-tries `LOST_MAX` times, then shows what it has and takes for truncated what was removed: each queue then holds what it
-held at the end that was read, less what was truncated since.
+A segment that is removed before its turn held only truncated records. The truncates may come after the end that was
+read, so the reader reads on (`Follower`) until it has met them, and shows the state at that later end, which is exact.
+That fails only if the writer removes segments as fast as they can be read. Then the reader tries `LOST_MAX` times and
+finally treats what was removed as truncated: each queue then holds what it held at the end that was read, less what was
+truncated since.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import segment_name
 
 ATTEMPTS_MAX = 20
-"""How often the directory is listed again when the writer changed it between the listing and the first read."""
+"""How often the directory is listed again because the writer changed it after the listing."""
 
 LOST_MAX = 3
-"""How often the log is read anew because the writer was too fast to be read on."""
+"""How often the log is read again because the writer was faster than the reader."""
 
 
 def read_live_log(files: FileSystem, directory: str, on_progress: Progress | None = None) -> RecoveredLog | None:
-    """Read the log in *directory* without the lock; None if there is none.
+    """Read the log in *directory* without the lock; None if the directory has no log.
 
     Raises CorruptionError for damage and OSError for what cannot be read.
     """
@@ -40,7 +40,7 @@ def read_live_log(files: FileSystem, directory: str, on_progress: Progress | Non
             if lost == LOST_MAX:
                 return _give_in(reading)
         except (FileNotFoundError, CorruptionError):
-            # A segment that is gone was reclaimed, a CLOSED that is gone no longer counts, a new segment was rolled to.
+            # A missing segment was reclaimed, a missing CLOSED no longer counts, or the writer rolled to a new segment.
             if attempt == ATTEMPTS_MAX or sorted(files.names(directory)) == names:
                 raise
     raise AssertionError("the last attempt returns or raises")
@@ -56,7 +56,7 @@ def _is_whole(files: FileSystem, directory: str, reading: Reading) -> bool:
         except LostTrackError:
             return False
         if end != (recovered.segment, recovered.end):
-            recovered.torn_range = None  # it was half of a batch that is whole now
+            recovered.torn_range = None  # it was half of a batch that is complete now
         if recovered.oldest_segment <= gone:
             raise CorruptionError(segment_name(gone), None, "the segment is missing, and it held live data")
     check_nothing_is_missing(recovered, first_table)
@@ -64,7 +64,7 @@ def _is_whole(files: FileSystem, directory: str, reading: Reading) -> bool:
 
 
 def _give_in(reading: Reading) -> RecoveredLog:
-    """Take for truncated what the segments held that were removed before they could be read."""
+    """Treat the records of segments that were removed before they could be read as truncated."""
     recovered, first_table, gone = reading
     assert gone is not None
     for entry in first_table.entries:

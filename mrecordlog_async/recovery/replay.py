@@ -21,12 +21,14 @@ class Replay:
         self._counts = counts
 
     def begin(self, name: str, table: Table) -> None:
-        """Start a segment: its table is the state, or must equal what the segment before it left."""
+        """Start a segment: the first one's table is the state, every later one must equal the state so far."""
         if self.queues is None:
             self.queues = Queues.from_table(table)
             self.first_table = table
         elif self.queues.table() != table:
-            raise CorruptionError(name, HEADER_BYTES, "its table of queues is not what the segment before it left")
+            raise CorruptionError(
+                name, HEADER_BYTES, "its table of queues does not match the end of the previous segment"
+            )
 
     def add(self, name: str, segment: int, batch: Batch) -> None:
         """Apply a batch."""

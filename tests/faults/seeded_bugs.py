@@ -23,7 +23,7 @@ from mrecordlog_async.format.parse import Batch, SegmentParser
 from mrecordlog_async.format.record import Commit, Table, decode_record
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.recovery import cleanup, recovery
+from mrecordlog_async.recovery import cleanup, recovery, torn_or_damaged
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 from .damage import Intact, damages
@@ -169,7 +169,7 @@ def cache_believed_after_a_failed_fsync() -> AbstractContextManager[Any]:
 
 
 def damage_cut_like_a_torn_tail() -> AbstractContextManager[Any]:
-    return patch.object(recovery, "find_commits", lambda *arguments: iter(()))
+    return patch.object(torn_or_damaged, "find_commits", lambda *arguments: iter(()))
 
 
 def bad_frames_skipped() -> AbstractContextManager[Any]:

@@ -16,16 +16,17 @@ from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format import frame
 from mrecordlog_async.format.frame import BLOCK_BYTES, encode_frames, read_frame
-from mrecordlog_async.format.header import HEADER_BYTES, decode_closed, encode_closed
+from mrecordlog_async.format.header import HEADER_BYTES, Closed, decode_closed, encode_closed
 from mrecordlog_async.format.parse import SegmentParser
 from mrecordlog_async.format.record import Commit, Table, TableEntry, decode_parts, encode_commit, encode_table
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue
+from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.recovery import torn_or_damaged
 from mrecordlog_async.recovery.cleanup import zero_torn_tail
 from mrecordlog_async.recovery.follower import Follower
-from mrecordlog_async.recovery.recovery import _LogReader
 from mrecordlog_async.recovery.replay import Replay
+from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import SegmentFile
 
@@ -180,14 +181,17 @@ def cancelled_record_leaves_its_queue_behind() -> AbstractContextManager[Any]:
 
 
 def memory_of_older_segments_not_counted() -> AbstractContextManager[Any]:
-    original = Queue.adopt
+    original = Replay.begin
 
-    def adopt(self: Queue, older: Queue) -> None:
-        more = older.memory_bytes - QUEUE_OVERHEAD_BYTES
-        original(self, older)
-        self.memory_bytes -= more
+    def begin(self: Replay, name: str, table: Table) -> None:
+        original(self, name, table)
+        assert self.queues is not None
+        for queue in self.queues:
+            more = queue.memory_bytes - QUEUE_OVERHEAD_BYTES
+            queue.memory_bytes -= more
+            self.queues.memory_bytes -= more
 
-    return patch.object(Queue, "adopt", adopt)
+    return patch.object(Replay, "begin", begin)
 
 
 def appends_live_on_the_reserve() -> AbstractContextManager[Any]:
@@ -268,15 +272,12 @@ def tables_not_compared() -> AbstractContextManager[Any]:
 
 
 def batch_number_of_closed_ignored() -> AbstractContextManager[Any]:
-    original = _LogReader._judge
+    original = torn_or_damaged._check_closed
 
-    def judge(self: _LogReader, *arguments: Any) -> Any:
-        *before, parser, closed, size = arguments
-        if closed is not None:
-            closed = replace(closed, last_batch=parser.due_batch - 1)
-        return original(self, *before, parser, closed, size)  # type: ignore[call-arg]  # as they came
+    def check_closed(end: SegmentEnd, closed: Closed) -> None:
+        original(end, replace(closed, last_batch=end.due_batch - 1))
 
-    return patch.object(_LogReader, "_judge", judge)
+    return patch.object(torn_or_damaged, "_check_closed", check_closed)
 
 
 def place_of_a_batch_ignored() -> AbstractContextManager[Any]:

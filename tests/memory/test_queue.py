@@ -259,25 +259,9 @@ def test_record_that_does_not_fit_the_state_is_refused(record: Append | Truncate
     assert queues.table() == before
 
 
-def test_adopted_queue_counts_what_both_halves_hold() -> None:
-    """Joining the fold of older segments with the last one's gives the state of the whole."""
-    older = Queues(0)
-    older.apply(0, Create(0, "q"))
-    older.apply(0, Append(0, Run.of(0, [b"%d" % n for n in range(10)])))
-    older.apply(1, Append(0, Run.of(10, [b"%d" % n for n in range(10, 20)])))
-    last = Queues.from_table(older.table())
-    last.apply(2, Append(0, Run.of(20, [b"20", b"21"])))
-    last.apply(2, Truncate(0, 14))
-    last.adopt(older)
-    queue = last.get("q")
-    assert queue is not None
-    assert [p for run in queue.runs(None, None) for p, _ in run.each()] == list(range(15, 22))
-    assert queue.records == 7
-    assert queue.live_bytes() == 14
-    assert queue.segments() == [1, 2]
-    assert last.pins.oldest() == 1
-    assert last.memory_bytes == queue.memory_bytes
-    one_by_one = Queues(0)
+def test_a_queue_over_several_segments_counts_what_all_of_them_hold() -> None:
+    """Replayed forward, truncated in the middle of one: records, bytes, segments and pins are those of what is left."""
+    queues = Queues(0)
     for segment, record in (
         (0, Create(0, "q")),
         (0, Append(0, Run.of(0, [b"%d" % n for n in range(10)]))),
@@ -285,5 +269,12 @@ def test_adopted_queue_counts_what_both_halves_hold() -> None:
         (2, Append(0, Run.of(20, [b"20", b"21"]))),
         (2, Truncate(0, 14)),
     ):
-        one_by_one.apply(segment, record)
-    assert last.memory_bytes == one_by_one.memory_bytes
+        queues.apply(segment, record)
+    queue = queues.get("q")
+    assert queue is not None
+    assert [p for run in queue.runs(None, None) for p, _ in run.each()] == list(range(15, 22))
+    assert queue.records == 7
+    assert queue.live_bytes() == 14
+    assert queue.segments() == [1, 2]
+    assert queues.pins.oldest() == 1
+    assert queues.memory_bytes == queue.memory_bytes

@@ -72,24 +72,12 @@ def test_sealed_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], sta
             position = run.next_position
     assert len(runs) == len(model)
     assert runs.between(0, POSITION_MAX) == model
-    assert runs.records() == sum(run.records for run in model)
     stop = start + length
     inside = [run for run in model if run.first_position < stop and start < run.next_position]
     assert runs.between(start, stop) == inside
     assert runs.first_from(start) == next((run for run in model if start < run.next_position), None)
     if model:
         assert (runs.oldest(), runs.newest()) == (model[0], model[-1])
-
-
-def test_runs_are_added_behind_runs() -> None:
-    """What was dropped from either stays away."""
-    first, second = SealedRuns(), SealedRuns()
-    for position in range(4):
-        (first if position < 2 else second).append(a_run(position, 1))
-    first.drop_oldest()
-    second.drop_oldest()
-    first.extend(second)
-    assert first.between(0, POSITION_MAX) == [a_run(1, 1), a_run(3, 1)]
 
 
 def test_retained_runs_are_nothing_to_the_cycle_collector() -> None:

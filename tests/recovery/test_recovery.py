@@ -1,8 +1,9 @@
-"""Opening: every row of the table in `engine/recovery.py`, and every way a directory can be wrong."""
+"""Opening: every row of the table in `recovery/recovery.py`, and every way a directory can be wrong."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import subprocess
@@ -162,7 +163,7 @@ async def test_closed_log_notices_any_damage_to_its_end(directory: Path, tmp_pat
     damage.zero(path, ends[-2], ends[-1] - ends[-2])
     error = await refuses(directory, path.name)
     assert error.offset == ends[-2]
-    assert "closed" in error.reason
+    assert "CLOSED" in error.reason
 
 
 async def test_closed_log_with_its_last_segment_removed_is_refused(directory: Path, tmp_path: Path) -> None:
@@ -329,7 +330,7 @@ async def test_owed_records_in_a_removed_segment_are_missed(directory: Path, tmp
     forged = SegmentHeader(header.log_id, header.segment, header.first_batch, header.previous_end, header.segment)
     damage.write_at(last, 0, encode_header(forged))
     first.unlink()
-    assert "misses positions" in (await refuses(crashed, last.name)).reason
+    assert "are missing: a segment file was removed" in (await refuses(crashed, last.name)).reason
 
 
 async def test_temporary_files_are_removed(directory: Path, tmp_path: Path) -> None:
@@ -479,6 +480,101 @@ async def test_progress_is_told_on_the_loop(directory: Path) -> None:
         assert all(0 < progress.fraction <= 1 for progress in seen)
 
 
+# Dead segments that are still there.
+
+
+async def leave_dead_segments(directory: Path, target: Path) -> Contents:
+    """Write a log whose last COMMITs alone name its older segments as dead; put all of them back, as a crash would."""
+    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
+        await log.create_queue("q")
+        while log.resource_usage().segments < 4:
+            await log.append_record("q", None, bytes(5000))
+        await log.append_record("q", None, b"in the last segment")
+        older = damage.segments(directory)[:-1]
+        damage.copy(directory, target)
+        await log.truncate("q", log.next_position("q") - 2)
+        while log.resource_usage().segments > 1:
+            await log.sync()
+        last = damage.last_segment(directory)
+        shutil.copyfile(last, target / last.name)
+        assert decode_header(last.read_bytes()[:HEADER_BYTES]).oldest_segment == 0
+        assert [path.name for path in damage.segments(target)] == [*(path.name for path in older), last.name]
+        return contents(log)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("harm", ["intact", "flip", "header", "cut", "empty", "missing", "foreign", "directory"])
+async def test_a_dead_segment_never_keeps_a_log_from_opening(
+    directory: Path, tmp_path: Path, harm: str, number: int
+) -> None:
+    """A crash kept it from being removed: whatever became of it, nothing in it is needed, and it is removed."""
+    crashed = tmp_path / "crashed"
+    expected = await leave_dead_segments(directory, crashed)
+    path = damage.segments(crashed)[number]
+    if harm == "flip":
+        damage.flip_byte(path, damage.batch_ends(path)[-1] - 5)
+    elif harm == "header":
+        damage.flip_byte(path, 12)
+    elif harm in ("cut", "empty"):
+        damage.cut(path, damage.batch_ends(path)[-2] if harm == "cut" else 0)
+    elif harm == "foreign":
+        await fill_segments(tmp_path / "other", segments=number + 2)
+        shutil.copyfile(tmp_path / "other" / path.name, path)
+    elif harm in ("missing", "directory"):
+        path.unlink()
+    if harm == "directory":
+        path.mkdir()
+    with await asyncio.to_thread(ReadOnlyLog.open, crashed) as reader:
+        assert contents(reader) == expected
+        assert reader.recovery_report.segments == 1
+    assert (await reopen(crashed))[0] == expected
+    assert [left.name for left in damage.segments(crashed) if left.is_file()] == ["wal-00000000000000000003"]
+
+
+async def test_a_dead_segment_that_cannot_be_read_never_keeps_a_log_from_opening(
+    directory: Path, tmp_path: Path
+) -> None:
+    """The medium fails where nothing is needed any more."""
+    crashed = tmp_path / "crashed"
+    expected = await leave_dead_segments(directory, crashed)
+    dead = damage.segments(crashed)[1]
+
+    class Failing(OsFileSystem):
+        def read(self, handle: int, length: int, offset: int) -> bytes:
+            if dead.exists() and os.path.samestat(os.fstat(handle), dead.stat()):
+                raise OSError(errno.EIO, "the medium failed", str(dead))
+            return super().read(handle, length, offset)
+
+    async with MultiRecordLog.open(crashed, segment_bytes=SEGMENT_BYTES, filesystem=Failing()) as log:
+        assert contents(log) == expected
+
+
+async def test_a_table_that_does_not_fit_a_dead_segment_is_not_damage(directory: Path, tmp_path: Path) -> None:
+    """The segment before a live one proves nothing once it is dead."""
+    crashed = tmp_path / "crashed"
+    expected = await leave_dead_segments(directory, crashed)
+    forge_table(damage.segments(crashed)[1], lambda table: Table(table.next_queue_id + 1, table.entries))
+    assert (await reopen(crashed))[0] == expected
+
+
+async def test_a_live_segment_that_cannot_be_read_is_an_error_of_the_medium(directory: Path, tmp_path: Path) -> None:
+    """Not damage: the content may be all right, and another try may succeed."""
+    crashed = tmp_path / "crashed"
+    await fill_segments(directory, target=crashed)
+    live = damage.segments(crashed)[1]
+
+    class Failing(OsFileSystem):
+        def read(self, handle: int, length: int, offset: int) -> bytes:
+            if os.path.samestat(os.fstat(handle), live.stat()):
+                raise OSError(errno.EIO, "the medium failed", str(live))
+            return super().read(handle, length, offset)
+
+    before = damage.snapshot(crashed)
+    with pytest.raises(OSError, match="the medium failed"):
+        await MultiRecordLog.open(crashed, filesystem=Failing())
+    assert damage.snapshot(crashed) == before
+
+
 # Readers beside a writer.
 
 
@@ -532,7 +628,7 @@ async def test_a_table_that_is_not_what_the_segment_before_left_is_refused(direc
     path = damage.segments(directory)[which]
     forge_table(path, lambda table: Table(table.next_queue_id + 1, table.entries))
     error = await refuses(directory, path.name)
-    assert "table of queues is not what the segment before it left" in str(error)
+    assert "table of queues does not match the end of the previous segment" in str(error)
 
 
 async def test_a_closed_that_names_another_last_batch_is_refused(directory: Path, tmp_path: Path) -> None:
@@ -544,7 +640,7 @@ async def test_a_closed_that_names_another_last_batch_is_refused(directory: Path
     for wrong in (closed.last_batch - 1, closed.last_batch + 1):
         changed = Closed(closed.log_id, closed.segment, closed.end, wrong)
         (directory / "CLOSED").write_bytes(encode_closed(changed))
-        assert f"closed behind batch {wrong}" in str(await refuses(directory))
+        assert f"CLOSED says the log ends after batch {wrong}" in str(await refuses(directory))
 
 
 async def test_a_torn_tail_is_zeroed_durably_before_the_log_is_open(directory: Path, tmp_path: Path) -> None:

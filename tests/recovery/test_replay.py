@@ -42,6 +42,6 @@ def test_the_next_table_is_what_was_left() -> None:
 )
 def test_any_other_table_is_damage(table: Table) -> None:
     """An id, a name, a position or a queue more or less: a segment was lost or exchanged in between."""
-    with pytest.raises(CorruptionError, match="not what the segment before it left") as refused:
+    with pytest.raises(CorruptionError, match="does not match the end of the previous segment") as refused:
         replayed().begin("second", table)
     assert refused.value.segment == "second"

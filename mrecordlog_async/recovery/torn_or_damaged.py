@@ -1,0 +1,168 @@
+"""Torn or damaged: what the bytes after the last whole batch mean. Every reader of segments decides it here.
+
+A batch that was being written when the process died was never acknowledged: a torn tail, which may be zeroed. A batch
+that was acknowledged and cannot be read is damage, and nothing may be changed then. The bytes of both look alike; what
+tells them apart is a later COMMIT that names the batch as durable, or somebody else who states where the log ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import Closed
+from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, SegmentParser, find_commits
+from mrecordlog_async.format.record import Commit
+from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.segment import read_pieces, segment_name
+
+ByteRange = tuple[int, int]
+"""Offsets of the first byte and of the one after the last."""
+
+
+class SegmentEnd(NamedTuple):
+    """The place in a segment where the next batch is due: `offset`, and the number `due_batch` of that batch."""
+
+    number: int
+    log_id: bytes
+    offset: int
+    due_batch: int
+
+    @classmethod
+    def of(cls, number: int, parser: SegmentParser) -> SegmentEnd:
+        """Return the place where *parser* expects its next batch."""
+        return cls(number, parser.log_id, parser.end, parser.due_batch)
+
+
+class Evidence(NamedTuple):
+    """What was found after a segment's last whole batch.
+
+    not_zero: from the first byte that is not zero to the last one, None where all of them are zero.
+    next_commit: the first valid COMMIT. proof: the first one that knows the batch due as durable.
+    """
+
+    not_zero: ByteRange | None
+    next_commit: Commit | None
+    proof: Commit | None
+
+
+class Verdict(Enum):
+    """What bytes mean that are not the batch due there."""
+
+    CLEAN_END = "only zeros: nothing was written after the last batch"
+    TORN_TAIL = "a batch that was being written and was never acknowledged"
+    DAMAGED = "acknowledged data that cannot be read"
+
+
+def judge(evidence: Evidence, *, acknowledged: bool) -> Verdict:
+    """Decide between torn and damaged.
+
+    Args:
+        evidence: what was found after the last whole batch.
+        acknowledged: something else than a COMMIT states that there were more batches here: the header of the next
+            segment, or `CLOSED`.
+    """
+    if evidence.proof is not None or acknowledged:
+        return Verdict.DAMAGED
+    if evidence.not_zero is None:
+        return Verdict.CLEAN_END
+    return Verdict.TORN_TAIL
+
+
+def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | None, size: int) -> ByteRange | None:
+    """Decide what the bytes after *end* mean, in the last segment of a log. The rows are those of `recovery`'s table.
+
+    Args:
+        files: where the segment is.
+        handle: the segment, open for reading.
+        end: where the first batch is due that could not be read.
+        closed: what `CLOSED` states, None where there is no such file.
+        size: bytes of the file.
+
+    Returns:
+        The range to be zeroed, None for a clean end.
+
+    Raises:
+        CorruptionError: acknowledged data is damaged.
+        OSError: row 6, the bytes cannot be read.
+    """
+    if closed is not None:
+        _check_closed(end, closed)
+        return not_zero(files, handle, end.offset, size)  # row 5: nobody wrote these bytes
+    evidence = look_after(files, handle, end, size)
+    verdict = judge(evidence, acknowledged=False)
+    if verdict is Verdict.DAMAGED:
+        raise _damaged(end, evidence)  # row 3
+    return evidence.not_zero if verdict is Verdict.TORN_TAIL else None  # row 2, row 1
+
+
+def _check_closed(end: SegmentEnd, closed: Closed) -> None:
+    """Row 4: raise CorruptionError unless the log ends where `CLOSED` states."""
+    if (end.offset, end.due_batch - 1) != (closed.end, closed.last_batch):
+        raise CorruptionError(
+            segment_name(end.number),
+            end.offset,
+            f"CLOSED says the log ends after batch {closed.last_batch} at offset {closed.end}, but it does not",
+        )
+
+
+def _damaged(end: SegmentEnd, evidence: Evidence) -> CorruptionError:
+    """Row 3: return the error that names the COMMIT which proves it."""
+    assert evidence.proof is not None
+    return CorruptionError(
+        segment_name(end.number),
+        end.offset,
+        f"batch {end.due_batch} is damaged, and batch {evidence.proof.batch} after it proves that it had been "
+        "acknowledged",
+    )
+
+
+def look_after(files: FileSystem, handle: int, end: SegmentEnd, stop: int, *, acknowledged: bool = False) -> Evidence:
+    """Collect what lies from *end* up to the offset *stop*.
+
+    A COMMIT is looked for at any byte, since damage hides where frames begin. Reading stops early once nothing more can
+    change the judgement: at a proof, or, where the batch is known as *acknowledged* anyway, at the next COMMIT.
+    """
+    found: ByteRange | None = None
+    next_commit: Commit | None = None
+    carry = b""
+    for offset, data in _pieces_from(files, handle, end.offset, stop):
+        stripped = data.rstrip(b"\0")
+        if stripped:
+            found = _extended(found, offset, data, stripped)
+        if stripped or carry:
+            # A COMMIT may itself end in zeros: its last bytes are a clock's highest.
+            searched = carry + data[: len(stripped) + COMMIT_FRAME_BYTES]
+            for commit in find_commits(searched, offset - len(carry), end.log_id, end.number):
+                next_commit = next_commit or commit
+                if commit.durable_batch >= end.due_batch:
+                    return Evidence(found, next_commit, commit)
+            if acknowledged and next_commit is not None:
+                break
+        carry = data[1 - COMMIT_FRAME_BYTES :] if stripped else b""
+    return Evidence(found, next_commit, None)
+
+
+def not_zero(files: FileSystem, handle: int, offset: int, stop: int) -> ByteRange | None:
+    """Return the range from the first byte that is not zero to the last one, None where all of them are zero."""
+    found: ByteRange | None = None
+    for at, data in _pieces_from(files, handle, offset, stop):
+        stripped = data.rstrip(b"\0")
+        if stripped:
+            found = _extended(found, at, data, stripped)
+    return found
+
+
+def _extended(found: ByteRange | None, offset: int, data: bytes, stripped: bytes) -> ByteRange:
+    """Return *found*, extended to the last byte of *data*, at *offset*, that is not zero."""
+    first = found[0] if found is not None else offset + len(data) - len(data.lstrip(b"\0"))
+    return first, offset + len(stripped)
+
+
+def _pieces_from(files: FileSystem, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, bytes) from *offset* to *stop*; pieces end where blocks do, and so does every COMMIT."""
+    for base, piece in read_pieces(files, handle, offset, stop):
+        start = max(offset - base, 0)
+        yield base + start, piece[start:] if start else piece
