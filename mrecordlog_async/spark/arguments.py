@@ -12,55 +12,75 @@ from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `drain` to argparse."""
     parser.add_argument(
-        "--server", action="append", required=True, metavar="NAME=URL", help="a service; may be repeated"
+        "--server", action="append", required=True, metavar="NAME=URL", help="service to drain; may be repeated"
     )
-    parser.add_argument("--output", required=True, help="directory of the lake, on any file system that Spark knows")
-    parser.add_argument("--checkpoint", required=True, help="directory of the checkpoint; belongs to the output")
+    parser.add_argument(
+        "--output", required=True, metavar="DIR", help="directory of the lake, on any file system that Spark knows"
+    )
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", help="directory of the checkpoint of this output")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--once", action="store_true", help="stop when everything that was there is stored (default)")
-    when.add_argument("--every", type=seconds_of, metavar="TIME", help="go on, a batch at most every 10s, 500ms, 1m …")
-    parser.add_argument("--format", choices=("parquet", "delta"), default="parquet", help="delta must be installed")
+    when.add_argument(
+        "--every", type=seconds_of, metavar="TIME", help="keep running, at most one batch per TIME (10s, 1min)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("parquet", "delta"),
+        default="parquet",
+        metavar="FORMAT",
+        help="parquet (default), or delta, if installed",
+    )
     parser.add_argument(
         "--partition-by",
         default="",
         metavar="COLUMNS",
         help="server, queue or server,queue: directories _server=…/_queue=…",
     )
-    parser.add_argument("--subscribe", metavar="QUEUES", help="only these queues, separated by commas")
-    parser.add_argument("--subscribe-pattern", metavar="REGEX", help="only queues whose whole name matches")
-    parser.add_argument("--max-records-per-trigger", type=count_of, default=RECORDS_PER_TRIGGER, metavar="N")
-    parser.add_argument("--max-bytes-per-trigger", type=size_of, metavar="SIZE", help="such as 256m")
+    parser.add_argument("--subscribe", metavar="QUEUES", help="drain only these queues, separated by commas")
+    parser.add_argument("--subscribe-pattern", metavar="REGEX", help="drain only queues whose whole name matches")
+    parser.add_argument(
+        "--max-records-per-trigger",
+        type=count_of,
+        default=RECORDS_PER_TRIGGER,
+        metavar="COUNT",
+        help=f"records per batch at most (default: {RECORDS_PER_TRIGGER})",
+    )
+    parser.add_argument(
+        "--max-bytes-per-trigger", type=size_of, metavar="SIZE", help="bytes per batch at most (default: 256m)"
+    )
     parser.add_argument(
         "--min-partitions",
         type=count_of,
-        metavar="N",
-        help="tasks a batch (default: as many as this machine has cores)",
+        metavar="COUNT",
+        help="tasks per batch (default: one per core of Spark)",
     )
-    parser.add_argument("--no-truncate", action="store_true", help="leave what is stored in the log")
-    parser.add_argument("--skip-down", action="store_true", help="go on without servers that cannot be reached")
+    parser.add_argument("--no-truncate", action="store_true", help="do not truncate the log after storing")
+    parser.add_argument("--skip-down", action="store_true", help="skip unreachable servers")
     parser.add_argument(
         "--allow-data-loss",
         action="store_true",
-        help="go on with what is left where others truncated or deleted records",
+        help="continue where records were truncated or deleted before they were stored",
     )
     parser.add_argument(
         "--accept-went-back",
         action="store_true",
-        help="read all that a log holds which went back; what the output has of it is there twice then",
+        help="read all of a log that is older than the checkpoint; records may be in the output twice then",
     )
     parser.add_argument(
         "--adopt-output",
         action="store_true",
-        help="take an output that does not say whose it is, where this checkpoint wrote all of it",
+        help="adopt an output that does not name its checkpoint; only if this checkpoint wrote all of it",
     )
     parser.add_argument(
         "--shared-paths",
         action="store_true",
         help="output and checkpoint are on a file system that every machine mounts at this path",
     )
-    parser.add_argument("--token-file", help="file with the bearer token of the services")
-    parser.add_argument("--master", help="where Spark runs (default: as spark-submit says, else this machine)")
-    parser.add_argument("--json", action="store_true", help="the summary as one JSON object on standard output")
+    parser.add_argument("--token-file", metavar="FILE", help="file with the bearer token of the services")
+    parser.add_argument(
+        "--master", metavar="URL", help="where Spark runs (default: as spark-submit says, else this machine)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
 
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,11 +89,15 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source", metavar="SOURCE", help="directory of Parquet files with the columns queue, position and payload"
     )
-    parser.add_argument("--from-server", metavar="NAME", help="only rows of this server")
-    parser.add_argument("--skip-truncated", action="store_true", help="leave out rows where the log was truncated")
-    parser.add_argument("--token-file", help="file with the bearer token of the service")
-    parser.add_argument("--master", help="where Spark runs (default: as spark-submit says, else this machine)")
-    parser.add_argument("--json", action="store_true", help="the summary as one JSON object on standard output")
+    parser.add_argument("--from-server", metavar="NAME", help="load only rows of this server")
+    parser.add_argument(
+        "--skip-truncated", action="store_true", help="skip rows below the first position of their queue in the log"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="file with the bearer token of the service")
+    parser.add_argument(
+        "--master", metavar="URL", help="where Spark runs (default: as spark-submit says, else this machine)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
 
 
 def seconds_of(text: str) -> float:

@@ -1,7 +1,7 @@
 """Print a script that completes commands and options in a shell.
 
-  source <(mrecordlog completion bash)                                    # in ~/.bashrc
-  source <(mrecordlog completion zsh)                                     # in ~/.zshrc
+  source <(mrecordlog completion bash)    # in ~/.bashrc
+  source <(mrecordlog completion zsh)    # in ~/.zshrc
   mrecordlog completion fish > ~/.config/fish/completions/mrecordlog.fish
 
 The script is generated from the commands, so it offers what exists. Files and directories complete as usual.
