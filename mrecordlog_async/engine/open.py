@@ -23,6 +23,7 @@ from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_torn_tail
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
+from mrecordlog_async.storage.directory import LogDirectory, make_directories, sync_directory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES, make_first_segment
@@ -112,44 +113,24 @@ def _open_directory(files: FileSystem, directory: str, create: bool) -> int:
         handle = files.open_directory(directory)
     except FileNotFoundError:
         if not create:
-            raise FileNotFoundError(errno.ENOENT, "there is no log, and create=False", directory) from None
-        _make_directory(files, directory)
+            raise LogDirectory(files, directory).no_log() from None
+        make_directories(files, directory)
         handle = files.open_directory(directory)
     if files.mode(directory) & 0o077:
         logger.warning("log directory %r can be read or written by other users; 0700 is recommended", directory)
     return handle
 
 
-def _make_directory(files: FileSystem, directory: str) -> None:
-    """Make *directory* and its missing parents, each durable in its own parent."""
-    try:
-        files.make_directory(directory)
-    except FileExistsError:
-        return
-    except FileNotFoundError:
-        _make_directory(files, os.path.dirname(directory))
-        files.make_directory(directory)
-    _sync_parent(files, directory)
-
-
-def _sync_parent(files: FileSystem, directory: str) -> None:
-    handle = files.open_directory(os.path.dirname(directory) or "/")
-    try:
-        files.sync_directory(handle)
-    finally:
-        files.close(handle)
-
-
 def _make_log(
     files: FileSystem, directory: str, directory_handle: int, names: list[str], create: bool
 ) -> tuple[RecoveredLog, SegmentFile]:
     if not create:
-        raise FileNotFoundError(errno.ENOENT, "there is no log, and create=False", directory)
+        raise LogDirectory(files, directory).no_log()
     foreign = [name for name in names if not _may_stand_beside_a_new_log(name)]
     if foreign:
         raise OSError(errno.ENOTEMPTY, f"a new log wants a directory of its own, and here is {foreign[0]!r}", directory)
     # Before segment 0 exists, whoever made the directory: once a segment is there nobody syncs the parent again.
-    _sync_parent(files, directory)
+    sync_directory(files, os.path.dirname(directory) or "/")
     queues = Queues(secrets.randbits(FIRST_QUEUE_ID_BITS))
     log_id = secrets.token_bytes(LOG_ID_BYTES)
     file, end = make_first_segment(files, directory, directory_handle, log_id, encode_table(queues.table()))
