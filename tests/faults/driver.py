@@ -343,6 +343,7 @@ class Run:
             if call.outcome == "open":
                 call.outcome = "cancelled"
         if old is not None:
+            old._unclosed.detach()  # a process that died warns of nothing
             old._writer_task.cancel()
             await asyncio.wait([old._writer_task])
         self._watch(self.disk)
