@@ -11,6 +11,9 @@ The layout of the package: `log` is the facade, `engine` decides and moves, `mem
 disk, `format` says what the bytes mean (its docstring is the specification). Imports go down only.
 """
 
+from importlib.metadata import version
+
+from mrecordlog_async.engine.arguments import Payload
 from mrecordlog_async.errors import (
     CorruptionError,
     LogClosedError,
@@ -24,8 +27,8 @@ from mrecordlog_async.errors import (
     RecordLogError,
     RecordTooLargeError,
 )
-from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.metrics import Counters, Histogram
+from mrecordlog_async.log import MultiRecordLog, OpeningLog
+from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
 from mrecordlog_async.model import (
     LogState,
     QueueSummary,
@@ -37,10 +40,12 @@ from mrecordlog_async.model import (
 )
 from mrecordlog_async.options import Limits, PersistAction, PersistPolicy
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.storage.filesystem import FileSystem
 
 __all__ = [
     "CorruptionError",
     "Counters",
+    "FileSystem",
     "Histogram",
     "Limits",
     "LogClosedError",
@@ -49,6 +54,8 @@ __all__ = [
     "LogLockedError",
     "LogState",
     "MultiRecordLog",
+    "OpeningLog",
+    "Payload",
     "PersistAction",
     "PersistPolicy",
     "PositionInPastError",
@@ -64,4 +71,8 @@ __all__ = [
     "RecoveryReport",
     "ResourceUsage",
     "Run",
+    "SegmentPin",
+    "__version__",
 ]
+
+__version__ = version("mrecordlog_async")

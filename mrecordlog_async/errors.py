@@ -26,7 +26,7 @@ class RecordLogError(Exception):
         return self.message()
 
     def message(self) -> str:
-        """Say in plain words what happened and what to do."""
+        """Return what happened and what to do next, in plain words."""
         return " ".join(str(fact) for fact in self.facts)
 
     def copy(self) -> RecordLogError:
@@ -37,7 +37,7 @@ class RecordLogError(Exception):
 
 
 class QueueNotFoundError(RecordLogError):
-    """There is no queue of this name."""
+    """No queue has this name."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
@@ -48,7 +48,7 @@ class QueueNotFoundError(RecordLogError):
 
 
 class QueueExistsError(RecordLogError):
-    """A queue of this name is already there."""
+    """A queue of this name already exists."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
@@ -59,7 +59,7 @@ class QueueExistsError(RecordLogError):
 
 
 class QueueNameError(RecordLogError, ValueError):
-    """The name cannot be a queue's: it is not text, empty, too long or not encodable as UTF-8."""
+    """Invalid queue name: not a str, empty, too long, or not encodable as UTF-8."""
 
     def __init__(self, queue: object, reason: str) -> None:
         super().__init__(queue, reason)
@@ -72,10 +72,10 @@ class QueueNameError(RecordLogError, ValueError):
 
 
 class PositionInPastError(RecordLogError):
-    """The position was already given away, and not to these records.
+    """The position is already taken by a different record.
 
-    `outcome_unknown`: the records at these positions were truncated and nothing is left to compare with, so whether
-    this very call was stored before is not known.
+    `outcome_unknown`: the records at these positions were truncated, so nothing is left to compare with and
+    it is not known whether this call was stored before.
     """
 
     def __init__(self, queue: str, position: int, next_position: int, outcome_unknown: bool = False) -> None:
@@ -105,14 +105,15 @@ class RecordTooLargeError(RecordLogError):
         self.limit = limit
 
     def message(self) -> str:
-        return f"{self.size_bytes} bytes are more than {self.limit} allows ({self.limit_bytes})"
+        advice = "raise the limit or split the record" if self.limit == "record_bytes" else "send less in one call"
+        return f"{self.size_bytes} bytes exceed {self.limit} ({self.limit_bytes}); {advice}"
 
 
 class LogFullError(RecordLogError):
     """A limit or the disk is full. Nothing was written; truncate and delete still work, and then appends do.
 
-    `resource` is "memory", "disk" (a limit), "queues", "positions" or "space" (the operating system had no more to
-    give, with the OSError as `__cause__`). `used` and `limit` are bytes, a number of queues, or the position that was
+    `resource` is "memory", "disk" (a limit), "queues", "positions" or "space" (the operating system is out of
+    space; the OSError is `__cause__`). `used` and `limit` are bytes, a number of queues, or the position that was
     asked for and the number of positions that a queue has; 0 where they are not known.
     """
 
@@ -124,9 +125,9 @@ class LogFullError(RecordLogError):
 
     def message(self) -> str:
         if self.resource == "space":
-            return "the disk has no room for more records: truncate or delete queues, or free space"
+            return "the disk is full: truncate or delete queues, or free disk space"
         if self.resource == "positions":
-            return f"position {self.used} is not followed by enough others: a queue's last one is {self.limit - 1}"
+            return f"the records from position {self.used} on do not fit: the last one of a queue is {self.limit - 1}"
         unit = "" if self.resource == "queues" else " bytes"
         return (
             f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use; truncate or delete queues"
@@ -145,8 +146,8 @@ class LogFailedError(RecordLogError):
     """A write or sync failed, so nothing is stored any more by this instance. Reads go on; open again to recover.
 
     `written` says what became of the call that raised it: "unknown" if its batch met the failure (it may be found after
-    reopening, whole, or not), "no" if it came later, "acknowledged" where `close` tells of calls that were answered
-    before. `in_doubt`: for each queue with changes that were answered and never synced, the first position that they
+    reopening, whole, or not), "no" if it came later, "acknowledged" where `close` reports calls that had
+    returned. `in_doubt`: for each queue with acknowledged changes that were never synced, the first position that they
     concern; a crash of the machine may take them. Always empty under `PersistPolicy.always()`. The first failure is
     `__cause__` where it happened in this process.
     """
@@ -159,14 +160,14 @@ class LogFailedError(RecordLogError):
 
     def message(self) -> str:
         if self.written == "acknowledged":
-            call = "changes that were answered before may be lost"
+            call = "changes that were acknowledged before may be lost"
         else:
             call = (
                 "whether this call was stored is not known" if self.written == "unknown" else "this call was not stored"
             )
         parts = [f"the log failed ({self.cause})", call]
         if self.in_doubt:
-            parts.append(f"answered but not synced: {_first_few(self.in_doubt)}")
+            parts.append(f"acknowledged but not synced: {_first_few(self.in_doubt)}")
         return "; ".join([*parts, "close it and open it again to recover"])
 
 
@@ -199,7 +200,7 @@ class LogLockedError(RecordLogError):
             )
         return (
             f"log directory {self.directory!r} is in use by {owner}: one directory has one writer. Use one worker, "
-            "give each worker a directory of its own, or run `mrecordlog serve` and let the workers be its clients"
+            "give each worker its own directory, or run `mrecordlog serve` and let the workers be its clients"
         )
 
 

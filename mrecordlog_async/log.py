@@ -112,14 +112,25 @@ class MultiRecordLog(QueueReader):
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         filesystem: FileSystem | None = None,
     ) -> OpeningLog:
-        """Open the log in *directory*, made if missing unless *create* is False. Await it, or use `async with`.
+        """Open the log in *directory*. Await the result, or use it with `async with`.
 
-        persist_policy: when a change counts as stored (default `PersistPolicy.always()`). segment_bytes: nominal size
-        of a segment, at least 32 KiB. on_progress: called on the event loop while segments are read. filesystem: what
-        stands between the log and the disk, for tests.
+        Args:
+            directory: Where the log's files are; no other files belong there.
+            persist_policy: When a change counts as stored; `PersistPolicy.always()` by default.
+            limits: How much the log may hold.
+            segment_bytes: Nominal size of a segment, at least 32 KiB.
+            create: Create the directory and the log if they do not exist.
+            on_progress: Called on the event loop while segments are read.
+            filesystem: Replaces the operating system's files, for tests.
 
-        Raises LogLockedError if another log owns the directory, CorruptionError if acknowledged data is damaged
-        (nothing is changed then), OSError for everything the operating system refuses.
+        Returns:
+            Something to await, or to enter, for the open log.
+
+        Raises:
+            ValueError: segment_bytes is too small.
+            LogLockedError: Another open log owns the directory.
+            CorruptionError: Acknowledged data is damaged; nothing was changed.
+            OSError: The operating system refused something.
         """
         if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
             raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
@@ -141,31 +152,57 @@ class MultiRecordLog(QueueReader):
     # Changes.
 
     async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
-        """Create *queue*, empty, with next position 0; durable under every policy. True if it was made.
+        """Create *queue*, empty, with next position 0; durable under every policy.
 
-        Raises QueueExistsError unless *exist_ok*, QueueNameError, LogFullError (too many queues, or no space).
+        Args:
+            queue: Its name, at most `Limits.name_bytes` long in UTF-8.
+            exist_ok: Return False instead of raising where the queue already exists.
+
+        Returns:
+            True if the queue was created.
+
+        Raises:
+            QueueExistsError: The queue exists, and *exist_ok* is False.
+            QueueNameError: The name is invalid.
+            LogFullError: There are too many queues, or there is no space.
         """
         check_name(queue, self.limits.name_bytes)
         return bool(await self._control(CreateQueue(self._new_future(), queue, exist_ok)))
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
-        """Delete *queue* and all it holds; durable under every policy. One made later under its name is a new queue.
+        """Delete *queue* and all its records; durable under every policy. A later queue of this name is a new one.
 
-        queue_id: only if the queue is still this incarnation (see `summary`), else QueueNotFoundError.
+        Args:
+            queue: The queue.
+            queue_id: Delete it only if it is still this incarnation (see `summary`).
+
+        Raises:
+            QueueNotFoundError: No queue has this name, or it is another incarnation.
         """
         check_name(queue)
         await self._control(DeleteQueue(self._new_future(), queue, queue_id))
 
     def append_record(self, queue: str, position: int | None, payload: Payload) -> Coroutine[Any, Any, int | None]:
-        """Append *payload* to *queue* and wait until it is as safe as the policy says. Answers its position.
+        """Append *payload* to *queue* and wait until it is durable under the persist policy.
 
-        position: None for the next one, or one of the caller's choice, which may leave a gap. A record that is already
-        there at that position answers None and writes nothing, so a call whose outcome is unknown can be sent again.
-        Once that record is truncated it is known as long as it is the queue's last append (by length and checksum; the
-        log forgets it when it is opened again and the record's segment is gone). Otherwise the call is refused with
-        PositionInPastError, whose `outcome_unknown` says that nothing was left to compare with.
+        A call whose outcome is unknown can be sent again with its position: if the same record is already there,
+        nothing is written. After that record was truncated it is still recognized as long as it was the queue's last
+        append (by length and checksum; not after the log was reopened and the record's segment had been removed).
 
-        Raises QueueNotFoundError, PositionInPastError, RecordTooLargeError, LogFullError.
+        Args:
+            queue: The queue.
+            position: None for the next position, or one of the caller's choice, which may leave a gap.
+            payload: Any bytes-like object; what is not `bytes` is copied at once.
+
+        Returns:
+            The record's position; None if the same record was already there.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            PositionInPastError: The position is taken by a different record, or by one that was truncated and is no
+                longer known (`outcome_unknown`).
+            RecordTooLargeError: The record can never fit.
+            LogFullError: A limit or the disk is full; nothing was written.
         """
         if type(payload) is not bytes:
             payload = copy_payload(payload)
@@ -176,19 +213,41 @@ class MultiRecordLog(QueueReader):
     def append_records(
         self, queue: str, position: int | None, payloads: Iterable[Payload]
     ) -> Coroutine[Any, Any, int | None]:
-        """Append *payloads* at consecutive positions, all or none. Answers the last position.
+        """Append *payloads* at consecutive positions, all or none; otherwise like `append_record`.
 
-        None if there was nothing to append, or all were already there, each at its position. Otherwise as
-        `append_record`.
+        Args:
+            queue: The queue.
+            position: That of the first record, None for the next one.
+            payloads: Any number of bytes-like objects.
+
+        Returns:
+            The last position; None if there was nothing to append, or every record was already at its position.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            PositionInPastError: A position is taken; see `append_record`.
+            RecordTooLargeError: A record, or the call as a whole, can never fit.
+            LogFullError: A limit or the disk is full; nothing was written.
         """
         copied = [payload if type(payload) is bytes else copy_payload(payload) for payload in check_payloads(payloads)]
         return self._admission.append(queue, None if position is None else check_position(position), copied)
 
     async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
-        """Drop the records of *queue* up to and including *position*; answer how many went.
+        """Remove the records of *queue* up to and including *position*.
 
-        A position beyond the end drops all and moves the next position to position + 1. One below the first writes
-        nothing. queue_id: only if the queue is still this incarnation (see `summary`), else QueueNotFoundError.
+        A position past the end removes all and moves the next position to position + 1. One before the first writes
+        nothing.
+
+        Args:
+            queue: The queue.
+            position: The last position to remove.
+            queue_id: Truncate only if the queue is still this incarnation (see `summary`).
+
+        Returns:
+            How many records were removed.
+
+        Raises:
+            QueueNotFoundError: No queue has this name, or it is another incarnation.
         """
         check_position(position)
         check_name(queue)
@@ -357,7 +416,7 @@ class MultiRecordLog(QueueReader):
         if self._writer_task.cancelled():  # with its loop: `_on_writer_done` gives the directory back
             return
         for command in self._admission.take_all():
-            command.refuse(LogClosedError("the log was closed before this call found space"))
+            command.refuse(LogClosedError("the log was closed while this call was waiting for space"))
         ending = self._thread.call(self._give_back, self._writer.failure is None)
         self._thread.shutdown(wait=False)
         try:

@@ -15,24 +15,24 @@ def copy_payload(payload: object) -> bytes:
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     if isinstance(payload, str):
-        raise TypeError("a payload is bytes, not text: encode it")
+        raise TypeError("payload must be bytes, not str; encode it first")
     try:
         return memoryview(payload).tobytes()  # type: ignore[arg-type]  # any object with a buffer; TypeError otherwise
     except TypeError:
-        raise TypeError(f"a payload is a bytes-like object, not {type(payload).__name__}") from None
+        raise TypeError(f"payload must be a bytes-like object, not {type(payload).__name__}") from None
 
 
 def check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
     """Refuse one payload where several are meant: its bytes would each become a record."""
     if isinstance(payloads, str | bytes | bytearray | memoryview):
-        raise TypeError("append_records takes several payloads; for one there is append_record")
+        raise TypeError("append_records takes an iterable of payloads, not a single one; use append_record")
     return payloads
 
 
 def check_position(position: int) -> int:
-    """Return *position* if a queue can give it away; TypeError or ValueError otherwise."""
+    """Return *position* if a queue can assign it; TypeError or ValueError otherwise."""
     if isinstance(position, bool) or not isinstance(position, int):
-        raise TypeError(f"a position is an int, not {type(position).__name__}")
+        raise TypeError(f"position must be an int, not {type(position).__name__}")
     if not 0 <= position <= POSITION_MAX:
-        raise ValueError(f"a position lies in 0 … {POSITION_MAX}, not {position}")
+        raise ValueError(f"position must be between 0 and {POSITION_MAX}, got {position}")
     return position

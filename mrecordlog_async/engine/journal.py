@@ -54,7 +54,12 @@ them to let go gives the space back.
 
 
 class Journal:
-    """Writes the log. State is the thread's own; the loop may read the plain numbers between two calls."""
+    """Writes the log. Its state belongs to the log's thread.
+
+    The event loop may read the plain numbers (`end`, `older`, `disk_bytes` …) at any time, for reports. The writer
+    decides from them only between two calls, when the thread is idle. The thread reads `queues` for the table during
+    a roll: safe because the loop changes memory only after the call's result has come back.
+    """
 
     def __init__(
         self,

@@ -128,7 +128,8 @@ def _make_log(
         raise LogDirectory(files, directory).no_log()
     foreign = [name for name in names if not _may_stand_beside_a_new_log(name)]
     if foreign:
-        raise OSError(errno.ENOTEMPTY, f"a new log wants a directory of its own, and here is {foreign[0]!r}", directory)
+        reason = f"cannot create a log here: the directory already contains {foreign[0]!r}"
+        raise OSError(errno.ENOTEMPTY, reason, directory)
     # Before segment 0 exists, whoever made the directory: once a segment is there nobody syncs the parent again.
     sync_directory(files, os.path.dirname(directory) or "/")
     queues = Queues(secrets.randbits(FIRST_QUEUE_ID_BITS))

@@ -130,5 +130,5 @@ def test_a_second_worker_is_told_the_ways_out(tmp_path: Path) -> None:
         done = run(*arguments, str(second), WAL=wal)
         assert done.returncode != 0
         assert f"process {owner.pid}" in done.stderr
-        for way_out in ("Use one worker", "a directory of its own", "mrecordlog serve"):
+        for way_out in ("Use one worker", "its own directory", "mrecordlog serve"):
             assert way_out in done.stderr
