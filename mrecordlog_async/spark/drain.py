@@ -250,7 +250,7 @@ def _remembering(checkpoint: Lake) -> Iterator[None]:
         if not refusal.is_loss(text):
             raise
         # The source's advice is for users who read without a drain.
-        sentence = cause_of(text).partition("; to go on with")[0]
+        sentence = cause_of(text).partition("; to continue with")[0]
         refusal.remember(checkpoint, sentence)
         raise JobFailedError(f"{sentence}. {refusal.advice(refusal.flag_for(sentence))}") from error
 

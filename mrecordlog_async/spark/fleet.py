@@ -194,7 +194,7 @@ class Fleet:
         if not losses:
             return
         if self.options.fail_on_data_loss:
-            raise DataLossError("; ".join(losses) + "; to go on with what is left, set failOnDataLoss=false")
+            raise DataLossError("; ".join(losses) + "; to continue with what is left, set failOnDataLoss=false")
         for loss in losses:
             logger.warning("records are lost: %s", loss)
 

@@ -58,7 +58,7 @@ def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *,
         )
     if owner.partition_by != partition_by:
         raise RefusedError(
-            f"{output.path} is partitioned by {','.join(owner.partition_by) or 'nothing'}: say so with --partition-by, "
+            f"{output.path} is partitioned by {','.join(owner.partition_by) or 'nothing'}: set --partition-by to that, "
             "or use a new output and a new checkpoint"
         )
     if known is None:
@@ -76,7 +76,7 @@ def _query(checkpoint: Lake) -> str | None:
     if not isinstance(found.get("id"), str):
         raise RefusedError(
             f"{checkpoint.path}/{METADATA} is damaged: restore it with the query's id, "
-            '{"id":"…"}; the id stands in _mrecordlog/owner of the output as "query"'
+            '{"id":"…"}; the id is "query" in _mrecordlog/owner of the output'
         )
     return str(found["id"])
 
@@ -90,7 +90,7 @@ def _bond(lake: Lake, name: str) -> Bond | None:
         return Bond(str(found["query"]), str(found["output"]), tuple(found["partition_by"]))
     except (KeyError, TypeError):
         raise RefusedError(
-            f"{lake.path}/{name} is damaged: it must say which query wrote which output. Restore it from a copy, or "
+            f"{lake.path}/{name} is damaged; it records which query wrote which output. Restore it from a copy, or "
             "use a new output and a new checkpoint"
         ) from None
 
@@ -117,8 +117,8 @@ def _refuse_unknown(checkpoint: Lake, output: Lake, query: str | None, known: Bo
         )
     if foreign and not adopt:
         raise RefusedError(
-            f"{output.path} holds {foreign!r} and does not say which checkpoint it belongs to: use a new output and a "
-            f"new checkpoint, or, where you know that {checkpoint.path} wrote all of it, --adopt-output"
+            f"{output.path} holds {foreign!r} and does not record which checkpoint it belongs to: use a new output and "
+            f"a new checkpoint, or, if you know that {checkpoint.path} wrote all of it, add --adopt-output"
         )
 
 
@@ -149,7 +149,7 @@ def _refuse_older(checkpoint: Lake, output: Lake) -> None:
         raise RefusedError(
             f"{checkpoint.path} is older than {output.path}: it ends with batch {planned}, the output with batch "
             f"{stored}, and what is read now would be skipped as already written. Use the newest checkpoint; where it "
-            "is lost, a new output and a new checkpoint take everything that the log still holds"
+            "is lost, a new output and a new checkpoint store everything that the log still holds"
         )
 
 

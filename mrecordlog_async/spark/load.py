@@ -27,7 +27,7 @@ COLUMNS = ("queue", "position", "payload")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What became of the rows. stored: new ones. present: at positions that the log had. skipped: truncated there."""
+    """How many rows were new (stored), were already in the log (present), or are truncated there (skipped)."""
 
     stored: int
     present: int
@@ -39,9 +39,9 @@ class Loaded:
         return self.stored + self.present + self.skipped
 
     def line(self, seconds: float) -> str:
-        """Say it in one line."""
+        """Return one line for the user."""
         text = f"stored {self.stored:,} of {self.rows:,} records in {seconds:.1f} s"
-        text += f"; {self.present:,} were there" if self.present else ""
+        text += f"; {self.present:,} were already stored" if self.present else ""
         return text + (f"; {self.skipped:,} skipped: the log was truncated past them" if self.skipped else "")
 
 
@@ -107,9 +107,8 @@ def _where_truncated(placed: DataFrame, count: int) -> str:
     found = placed.where("position < first").select("queue", "first").first()
     assert found is not None
     return (
-        f"{count:,} rows lie where the log was truncated, some of them below position {found[1]} of queue "
-        f"{found[0]!r}; a log takes nothing back there, and nothing was stored. Load into a new log, or leave them out "
-        "with --skip-truncated"
+        f"{count:,} rows are at positions that the log has truncated, some below position {found[1]} of queue "
+        f"{found[0]!r}; nothing was stored. Load into a new log, or skip these rows with --skip-truncated"
     )
 
 
@@ -117,7 +116,7 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
     missing = set(COLUMNS) - set(frame.columns)
     if missing:
         raise RefusedError(
-            f"the files have no column {', '.join(sorted(missing))}: nothing could be stored exactly once"
+            f"the files have no column {', '.join(sorted(missing))}; load needs queue, position and payload"
         )
     if "server" in frame.columns:
         if from_server is not None:

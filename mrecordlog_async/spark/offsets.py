@@ -119,7 +119,7 @@ def check(
 def _loss_of_deleted(position: int, ended: int | None, *, again: bool) -> str | None:
     how = "it was deleted and created again" if again else "it was deleted"
     if ended is None:
-        return f"{how}; whether it held records from position {position} on is not known"
+        return f"{how}; it is unknown whether it held records from position {position} on"
     return f"{how}; positions {position} to {ended - 1} were not read" if ended > position else None
 
 

@@ -1,7 +1,7 @@
-"""The options of the data source, read from Spark's strings into values and checked once. Pure.
+"""The options of the data source: parsed from Spark's strings, and checked once. Pure.
 
-Names are those a Spark user knows from other streaming sources. An option that does not exist is refused with the
-nearest name that does: a misspelt limit or `truncate` must not be ignored in silence.
+Names are those a Spark user knows from other streaming sources. An unknown option is refused with the nearest known
+name: a misspelt limit or `truncate` must not be ignored silently.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LATEST = -1
 RECORDS_PER_TRIGGER = 1_000_000
 BYTES_PER_TRIGGER = 256 << 20
 SERVER_WAIT_SECONDS = 120.0
-"""How long a stream waits for a service that has answered before: as long as a restart with its recovery may take."""
+"""How long a stream waits for a service that it has reached before: long enough for a restart with recovery."""
 
 _SPARK_OWN = frozenset({"checkpointlocation", "queryname", "triggeravailablenow", "asyncprogresstrackingenabled"})
-"""Options that Spark's own reader and writer hand through."""
+"""Options that Spark's own reader and writer pass on."""
 
 _TABLE_OPTION = "option."
-"""How Spark names the options of `CREATE TABLE … OPTIONS`, beside owner, provider and other properties of the table."""
+"""How Spark names the options of `CREATE TABLE … OPTIONS`, next to owner, provider and other table properties."""
 
 _ELSEWHERE = {
     "maxoffsetspertrigger": "maxRecordsPerTrigger",
@@ -44,7 +44,7 @@ _ELSEWHERE = {
     "kafka.bootstrap.servers": "servers",
     "url": "servers",
 }
-"""What the same is called in other sources."""
+"""The names of the same options in other sources."""
 
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -53,12 +53,12 @@ Positions = Mapping[str, Mapping[str, int]]
 
 
 class OptionError(RecordLogError, ValueError):
-    """An option cannot be what it is, alone or next to another one."""
+    """An option is invalid, alone or together with another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One service: the name that offsets and rows carry, and where it is today."""
+    """One service: the name that offsets and rows carry, and its current address."""
 
     name: str
     url: str = field(repr=False)  # it may hold a password
@@ -66,13 +66,13 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which queues are meant: those listed, those whose whole name matches, or all."""
+    """Which queues are read: those listed, those whose whole name matches, or all."""
 
     names: frozenset[str] | None = None
     pattern: str | None = None
 
     def includes(self, queue: str) -> bool:
-        """Tell whether *queue* is meant."""
+        """Return whether *queue* is subscribed."""
         if self.names is not None:
             return queue in self.names
         return self.pattern is None or re.fullmatch(self.pattern, queue) is not None
@@ -80,7 +80,34 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything a user may set; the README's table says what each one does."""
+    """Everything a user may set. `parse` reads Spark's option names, in camel case.
+
+    Attributes:
+        servers: services to read, or the one to write to (option `servers`); excludes *path*.
+        path: a log directory on this machine, for batch reads.
+        subscription: the queues to read (`subscribe`, `subscribePattern`).
+        starting: where reading begins (`startingOffsets`): "earliest", "latest" or positions.
+        ending: where a batch read ends (`endingOffsets`): "latest" or positions, which are not read themselves.
+        records_per_trigger: records of one micro-batch at most (`maxRecordsPerTrigger`).
+        bytes_per_trigger: payload bytes of one micro-batch at most (`maxBytesPerTrigger`).
+        partitions_min: tasks per batch (`minPartitions`).
+        records_per_partition: records of one task at most (`maxRecordsPerPartition`).
+        fail_on_data_loss: fail when records were deleted unread (`failOnDataLoss`); False warns and continues.
+        fail_on_server_down: fail when a server cannot be reached (`failOnServerDown`); False skips it.
+        truncate: truncate the logs up to what the checkpoint has committed.
+        sync_directories: directories whose file systems are synced before each truncate (`syncDirs`).
+        shared_marker: file that every task must see, proof of a shared output (`sharedMarker`); set by the drain.
+        read_again: positions of logs that went back and are reread (`readAgain`); set by the drain.
+        pushdown: let Spark push filters on server, queue and position down (batch reads).
+        payload: False reads positions without payloads.
+        queue: the queue of a write whose rows have no column `queue`.
+        create_queues: create missing queues when writing (`createQueues`).
+        token: bearer token of the services.
+        timeout_seconds: for each response of a service (`timeout`).
+        retries: further attempts after a failed request.
+        server_wait_seconds: how long a stream waits for a service that it has reached before (`serverWait`).
+        parallelism: tasks that can run at once; None for this machine's cores.
+    """
 
     servers: tuple[Server, ...] = ()
     path: str | None = None
@@ -109,7 +136,11 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Read Spark's options, whose names come in any case. Raises OptionError."""
+        """Read Spark's options, whose names may have any case.
+
+        Raises:
+            OptionError: an option is unknown, malformed, or excluded by another one.
+        """
         found = _of_table({name.lower(): str(value) for name, value in given.items()})
         _refuse_unknown(found)
         options = cls(
@@ -141,47 +172,53 @@ class Options:
         options._check()
         if options.truncate and _switch(found, "asyncProgressTrackingEnabled", False):
             raise OptionError(
-                "asyncProgressTrackingEnabled writes commits late, truncate=true relies on them: not both"
+                "truncate=true excludes asyncProgressTrackingEnabled, which writes commits late: set one, not both"
             )
         return options
 
     def _check(self) -> None:
         if bool(self.servers) == bool(self.path):
-            raise OptionError('give the option servers ("name=http://host:port,…"), or path (a log directory): one')
+            raise OptionError(
+                'set exactly one of the options servers ("name=http://host:port,…") and path (a log directory)'
+            )
         if self.truncate and self.starting != "earliest":
             raise OptionError(
-                "truncate=true goes with startingOffsets=earliest only: the first truncate would delete the records "
-                "before the start, which nobody has read"
+                "truncate=true requires startingOffsets=earliest: the first truncate would delete the records before "
+                "the start, which nobody has read"
             )
 
         known = {server.name for server in self.servers} or {""}
         for name, positions in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
             unknown = [] if isinstance(positions, str) else sorted(set(positions) - known)
             if unknown:
-                raise OptionError(f"{name}: there is no server {unknown[0]!r} among the options servers")
+                raise OptionError(f"{name} names {unknown[0]!r}, but the option servers has no server {unknown[0]!r}")
 
     def check_stream_read(self) -> None:
-        """Raise OptionError for what a streaming read cannot do."""
+        """Raise OptionError for options that a streaming read does not support."""
         if self.path is not None:
-            raise OptionError("a log directory (path) is read as a batch; to stream, run `mrecordlog serve` on it")
+            raise OptionError(
+                "path is for batch reads; to stream a directory, run `mrecordlog serve` on it and set servers"
+            )
         if self.ending != "latest":
-            raise OptionError("endingOffsets is for batch reads; a stream has no end")
+            raise OptionError("endingOffsets is for batch reads; remove it, a stream does not end")
         if self.pushdown:
-            raise OptionError("pushdown is for batch reads")
+            raise OptionError("pushdown is for batch reads; remove it")
 
     def check_batch_read(self) -> None:
-        """Raise OptionError for what a batch read cannot do."""
+        """Raise OptionError for options that a batch read does not support."""
         if self.truncate:
-            raise OptionError("truncate=true is for streams: a batch read has no checkpoint that says what is stored")
+            raise OptionError("truncate=true is for streams; a batch read has no checkpoint that proves what is stored")
         if self.starting == "latest":
-            raise OptionError("startingOffsets=latest is for streams: a batch would always be empty")
+            raise OptionError("startingOffsets=latest is for streams; a batch read would always be empty")
 
     def check_write(self) -> None:
-        """Raise OptionError for what a write cannot do."""
+        """Raise OptionError for options that a write does not support."""
         if self.path is not None:
-            raise OptionError("writing goes through a service (servers): a log directory has one writer")
+            raise OptionError("path cannot be written to: start `mrecordlog serve` on the directory and set servers")
         if len(self.servers) != 1:
-            raise OptionError("a write goes to one server: filter the rows and write once for each")
+            raise OptionError(
+                f"a write goes to one server, not {len(self.servers)}: filter the rows and write once for each server"
+            )
 
 
 def parse_servers(text: str) -> tuple[Server, ...]:
@@ -193,17 +230,17 @@ def parse_servers(text: str) -> tuple[Server, ...]:
             name, url = DEFAULT_SERVER, part
         scheme, place = urlsplit(url)[:2]
         if scheme not in ("http", "https") or not place:
-            raise OptionError(f"servers: {_shown(url)!r} is not an http:// or https:// address")
+            raise OptionError(f"servers: {_shown(url)!r} is not an http:// or https:// URL")
         servers.append(Server(name.strip(), url.strip().rstrip("/")))
     names = [server.name for server in servers]
     if not servers or len(set(names)) != len(names):
         shown = ", ".join(names)
-        raise OptionError(f"servers must name at least one server, and each by its own name; the names are: {shown}")
+        raise OptionError(f"servers must name at least one server, and no name twice; the names are: {shown}")
     return tuple(sorted(servers, key=lambda server: server.name))
 
 
 def _of_table(found: dict[str, str]) -> dict[str, str]:
-    """Return the options alone, where Spark hands a table's properties over with them."""
+    """Return the options only, where Spark passes a table's properties with them."""
     if "provider" not in found or "owner" not in found:
         return found
     given = {name.removeprefix(_TABLE_OPTION): text for name, text in found.items() if name.startswith(_TABLE_OPTION)}
@@ -211,13 +248,13 @@ def _of_table(found: dict[str, str]) -> dict[str, str]:
 
 
 def _path(found: Mapping[str, str]) -> str | None:
-    """Return the log directory; a file:// address names one, another address does not."""
+    """Return the log directory; a file:// URL may name it, no other URL."""
     path = found.get("path")
     if path is None or not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", path):
         return path
     scheme, place, plain = urlsplit(path)[:3]
     if scheme != "file" or place not in ("", "localhost"):
-        raise OptionError(f"path: {path!r} is not a directory on this machine; a log is read from a local directory")
+        raise OptionError(f"path: {path!r} is not a directory on this machine; give a local path or a file:// URL")
     return unquote(plain)
 
 
@@ -245,15 +282,15 @@ def _refuse_unknown(found: Mapping[str, str]) -> None:
     for name in found:
         if name not in _NAMES and name not in _SPARK_OWN:
             if name == "paths":
-                raise OptionError("load() reads one log directory: read each by itself, and unite the frames")
+                raise OptionError("load() reads one log directory; read each by itself and unite the frames")
             near = difflib.get_close_matches(name, _NAMES, n=1)
             meant = _ELSEWHERE.get(name) or (_NAMES[near[0]] if near else None)
             hint = f"; did you mean {meant}?" if meant else ""
-            raise OptionError(f"there is no option {name!r}{hint}")
+            raise OptionError(f"unknown option {name!r}{hint}")
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    """Read paths with commas in between, or a JSON list of paths that have commas."""
+    """Read paths separated by commas, or a JSON list of paths that contain commas."""
     if text.startswith("["):
         with suppress(ValueError):
             return tuple(str(path) for path in json.loads(text))
@@ -262,7 +299,7 @@ def _paths(text: str) -> tuple[str, ...]:
 
 def _subscription(found: Mapping[str, str]) -> Subscription:
     if "subscribe" in found and "subscribepattern" in found:
-        raise OptionError("give subscribe or subscribePattern, not both")
+        raise OptionError("set subscribe or subscribePattern, not both")
     if "subscribe" in found:
         return Subscription(names=_queue_names(found["subscribe"]))
     pattern = found.get("subscribepattern")
@@ -270,7 +307,7 @@ def _subscription(found: Mapping[str, str]) -> Subscription:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise OptionError(f"subscribePattern: {error}") from None
+            raise OptionError(f"subscribePattern: {pattern!r} is not a regular expression: {error}") from None
     return Subscription(pattern=pattern)
 
 

@@ -7,7 +7,7 @@
 | a batch that the sink skipped, or that is not there as the log has it | not truncated, the query ends (`release`) |
 | power loss on a local disk: Spark never calls fsync | synced, noted and only then truncated (`release`) |
 | local paths on several machines: each has only its part | refused |
-| the same with `shared_paths`: a machine without the mount | its tasks fail (see `shared`) |
+| the same with `shared_paths`: a machine without the mount | its tasks fail (see `shared_storage`) |
 | a loss that was found once | refused until it is accepted (`refusal`) |
 | a format whose commits cannot be read here | refused with truncate |
 
@@ -42,12 +42,20 @@ COPIES = {"server": "_server", "queue": "_queue"}
 class DrainJob:
     """What to drain and where to.
 
-    every_seconds: None to stop when the job has caught up. shared_paths: output and checkpoint are on a file system
-    that every machine mounts at this path (NFS, say); on a cluster local paths are refused without it. partition_by:
-    server, queue or both; the directories carry copies of them (`_queue=…`), because Spark reads the values of
-    directories as numbers where they look like some, and queues 007 and 7 would become one. accept_went_back: read all
-    that a log holds which went back, though the output has some of these positions. adopt_output: take an output that
-    does not say whose it is.
+    Attributes:
+        servers: as the option `servers`: name=url, separated by commas.
+        output: directory of the output, on any file system that Spark knows.
+        checkpoint: directory of the checkpoint; belongs to the output.
+        every_seconds: at most one batch in this time; None to stop when the job has caught up.
+        format: format of the output; truncating needs "parquet".
+        truncate: whether the logs are truncated up to what is stored.
+        partition_by: server, queue or both. Directories carry copies of them (`_queue=…`), because Spark reads the
+            values of directories as numbers if they look like numbers: queues 007 and 7 would become one.
+        shared_paths: every machine mounts the file system of output and checkpoint at the same path (NFS, say); on a
+            cluster, local paths are refused without it.
+        accept_went_back: reread everything from a log that went back, though the output has some of these positions.
+        adopt_output: accept an output without an owner file.
+        options: further options of the data source.
     """
 
     servers: str
@@ -81,20 +89,22 @@ def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
         raise RefusedError(str(error)) from None
     unknown = [column for column in job.partition_by if column not in COPIES]
     if unknown or len(set(job.partition_by)) != len(job.partition_by):
-        raise RefusedError(f"partition by server, queue or server,queue, not by {','.join(job.partition_by)}")
+        raise RefusedError(
+            f"cannot partition by {','.join(job.partition_by)}: partition by server, queue or server,queue"
+        )
     if not job.truncate:
         return
     if job.format != PROVABLE:
         raise RefusedError(
-            f"the format {job.format} does not show here what is stored, so nothing may be truncated behind it: add "
-            "--no-truncate, or drain into parquet"
+            f"what the format {job.format} has stored cannot be checked here, so the log must not be truncated: add "
+            "--no-truncate, or use --format parquet"
         )
     on_one_machine = master.startswith("local") or job.shared_paths
     if local and not on_one_machine:
         raise RefusedError(
             f"{job.output} and {job.checkpoint} must both be on storage that all machines share (hdfs://, s3a://, …): "
-            "a local path holds only the part of each machine, and the log would be truncated behind it. If every "
-            "machine mounts the same file system there, say so with --shared-paths"
+            "on a local path each machine would store only its part, and the log would be truncated. If every "
+            "machine mounts the same file system there, add --shared-paths"
         )
 
 
@@ -128,9 +138,7 @@ class LakeFiles:
                 try:
                     lake.lock()
                 except LockedError as error:
-                    raise RefusedError(
-                        f"another drain is running with {lake.path} ({error}): stop it first, one output has one drain"
-                    ) from None
+                    raise RefusedError(f"another drain is using {lake.path} ({error}); stop it first") from None
                 held.callback(self._lock_in_java(f"{lake.path}/{OWN}/lock-java").close)
             yield
 
@@ -142,8 +150,8 @@ class LakeFiles:
             if time.monotonic() >= deadline:
                 file.close()
                 raise RefusedError(
-                    f"the Java of another drain still writes into {path.removesuffix(f'/{OWN}/lock-java')}: it ends "
-                    "after its driver, start again in a few seconds"
+                    f"the Java of another drain still writes to {path.removesuffix(f'/{OWN}/lock-java')}; it ends "
+                    "after its driver: start again in a few seconds"
                 )
             time.sleep(0.1)
         return file

@@ -29,7 +29,7 @@ _LOSS = re.compile(r"(?:DataLossError|LogWentBackError): ")
 
 
 def is_loss(failure: str) -> bool:
-    """Tell whether a failed query's text speaks of lost records or of a log that went back."""
+    """Return whether the text of a failed query names lost records or a log that went back."""
     return _LOSS.search(failure) is not None
 
 
@@ -96,8 +96,8 @@ def _told(checkpoint: Lake, content: bytes) -> dict[str, str]:
         return {"why": str(found["why"]), "when": str(found["when"])}
     except (ValueError, KeyError, TypeError):
         raise RefusedError(
-            f"{checkpoint.path}/{REFUSED} is damaged: it names records that the log lost, or a log that went back. A "
-            "new output and a new checkpoint take everything that the log holds, and leave this output as it is"
+            f"{checkpoint.path}/{REFUSED} is damaged; it recorded lost records or a log that went back. A new output "
+            "and a new checkpoint store everything that the log still holds, and leave this output as it is"
         ) from None
 
 
@@ -119,16 +119,18 @@ def _at(offset: Offset, server: str, queue: str) -> list[int] | None:
 
 
 def flag_for(sentence: str) -> str:
-    """Return the flag that accepts what *sentence* tells."""
+    """Return the flag that accepts what *sentence* reports."""
     return WENT_BACK if "went back" in sentence else LOSS
 
 
 def advice(flag: str) -> str:
-    """Say what can be done, what destroys nothing first."""
-    fresh = "A new output and a new checkpoint take everything that the log holds, and leave this output as it is."
+    """Return what the user can do, beginning with what destroys nothing."""
+    fresh = (
+        "A new output and a new checkpoint store everything that the log still holds, and leave this output as it is."
+    )
     if flag == WENT_BACK:
         return (
-            f"{fresh} {WENT_BACK} reads all that the log holds into this output: nothing is skipped, and records at "
-            "positions that it has already are there twice"
+            f"{fresh} {WENT_BACK} rereads everything from the log into this output: no record is skipped, and records "
+            "that the output already has are stored twice"
         )
-    return f"{fresh} {LOSS} goes on with what is left; what is lost stays lost"
+    return f"{fresh} {LOSS} continues with what is left; the lost records stay lost"

@@ -102,8 +102,8 @@ class Release:
         if checkpoint.read(LEDGER) is None:
             if max(stored, committed) >= 0 and not adopt:
                 raise RefusedError(
-                    f"{checkpoint.path}/{LEDGER} is missing, which says what the log was truncated behind. Restore it, "
-                    "or use a new output and a new checkpoint, which take everything that the log still holds"
+                    f"{checkpoint.path}/{LEDGER} is missing; it records how far the log was truncated. Restore it, "
+                    "or use a new output and a new checkpoint, which store everything that the log still holds"
                 )
             self._save()
         if min(stored, planned, committed) < proven:
@@ -111,7 +111,7 @@ class Release:
             raise RefusedError(
                 f"{which} ends with batch {min(stored, planned, committed)}, but batch {proven} was stored and the log "
                 "truncated after it: this is an older or incomplete copy. Use the newest; where it is lost, a new "
-                "output and a new checkpoint take everything that the log still holds"
+                "output and a new checkpoint store everything that the log still holds"
             )
         self._sync()
         self._batches.forget_cached(proven + 1)
@@ -213,10 +213,10 @@ class Release:
         if adopt or self._batches.files_up_to(batch - 1) is None:
             raise RefusedError(
                 f"batch {batch} is not in {output.path} ({reason}), and its manifest cannot be taken back to before "
-                "it: use a new output and a new checkpoint, which take everything that the log still holds"
+                "it: use a new output and a new checkpoint, which store everything that the log still holds"
             )
         self._batches.drop(batch, keep_offset=self._batches.end(batch) is not None)
-        return f"batch {batch} and later ones run again, nothing of them was truncated: {reason}"
+        return f"batch {batch} and later ones run again; none of their records was truncated: {reason}"
 
     # Releasing.
 
@@ -229,7 +229,7 @@ class Release:
                     self._save()
             except (OSError, ServerDownError, ServiceRefusedError) as error:
                 self._down_until[server] = time.monotonic() + DOWN_SECONDS
-                logger.warning("truncating what is stored failed, it is tried again: %s", error)
+                logger.warning("truncating what is stored failed; retrying: %s", error)
                 if not last:  # the query goes on: what it commits must be proven before Spark forgets its offsets
                     return
 
@@ -333,7 +333,7 @@ class Release:
                 raise ProofError(
                     f"server {server!r}, queue {plan.queue!r}: the log holds {plan.records} records before position "
                     f"{stop}, but {self._batches.output.path} holds {rows} rows from position {start} on; none of them "
-                    "was truncated. A new output and a new checkpoint take everything that the log still holds"
+                    "was truncated. A new output and a new checkpoint store everything that the log still holds"
                 )
             counted.append(plan.queue)
         return counted
@@ -372,7 +372,7 @@ class Release:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RefusedError(
                 f"{self._batches.checkpoint.path}/{LEDGER} is damaged ({error!r}): restore it, or use a new output and "
-                "a new checkpoint, which take everything that the log still holds"
+                "a new checkpoint, which store everything that the log still holds"
             ) from None
 
     def _save(self) -> None:

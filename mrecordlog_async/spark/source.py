@@ -1,7 +1,7 @@
-"""The data source `mrecordlog`, as Spark meets it: a name, a schema, and the readers and writers for what is asked.
+"""The data source `mrecordlog`: its name, its schema, and the readers and writers that Spark asks for.
 
-Spark finds it by itself through the module `pyspark_mrecordlog`, in every process that speaks of data sources, so this
-module must be light: what needs pyarrow is imported when it is asked for.
+Spark finds it through the module `pyspark_mrecordlog`, in every process that handles data sources, so importing this
+module must be cheap: what needs pyarrow is imported when it is used.
 """
 
 from __future__ import annotations
@@ -38,14 +38,22 @@ class RecordLogDataSource(DataSource):
         spark.readStream.format("mrecordlog").option("servers", "a=http://h1:8080,b=http://h2:8080").load()
         frame.write.format("mrecordlog").option("servers", "http://127.0.0.1:8080").mode("append").save()
 
-    Rows read: server, queue, position, payload. Rows written: payload, queue (or the option `queue`) and, if they are
-    to be stored exactly once, position.
+    Rows read: server, queue, position, payload. Rows written: payload, queue (or the option `queue`) and, to be stored
+    exactly once, position.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Check *options*.
+
+        Args:
+            options: Spark's options; `Options` lists them.
+
+        Raises:
+            OptionError: an option is unknown, malformed, or excluded by another one.
+        """
         super().__init__(options)
         if options:  # Spark asks a table of its catalog for its schema before it hands its options over
-            self.parsed  # noqa: B018  # refuses what cannot be, here and not in a task
+            self.parsed  # noqa: B018  # refuses invalid options here, not in a task
 
     @classmethod
     def name(cls) -> str:
@@ -57,7 +65,7 @@ class RecordLogDataSource(DataSource):
         """The options, checked. Raises OptionError."""
         if not self.options:
             raise OptionError(
-                "Spark handed no options over: it forgets those of CREATE TABLE when it reads from a Python source. "
+                "no options arrived: Spark drops those of CREATE TABLE when it reads from a Python source. "
                 "Use CREATE TEMPORARY VIEW … USING mrecordlog OPTIONS (…), or SELECT … FROM table WITH ('servers' = …)"
             )
         return Options.parse(self.options)
@@ -67,13 +75,13 @@ class RecordLogDataSource(DataSource):
         return SCHEMA if not self.options or self.parsed.payload else POSITIONS_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a table."""
+        """Return the reader of a table."""
         self.parsed.check_batch_read()
         self._check_schema(schema)
         return self._batch_reader()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Return what reads a stream."""
+        """Return the reader of a stream."""
         self.parsed.check_stream_read()
         self._check_schema(schema)
         try:
@@ -87,14 +95,14 @@ class RecordLogDataSource(DataSource):
         return LogStreamReader(self.parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return what writes a table."""
+        """Return the writer of a table."""
         self._check_write(schema, overwrite)
         from mrecordlog_async.spark.writer import LogWriter
 
         return LogWriter(self.parsed)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Return what writes a stream."""
+        """Return the writer of a stream."""
         self._check_write(schema, overwrite)
         from mrecordlog_async.spark.writer import LogStreamWriter
 
@@ -110,17 +118,17 @@ class RecordLogDataSource(DataSource):
         return PushingLogReader(self.parsed) if self.parsed.pushdown else LogReader(self.parsed)
 
     def _check_schema(self, schema: StructType) -> None:
-        """Refuse a schema of the user's that is not what is read."""
+        """Refuse a schema given by the user that differs from the columns that are read."""
         given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
         if given != self.schema():
             raise OptionError(
-                f"this source reads ({self.schema()}); leave the schema out, and select or cast afterwards"
+                f"this source reads ({self.schema()}), not ({given}); remove the schema, and select or cast afterwards"
             )
 
     def _check_write(self, schema: StructType, overwrite: bool) -> None:
         self.parsed.check_write()
         if overwrite:
-            raise OptionError("mode('overwrite') is refused: a log is appended to; truncate it first if that is meant")
+            raise OptionError("mode('overwrite') is not supported: a log is only appended to; use mode('append')")
         from mrecordlog_async.spark.writer import check_columns
 
         check_columns({field.name: field.dataType.simpleString() for field in schema}, self.parsed.queue)

@@ -55,7 +55,7 @@ def test_local_paths_that_every_machine_mounts_are_allowed() -> None:
 
 def test_latest_and_truncate_are_refused() -> None:
     """The first truncate would delete what nobody has read."""
-    with pytest.raises(RefusedError, match="startingOffsets=earliest only"):
+    with pytest.raises(RefusedError, match="requires startingOffsets=earliest"):
         refuse(replace(JOB, options={"startingOffsets": "latest"}))
     refuse(replace(JOB, options={"startingOffsets": "latest"}, truncate=False))
 
@@ -351,13 +351,13 @@ def test_rows_where_the_log_was_truncated_are_refused(
     rows = [("q", at, bytearray(payload)) for at, payload in enumerate(numbered("q", 0, 20))]
     frame = spark.createDataFrame([*rows, ("new", 7, bytearray(b"x"))], "queue string, position bigint, payload binary")
     frame.write.parquet(str(tmp_path / "copy"))
-    with pytest.raises(RefusedError, match=r"6 rows lie .* below position 6 of queue 'q'"):
+    with pytest.raises(RefusedError, match=r"6 rows are .* below position 6 of queue 'q'"):
         run_load(spark, str(tmp_path / "copy"), service.url)
     assert service.positions("q") == (6, 10)
     loaded = run_load(spark, str(tmp_path / "copy"), service.url, skip_truncated=True)
     assert loaded == Loaded(stored=11, present=4, skipped=6)
     assert loaded.line(1.0) == (
-        "stored 11 of 21 records in 1.0 s; 4 were there; 6 skipped: the log was truncated past them"
+        "stored 11 of 21 records in 1.0 s; 4 were already stored; 6 skipped: the log was truncated past them"
     )
     assert service.positions("q") == (6, 20)
 

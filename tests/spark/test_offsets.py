@@ -64,7 +64,7 @@ def test_only_what_moved_in_the_same_queue_is_read() -> None:
 @pytest.mark.parametrize(
     ("first", "following", "queue_id", "message"),
     [
-        (0, 50, 2, "again; whether it held records"),
+        (0, 50, 2, "again; it is unknown whether it held records"),
         (0, 4, 1, "went back"),
         (6, 9, 1, "positions 5 to 5 were truncated"),
     ],

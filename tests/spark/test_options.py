@@ -120,8 +120,8 @@ def test_names_come_in_any_case() -> None:
         ({"subscribe": "a", "subscribePattern": "b"}, "not both"),
         ({"subscribePattern": "("}, "subscribePattern"),
         ({"path": "/log"}, "one"),
-        ({"truncate": "true", "startingOffsets": "latest"}, "earliest only"),
-        ({"truncate": "true", "startingOffsets": '{"a": {"q": 5}}'}, "earliest only"),
+        ({"truncate": "true", "startingOffsets": "latest"}, "requires startingOffsets=earliest"),
+        ({"truncate": "true", "startingOffsets": '{"a": {"q": 5}}'}, "requires startingOffsets=earliest"),
     ],
 )
 def test_what_cannot_be_is_refused(given: dict[str, str], message: str) -> None:
