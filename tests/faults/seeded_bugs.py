@@ -24,6 +24,7 @@ from mrecordlog_async.format.record import Commit, Table, decode_record
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.recovery import cleanup, recovery, torn_or_damaged
+from mrecordlog_async.storage import directory as storage_directory
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 from .damage import Intact, damages
@@ -110,7 +111,10 @@ def no_fsync_of_the_directory() -> AbstractContextManager[Any]:
 
 
 def parent_directory_not_synced() -> AbstractContextManager[Any]:
-    return patch.object(opening, "_sync_parent", lambda files, directory: None)
+    stack = contextlib.ExitStack()
+    for room in (opening, storage_directory):
+        stack.enter_context(patch.object(room, "sync_directory", lambda files, path: None))
+    return stack
 
 
 def acknowledged_early() -> AbstractContextManager[Any]:
