@@ -97,7 +97,7 @@ class Run(NamedTuple):
         """Return the part with positions *start* … *stop* - 1, which must not be empty; itself if all is meant."""
         first = max(start - self.first_position, 0)
         last = min(stop - self.first_position, self.records)
-        assert first < last, "an empty part of a run is no run"
+        assert first < last, "an empty part of a run is not a run"
         if first == 0 and last == self.records:
             return self
         ends = memoryview(self.offsets).cast("i")[first : last + 1].tolist()
@@ -142,8 +142,8 @@ class RecoveryReport:
     """What opening found.
 
     segments, batches, records and bytes count what was read (records and bytes: of appends, live or not). clean:
-    the log ended where a writer stopped between two batches. Otherwise dropped_bytes lay behind segment/offset that
-    nobody was promised: a batch that was being written, cut and zeroed. created: there was no log before.
+    the log ended where a writer stopped between two batches. Otherwise dropped_bytes after segment/offset were cut and
+    zeroed: an unfinished batch that was never acknowledged. created: the log did not exist before.
     """
 
     created: bool

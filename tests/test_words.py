@@ -15,15 +15,15 @@ EVERYWHERE = {
     r"up to then": "before, until",
     r"lies in the nature": "is",
     r"for the while": "meanwhile",
+    r"found no space": "waits for space",
+    r"\banew\b": "again",
+    r"given away": "assigned",
+    r"held against": "checked against",
 }
 """Phrases that stand nowhere any more, in pages or in the package: pattern → what to write instead."""
 
 IN_PAGES = {
-    r"found no space": "waits for space",
-    r"\banew\b": "again",
     r"\bis no (?!longer|more)": "is not a",
-    r"given away": "assigned",
-    r"held against": "checked against",
     r"(he|she|it|they) tells?\b": "reports, prints",
     r"\bwhoever\b": "a client that",
     r"\b(an?|the|its|every|whole) answers?\b": "response",

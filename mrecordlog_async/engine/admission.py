@@ -174,7 +174,7 @@ class Admission:
         return taken
 
     def park(self, commands: list[Command]) -> None:
-        """Keep commands that found no space on the disk, in front of everybody, until `unpark`; nobody passes them."""
+        """Keep commands that wait for disk space at the head of the line until `unpark`; nothing overtakes them."""
         # The writer refunds only what it does not park: parked calls keep their charge and their order.
         self.waiting_for_space = True
         self._parked += commands
@@ -195,7 +195,7 @@ class Admission:
         self.update()
 
     def update(self) -> None:
-        """Work out `_fast_budget` anew after memory, waiting calls or the log's state changed."""
+        """Recompute `_fast_budget` after memory, waiting calls or the log's state changed."""
         self._charged_bytes += self._granted - self._fast_budget
         self._granted = self._fast_budget
         line = self._line

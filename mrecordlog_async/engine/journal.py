@@ -261,7 +261,7 @@ class Journal:
                 del self._unfreed[0]
 
     def write_closed(self) -> None:
-        """Note where the log ends. Failing to is no failure of close: the next open then reads on its own."""
+        """Record where the log ends. If this fails, close still succeeds: the next open finds the end by itself."""
         closed = Closed(self._log_id, self.end.segment, self.end.offset, self.end.last_batch)
         path = f"{self.directory}/{CLOSED_NAME}"
         with contextlib.suppress(OSError):

@@ -242,7 +242,7 @@ class _Planner:
         return view
 
     def _not_found(self, name: str) -> RecordLogError:
-        """Return why there is no such queue. A name is looked at here only: those that are found were good before."""
+        """Return why the queue does not exist. Names are checked only here: the name of an existing queue is valid."""
         try:
             check_name(name, self._limits.name_bytes)
         except QueueNameError as error:

@@ -36,7 +36,7 @@ class UpkeepState:
     | flag | set by | cleared by |
     |---|---|---|
     | marked | a mark that was tried | a batch of callers |
-    | spare_failed | a spare that found no space | any batch, or segments that were removed |
+    | spare_failed | no space for a spare | any batch, or segments that were removed |
     | unlink_failed | a dead segment that could not be removed | any batch |
     | early_roll | a batch that the disk refused | a roll that was tried |
     | short_of_space | a batch that the disk refused | a batch with appends that was stored |
@@ -56,7 +56,7 @@ class UpkeepState:
     freed_bytes: int = 0
 
     def disk_refused(self) -> None:
-        """Note that a batch found no space."""
+        """Note that there was no space for a batch."""
         self.early_roll = self.short_of_space = True
 
     def batch_stored(self, *, needs_space: bool) -> None:
@@ -155,7 +155,7 @@ class Upkeep:
             self._counters.io_errors += 1
 
     async def _if_space_allows(self, work: Callable[..., Any], *arguments: object) -> bool:
-        """Do what can be done later as well, and tell whether it was done: a refusal for space is no failure."""
+        """Do work that can also be done later; return whether it was done. Lack of space is not a failure."""
         try:
             result = await self._on_log_thread(work, *arguments)
         except (OSError, LogFullError):

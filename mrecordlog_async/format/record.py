@@ -1,6 +1,6 @@
 """Log records: what each kind holds, byte by byte, and the checks on the way in.
 
-Decoding trusts nothing: counts and lengths are held against the bytes that are there before anything is made of them.
+Decoding trusts nothing: counts and lengths are checked against the bytes that exist before anything is built from them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ LogRecord = Create | Delete | Append | Truncate
 
 
 class RecordError(ValueError):
-    """The bytes of a valid frame are no log record that this version knows."""
+    """The bytes of a valid frame are not a log record that this version knows."""
 
 
 def encode_table(table: Table) -> tuple[Buffer, ...]:

@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
     def run(self) -> Run:
         """Return a copy as a run, which does not keep the buffer alive."""
-        assert self.offsets, "positions without payloads are no run"
+        assert self.offsets, "positions without payloads are not a run"
         return Run(self.first_position, bytes(self.offsets), bytes(self.payload))
 
 

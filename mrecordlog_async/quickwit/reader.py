@@ -64,7 +64,7 @@ class Report:
 
     @property
     def damage(self) -> list[Finding]:
-        """Return the findings that are no torn tail."""
+        """Return the findings that are not a torn tail."""
         return [finding for finding in self.findings if not finding.torn]
 
     @property

@@ -13,7 +13,7 @@ CALL_BYTES = 1 << 20
 
 
 class PositionError(ValueError):
-    """An item's position was already given away: the crate refuses the whole directory."""
+    """An item's position was already assigned: the crate refuses the whole directory."""
 
 
 class Queue:

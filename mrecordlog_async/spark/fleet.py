@@ -43,11 +43,11 @@ LISTED_AT_ONCE = 16
 
 
 class ReopenedError(Exception):
-    """A log was opened again between two questions about it; everything must be asked anew."""
+    """A log was opened again between two questions about it; everything must be asked again."""
 
 
 class Fleet:
-    """The services that the options name. Opens nothing before it is asked; a pickled copy starts anew."""
+    """The services that the options name. Opens nothing before it is asked; a pickled copy starts over."""
 
     def __init__(self, options: Options, *, patience_seconds: float = 0.0, reached: bool = False) -> None:
         self.options = options
@@ -152,7 +152,7 @@ class Fleet:
             if name not in self.down:
                 plans = self._advance_one(name, surveys[name].opening, part, records.get(key), size.get(key))
                 found += [(name, plan) for plan in plans]
-        # What was truncated or made anew between listing and plan stays where it is: the next check tells.
+        # What was truncated or recreated between listing and plan stays where it is: the next check tells.
         return [(name, plan) for name, plan in found if plan.status == "ok"]
 
     def _advance_one(

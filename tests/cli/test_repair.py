@@ -17,7 +17,7 @@ from mrecordlog_async.maintenance.salvage import salvage
 from tests import damage
 from tests.cli.running import build, mrecordlog
 from tests.conftest import contents
-from tests.engine.salvage_histories import HARMS, make_history
+from tests.maintenance.salvage_histories import HARMS, make_history
 
 RECORDS = 60
 PAYLOAD_BYTES = 3_000

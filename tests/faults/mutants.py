@@ -31,22 +31,20 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mrecordlog_async"
 FLOORS = ("engine", "format", "maintenance", "memory", "recovery", "storage")
-WITHOUT = ("memory/collector.py", "memory/release.py")
+WITHOUT = ("engine/trim_heap.py",)
 """How memory is collected and given back: nothing but time depends on it."""
 STAGE_SECONDS = 1_200
 """What one stage may take; a mutant that takes more is killed by that."""
 QUICK = ["-q", "-x", "-p", "no:cacheprovider", "-k", "not uvloop", "--timeout=200"]
 
 NEAREST = {
-    "format": ["tests/format", "tests/engine/test_recovery.py tests/engine/test_walk.py"],
+    "format": ["tests/format", "tests/recovery/test_recovery.py tests/maintenance/test_scan.py"],
     "storage": ["tests/storage tests/engine/test_hard_links.py tests/engine/test_spare.py"],
-    "memory": ["tests/memory tests/engine/test_fold.py", "tests/engine/test_plan.py"],
-    "engine/recovery.py": ["tests/engine/test_recovery.py tests/engine/test_fold.py"],
-    "engine/fold.py": ["tests/engine/test_recovery.py tests/engine/test_fold.py"],
-    "engine/opening.py": ["tests/engine/test_recovery.py tests/engine/test_hard_links.py"],
-    "engine/cleanup.py": ["tests/engine/test_recovery.py"],
-    "engine/following.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
-    "engine/beside.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
+    "memory": ["tests/memory tests/recovery/test_replay.py", "tests/engine/test_plan.py"],
+    "recovery/follower.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
+    "recovery/live_reader.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
+    "recovery": ["tests/recovery", "tests/engine/test_hard_links.py"],
+    "engine/open.py": ["tests/recovery/test_recovery.py tests/engine/test_hard_links.py"],
     "engine/admission.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
     "engine/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
     "engine/encode.py": ["tests/engine/test_encode.py tests/engine/test_limits.py"],
@@ -61,7 +59,8 @@ NEAREST = {
 """What is likely to notice, by file or floor, as stages."""
 LAST = [
     "tests/test_log.py tests/test_readonly.py tests/test_history.py",
-    "tests/engine tests/memory tests/storage tests/format tests/test_memory.py tests/cli/test_snapshot.py",
+    "tests/engine tests/recovery tests/maintenance tests/memory tests/storage tests/format tests/test_memory.py",
+    "tests/cli/test_snapshot.py",
     "HUNT",
     "tests/faults/test_damage.py tests/faults/test_seeded_bugs.py tests/faults/test_beside_a_writer.py",
 ]

@@ -1,7 +1,7 @@
 """A judge of salvage that knows what was acknowledged and which bytes are still there.
 
 It does not walk or fold: it takes the frames of the whole log, looks which of them the damage left as they were, and
-holds what salvage returns against them. By hand, for many seeds: `python -m tests.engine.salvage_judge 0 1000`.
+holds what salvage returns against them. By hand, for many seeds: `python -m tests.maintenance.salvage_judge 0 1000`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mrecordlog_async.format.record import Append, Commit, Create, Delete, LogRe
 from mrecordlog_async.maintenance.salvage import Salvage, SalvagedQueue, salvage
 from mrecordlog_async.storage.segment import CLOSED_NAME
 from tests import damage
-from tests.engine.salvage_histories import HARMS, History, Piece, make_history
+from tests.maintenance.salvage_histories import HARMS, History, Piece, make_history
 
 
 class Judge:

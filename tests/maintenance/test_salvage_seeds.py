@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.salvage_judge import complaints
+from tests.maintenance.salvage_judge import complaints
 
 LOGS = 10
 DAMAGES = 30
