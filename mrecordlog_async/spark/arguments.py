@@ -11,6 +11,29 @@ from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER
 
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `drain` to argparse."""
+    _add_places(parser)
+    _add_times(parser)
+    _add_layout(parser)
+    _add_queues(parser)
+    _add_batches(parser)
+    _add_exceptions(parser)
+    _add_job(parser, "the services")
+
+
+def add_load_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe `load` to argparse."""
+    parser.add_argument("url", metavar="URL", help="service to load into: http://host:port")
+    parser.add_argument(
+        "source", metavar="SOURCE", help="directory of Parquet files with the columns queue, position and payload"
+    )
+    parser.add_argument("--from-server", metavar="NAME", help="load only rows of this server")
+    parser.add_argument(
+        "--skip-truncated", action="store_true", help="skip rows below the first position of their queue in the log"
+    )
+    _add_job(parser, "the service")
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server", action="append", required=True, metavar="NAME=URL", help="service to drain; may be repeated"
     )
@@ -18,11 +41,17 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", required=True, metavar="DIR", help="directory of the lake, on any file system that Spark knows"
     )
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="directory of the checkpoint of this output")
+
+
+def _add_times(parser: argparse.ArgumentParser) -> None:
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--once", action="store_true", help="stop when everything that was there is stored (default)")
     when.add_argument(
         "--every", type=seconds_of, metavar="TIME", help="keep running, at most one batch per TIME (10s, 1min)"
     )
+
+
+def _add_layout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
         choices=("parquet", "delta"),
@@ -36,8 +65,14 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMNS",
         help="server, queue or server,queue: directories _server=…/_queue=…",
     )
+
+
+def _add_queues(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--subscribe", metavar="QUEUES", help="drain only these queues, separated by commas")
     parser.add_argument("--subscribe-pattern", metavar="REGEX", help="drain only queues whose whole name matches")
+
+
+def _add_batches(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-records-per-trigger",
         type=count_of,
@@ -54,6 +89,9 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COUNT",
         help="tasks per batch (default: one per core of Spark)",
     )
+
+
+def _add_exceptions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-truncate", action="store_true", help="do not truncate the log after storing")
     parser.add_argument("--skip-down", action="store_true", help="skip unreachable servers")
     parser.add_argument(
@@ -76,24 +114,10 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="output and checkpoint are on a file system that every machine mounts at this path",
     )
-    parser.add_argument("--token-file", metavar="FILE", help="file with the bearer token of the services")
-    parser.add_argument(
-        "--master", metavar="URL", help="where Spark runs (default: as spark-submit says, else this machine)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
 
 
-def add_load_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe `load` to argparse."""
-    parser.add_argument("url", metavar="URL", help="service to load into: http://host:port")
-    parser.add_argument(
-        "source", metavar="SOURCE", help="directory of Parquet files with the columns queue, position and payload"
-    )
-    parser.add_argument("--from-server", metavar="NAME", help="load only rows of this server")
-    parser.add_argument(
-        "--skip-truncated", action="store_true", help="skip rows below the first position of their queue in the log"
-    )
-    parser.add_argument("--token-file", metavar="FILE", help="file with the bearer token of the service")
+def _add_job(parser: argparse.ArgumentParser, of: str) -> None:
+    parser.add_argument("--token-file", metavar="FILE", help=f"file with the bearer token of {of}")
     parser.add_argument(
         "--master", metavar="URL", help="where Spark runs (default: as spark-submit says, else this machine)"
     )
