@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogEnd, LogIOError
 from mrecordlog_async.engine.encode import build_records, encode_batch, encode_records, join_small
+from mrecordlog_async.engine.older_segments import OlderSegments
+from mrecordlog_async.engine.spare import Spare
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import (
     BLOCK_BYTES,
@@ -36,21 +38,12 @@ from mrecordlog_async.format.record import (
     encode_table,
 )
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.options import MIB
 from mrecordlog_async.storage.filesystem import FileSystem, write_all
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES, create_or_replace, write_preamble
 from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, SegmentFile, segment_name
 
 SEGMENTS_MIN = 8
 """`disk_bytes` has room for so many segments at least, whatever `segment_bytes` says."""
-
-SHRINK_BYTES = 16 * MIB
-"""A removed segment's space is given back in steps of this: freeing 1 GiB at once held ext4, and with it every commit,
-for 186 to 248 ms; a step takes 7 to 9 ms at worst.
-
-Only where no name is left and nobody else has it open: a hard link or a reader still wants the bytes, and the last of
-them to let go gives the space back.
-"""
 
 
 class Journal:
@@ -76,10 +69,8 @@ class Journal:
         disk_bytes_limit: int,
     ) -> None:
         self.end = end
-        self.older = older  # (number, bytes) of the segments before the current one, oldest first
         self.named_oldest = oldest_segment  # what the newest COMMIT or header says
         self.durable_oldest = oldest_segment  # what is on the medium for certain
-        self.unlink_errors = 0
         self._files = files
         self.directory = directory
         self._directory_handle = directory_handle
@@ -93,23 +84,26 @@ class Journal:
         self._capacity_bytes = 0  # of the file system, as it was when the log was opened
         with contextlib.suppress(OSError):
             self._capacity_bytes = files.capacity_of(directory_handle)
-        self._spare: SegmentFile | None = None
-        self._older_bytes = sum(size for _, size in older)
-        self._unfreed: list[tuple[int, int]] = []  # (handle, bytes) of removed segments that still take space
+        self._spare = Spare(files, directory)
+        self._older = OlderSegments(files, directory, older)
 
     # What the loop asks between batches.
 
     @property
+    def older(self) -> list[tuple[int, int]]:
+        """(number, bytes) of the segments before the current one, oldest first."""
+        return self._older.segments
+
+    @property
     def disk_bytes(self) -> int:
         """Space reserved by all segments and the spare."""
-        spare = self._spare.reserved_bytes if self._spare is not None else 0
-        unfreed = sum(size for _, size in self._unfreed)
-        return self._older_bytes + unfreed + max(self._file.reserved_bytes, self.end.offset) + spare
+        current = max(self._file.reserved_bytes, self.end.offset)
+        return self._older.bytes + self._older.unfreed_bytes + current + self._spare.reserved_bytes
 
     @property
     def written_bytes(self) -> int:
         """Bytes of segments that hold something."""
-        return self._older_bytes + self.end.offset
+        return self._older.bytes + self.end.offset
 
     @property
     def all_synced(self) -> bool:
@@ -125,7 +119,7 @@ class Journal:
 
     def wants_spare(self, more_table_bytes: int = 0) -> bool:
         """Whether a spare must be made, or grown with the table."""
-        return self._spare is None or self._spare.reserved_bytes < self._preamble_bytes(more_table_bytes)
+        return self._spare.file is None or self._spare.reserved_bytes < self._preamble_bytes(more_table_bytes)
 
     def reclaimable(self) -> bool:
         """Whether there are segments that nothing needs any more."""
@@ -133,7 +127,7 @@ class Journal:
 
     def has_unfreed(self) -> bool:
         """Whether space of removed segments is still to be given back."""
-        return bool(self._unfreed)
+        return self._older.has_unfreed()
 
     # What the thread does.
 
@@ -185,11 +179,10 @@ class Journal:
         """
         if not self.all_synced:
             self.sync()
-        if self._spare is not None and self._spare.may_be_shared():
-            self.discard_spare()
+        if self._spare.file is not None and self._spare.file.may_be_shared():
+            self._spare.discard()
         self.prepare_spare()
-        spare, self._spare = self._spare, None
-        assert spare is not None
+        spare = self._spare.take()
         number = self.end.segment + 1
         oldest = number if oldest_segment is None else oldest_segment
         header = SegmentHeader(self._log_id, number, self.end.last_batch + 1, self.end.offset, oldest)
@@ -200,7 +193,7 @@ class Journal:
             self._rename(spare, path)
             self._sync_directory()
         except OSError:
-            self._discard(spare)
+            self._spare.remove(spare)
             raise
         except LogIOError:
             spare.close()
@@ -212,53 +205,20 @@ class Journal:
 
         OSError if the disk has no room; a spare that cannot grow is kept, it still serves the table as it is.
         """
-        if not self.wants_spare(more_table_bytes):
-            return
-        spare = self._spare
-        if spare is None:
-            path = f"{self.directory}/{segment_name(self.end.segment + 1)}{TEMPORARY_SUFFIX}"
-            spare = SegmentFile(self._files, path, create_or_replace(self._files, path), 0)
-        wanted = self._preamble_bytes(more_table_bytes)
-        try:
-            spare.reserve(wanted, wanted + wanted // 4)
-        except OSError:
-            if self._spare is None:
-                self._discard(spare)
-            raise
-        self._spare = spare
-        self._sync(spare)
+        if self.wants_spare(more_table_bytes):
+            self._sync(self._spare.prepare(self.end.segment + 1, self._preamble_bytes(more_table_bytes)))
 
     def reclaim(self) -> int:
-        """Remove the segments below the oldest live one, oldest first; return how many went.
-
-        One that cannot be removed stays on the list and is tried again next time.
-        """
-        removed = 0
-        for number, size in self.older:
-            if number >= self.durable_oldest:
-                break
-            try:
-                self._remove(f"{self.directory}/{segment_name(number)}", size)
-            except OSError:
-                self.unlink_errors += 1
-                break
-            self._older_bytes -= size
-            removed += 1
-        del self.older[:removed]  # at once: one by one, each would move the thousands behind it
-        return removed
+        """Remove the segments below the oldest live one; return how many were removed (see `OlderSegments`)."""
+        return self._older.reclaim(self.durable_oldest)
 
     def shrink(self, everything: bool) -> None:
         """Give back a step of a removed segment's space, or the space of all of them."""
-        steps = len(self._unfreed) if everything else 1
-        for handle, size in self._unfreed[:steps]:
-            left = 0 if everything else size - SHRINK_BYTES
-            if left > 0:
-                with contextlib.suppress(OSError):
-                    self._files.cut(handle, left)
-                self._unfreed[0] = handle, left
-            else:
-                self._files.close(handle)
-                del self._unfreed[0]
+        self._older.shrink(everything)
+
+    def discard_spare(self) -> None:
+        """Close and remove the spare, if there is one."""
+        self._spare.discard()
 
     def write_closed(self) -> None:
         """Record where the log ends. If this fails, close still succeeds: the next open finds the end by itself."""
@@ -276,17 +236,16 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the files; a spare is removed."""
-        self.discard_spare()
-        self.shrink(everything=True)
+        self._spare.discard()
+        self._older.shrink(everything=True)
         self._file.close()
 
     def handles(self) -> Iterator[int]:
         """Yield the open handles: a forked child closes its copies."""
         yield self._file.handle
-        if self._spare is not None:
-            yield self._spare.handle
-        for handle, _ in self._unfreed:
-            yield handle
+        if self._spare.file is not None:
+            yield self._spare.file.handle
+        yield from self._older.handles()
 
     # Steps.
 
@@ -339,8 +298,7 @@ class Journal:
 
     def _enter(self, spare: SegmentFile, path: str, header: SegmentHeader, table_end: int) -> None:
         old, at = self._file, self.end
-        self.older.append((at.segment, old.reserved_bytes))
-        self._older_bytes += old.reserved_bytes
+        self._older.add(at.segment, old.reserved_bytes)
         old.close()
         spare.path = path
         self._file = spare
@@ -348,34 +306,6 @@ class Journal:
         self.named_oldest = self.durable_oldest = header.oldest_segment
         last = at.last_batch
         self.end = LogEnd(header.segment, table_end, table_end, last + 1, last, last)
-
-    def _remove(self, path: str, size: int) -> None:
-        """Take a segment's name away; the space of a large one follows in steps, through a handle that keeps it.
-
-        Whether the bytes are anybody else's is asked after the unlink: from then on nobody new can come to them.
-        """
-        handle = None
-        if size > SHRINK_BYTES:
-            with contextlib.suppress(OSError):
-                handle = self._files.open(path)
-        try:
-            self._files.unlink(path)
-        except FileNotFoundError:
-            pass
-        except OSError:
-            if handle is not None:
-                self._files.close(handle)
-            raise
-        if handle is not None and self._is_ours_alone(handle):
-            self._unfreed.append((handle, size))
-        elif handle is not None:
-            self._files.close(handle)
-
-    def _is_ours_alone(self, handle: int) -> bool:
-        try:
-            return self._files.links(handle) == 0 and self._files.is_alone(handle)
-        except OSError:
-            return False
 
     def _rename(self, spare: SegmentFile, path: str) -> None:
         try:
@@ -392,17 +322,6 @@ class Journal:
             return path.rpartition("/")[2] in self._files.names(self.directory)
         except OSError:
             return True
-
-    def discard_spare(self) -> None:
-        """Close and remove the spare, if there is one."""
-        if self._spare is not None:
-            self._discard(self._spare)
-            self._spare = None
-
-    def _discard(self, spare: SegmentFile) -> None:
-        spare.close()
-        with contextlib.suppress(OSError):
-            self._files.unlink(spare.path)
 
     def _sync(self, file: SegmentFile) -> None:
         try:
@@ -424,8 +343,7 @@ class Journal:
 
     def _check_room_behind_roll(self, batch_bytes: int) -> None:
         """Refuse a batch for which the next segment will have no room, before a segment is spent on it."""
-        spare = self._spare.reserved_bytes if self._spare is not None else 0
-        self._check_disk_limit(self._preamble_bytes(0) + batch_bytes - spare)
+        self._check_disk_limit(self._preamble_bytes(0) + batch_bytes - self._spare.reserved_bytes)
 
     def _check_disk_limit(self, more: int) -> None:
         if more > 0 and more > self._disk_room():

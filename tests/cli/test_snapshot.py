@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.engine import journal
+from mrecordlog_async.engine import older_segments
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
 from tests import damage
@@ -87,7 +87,7 @@ SHRINK_BYTES = 64 * 1024
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Removed segments give their space back in steps that are small next to them."""
-    monkeypatch.setattr(journal, "SHRINK_BYTES", SHRINK_BYTES)
+    monkeypatch.setattr(older_segments, "SHRINK_BYTES", SHRINK_BYTES)
 
 
 async def drain(log: MultiRecordLog) -> None:

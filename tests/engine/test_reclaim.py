@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.engine import journal
+from mrecordlog_async.engine import older_segments
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests import damage
 
@@ -54,7 +54,7 @@ async def fill(log: MultiRecordLog, segments: int) -> None:
 
 async def test_large_segments_are_given_back_in_steps(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment loses its name first, then its space step by step, and in the end no handle is left on it."""
-    monkeypatch.setattr(journal, "SHRINK_BYTES", BLOCK)
+    monkeypatch.setattr(older_segments, "SHRINK_BYTES", BLOCK)
     files = Watched()
     async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK, filesystem=files) as log:
         await fill(log, 3)
@@ -76,7 +76,7 @@ async def test_close_lets_go_of_what_was_still_to_be_given_back(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing does not wait for the steps; the space goes with the handles."""
-    monkeypatch.setattr(journal, "SHRINK_BYTES", BLOCK)
+    monkeypatch.setattr(older_segments, "SHRINK_BYTES", BLOCK)
     async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK) as log:
         await fill(log, 4)
         await log.truncate("q", log.next_position("q") - 2)

@@ -74,7 +74,7 @@ def small_sizes() -> Iterator[None]:
 
 
 SMALL_SIZES = {
-    "engine.journal.SHRINK_BYTES": 5_000,
+    "engine.older_segments.SHRINK_BYTES": 5_000,
     "engine.encode.JOIN_BYTES_MAX": 300,
     "engine.encode.JOIN_BUFFER_BYTES": 8,
     "storage.filesystem.BUFFERS_MAX": 2,
