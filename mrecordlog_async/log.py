@@ -23,7 +23,7 @@ from mrecordlog_async.engine.commands import (
     TruncateQueue,
 )
 from mrecordlog_async.engine.open import OpenedLog
-from mrecordlog_async.engine.starting import release_later, start
+from mrecordlog_async.engine.open_async import open_log_async, release_later
 from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.writer import Writer
@@ -137,7 +137,7 @@ class MultiRecordLog(QueueReader):
         policy, bounds = persist_policy or PersistPolicy.always(), limits or Limits()
 
         async def opening() -> MultiRecordLog:
-            opened, thread = await start(
+            opened, thread = await open_log_async(
                 filesystem or OsFileSystem(),
                 os.fsdecode(directory),
                 create=create,

@@ -529,7 +529,7 @@ def repeatable(thread: type[LoopThread] = LoopThread) -> Iterator[VirtualLoop]:
     """Put the virtual loop and the jobs on it in place of time, chance and threads."""
     loop, take = VirtualLoop(), Admission.take
     with (
-        patch("mrecordlog_async.engine.starting.LogThread", thread),
+        patch("mrecordlog_async.engine.open_async.LogThread", thread),
         patch.object(Admission, "take", lambda self: _tell_taken(take(self))),
         without_chance(),
     ):

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from aiofiles.os import wrap
 
@@ -38,7 +39,7 @@ def _wait_for_release(directory: str) -> None:
         _ending.pop(os.path.abspath(directory), None)
 
 
-async def start(
+async def open_log_async(
     files: FileSystem,
     directory: str,
     *,
@@ -49,42 +50,54 @@ async def start(
 ) -> tuple[OpenedLog, LogThread]:
     """Open the log in *directory* on a new thread of its own.
 
-    A cancelled start gives the directory back as soon as the thread notices.
+    A cancelled call gives the directory back as soon as the thread notices.
     """
     loop = asyncio.get_running_loop()
     thread = LogThread(loop)
-    abandoned = threading.Event()
-    result: list[OpenedLog] = []
-
-    def report(progress: RecoveryProgress) -> None:
-        if abandoned.is_set():
-            raise LogClosedError("opening was cancelled")
-        if on_progress is not None:
-            with suppress(RuntimeError):  # the loop has ended; `abandoned` follows
-                loop.call_soon_threadsafe(on_progress, progress)
-
-    def work() -> None:
-        _wait_for_release(directory)
-        result.append(
-            open_log(
-                files,
-                directory,
-                create=create,
-                segment_bytes=segment_bytes,
-                disk_bytes_limit=disk_bytes_limit,
-                on_progress=report,
-            )
-        )
-
-    def give_back() -> None:
-        for opened in result:
-            opened.release()
-
+    opening = _Opening(loop, on_progress)
+    work = partial(
+        open_log,
+        files,
+        directory,
+        create=create,
+        segment_bytes=segment_bytes,
+        disk_bytes_limit=disk_bytes_limit,
+        on_progress=opening.report,
+    )
     try:
-        await wrap(work)(executor=thread)
+        opened = await wrap(opening.run)(directory, work, executor=thread)
     except BaseException:
-        abandoned.set()
-        thread.submit(give_back)  # one thread: it runs behind the work
+        opening.abandoned.set()
+        thread.submit(opening.give_back)  # one thread: it runs after the work
         thread.shutdown(wait=False)
         raise
-    return result[0], thread
+    return opened, thread
+
+
+class _Opening:
+    """What an opening tells the event loop, and what becomes of it when nobody waits any longer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_progress: Callable[[RecoveryProgress], None] | None) -> None:
+        self.abandoned = threading.Event()
+        self._loop = loop
+        self._on_progress = on_progress
+        self._opened: OpenedLog | None = None
+
+    def report(self, progress: RecoveryProgress) -> None:
+        """Pass *progress* on to the loop; raise LogClosedError if the opening was cancelled."""
+        if self.abandoned.is_set():
+            raise LogClosedError("opening was cancelled")
+        if self._on_progress is not None:
+            with suppress(RuntimeError):  # the loop has ended; `abandoned` follows
+                self._loop.call_soon_threadsafe(self._on_progress, progress)
+
+    def run(self, directory: str, work: Callable[[], OpenedLog]) -> OpenedLog:
+        """Do *work* once no other log of this process holds *directory*."""
+        _wait_for_release(directory)
+        self._opened = work()
+        return self._opened
+
+    def give_back(self) -> None:
+        """Release what was opened, if anything was."""
+        if self._opened is not None:
+            self._opened.release()
