@@ -1,4 +1,4 @@
-"""The facade: what each call promises, and each wrong call's answer."""
+"""The facade: what each call promises, and how each wrong call fails."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_open_as_await_and_as_context(directory: Path) -> None:
 
 
 async def test_appended_records_are_there_after_reopening(directory: Path) -> None:
-    """What was acknowledged is found again, at the positions that were answered."""
+    """Acknowledged records are found again at the positions that were returned."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         assert await log.append_record("q", None, b"a") == 0
@@ -61,7 +61,7 @@ async def test_appended_records_are_there_after_reopening(directory: Path) -> No
 
 @pytest.mark.parametrize("calls", ["single records", "single records of many queues", "calls of several records"])
 async def test_loop_gets_a_turn_while_many_callers_are_answered(log: MultiRecordLog, calls: str) -> None:
-    """The callers of one batch do not all go on in one turn of the event loop: nothing else would run for so long."""
+    """Callers of one batch are not all woken in one turn of the event loop, which would block it."""
     await asyncio.gather(*(log.create_queue(f"q{n}") for n in range(7)))
     turns = 0
 
@@ -90,7 +90,7 @@ async def test_loop_gets_a_turn_while_many_callers_are_answered(log: MultiRecord
 
 
 async def test_batches_that_began_a_segment_are_timed_by_themselves(directory: Path) -> None:
-    """How long a roll holds up its batch can be told from how long the disk takes anyway."""
+    """The delay of a roll can be told apart from the disk's usual time."""
     async with MultiRecordLog.open(directory, segment_bytes=65_536) as log:
         await log.create_queue("q")
         for _ in range(10):
@@ -138,7 +138,7 @@ async def test_position_of_the_caller_may_leave_a_gap(log: MultiRecordLog) -> No
 
 
 async def test_append_at_last_position_again_is_a_no_op(log: MultiRecordLog) -> None:
-    """Sending the same record twice stores it once and says so."""
+    """Sending the same record twice stores it once and reports the repeat."""
     assert await log.append_record("q", 0, b"a") == 0
     assert await log.append_record("q", 0, b"a") is None
     assert list(log.range("q")) == [(0, b"a")]
@@ -168,7 +168,7 @@ async def test_another_payload_at_a_taken_position_is_refused(log: MultiRecordLo
 
 
 async def append_in_past(log: MultiRecordLog, position: int, payloads: list[bytes]) -> bool:
-    """Append what must be refused as in the past; return whether its outcome is said to be unknown."""
+    """Append a record that must be refused as in the past; return whether its outcome is reported as unknown."""
     with pytest.raises(PositionInPastError) as refused:
         await log.append_records("q", position, payloads)
     assert ("not known" in str(refused.value)) is refused.value.outcome_unknown
@@ -220,7 +220,7 @@ async def test_a_repeat_of_partly_truncated_records(log: MultiRecordLog) -> None
 
 
 async def test_a_repeat_needs_every_position(log: MultiRecordLog) -> None:
-    """A call that would fill a gap is not stored already, whatever stands at the gap's two sides."""
+    """A call that would fill a gap is not a repeat, whatever the records on both sides of the gap."""
     await log.append_record("q", 5, b"5")
     await log.append_record("q", 10, b"10")
     assert not await append_in_past(log, 5, [b"5", b"6", b"7", b"8", b"9", b"10"])
@@ -263,7 +263,7 @@ async def test_a_repeat_is_the_whole_last_append(log: MultiRecordLog, first_posi
 
 
 async def test_the_last_append_of_a_batch_with_several(log: MultiRecordLog) -> None:
-    """Calls of one batch are told apart where the run of the first had room for the record of the second."""
+    """Calls of one batch are distinguished even if one call's run had space for the next record."""
     long = [b"%04d" % number * 1_000 for number in range(40)]
     calls = [(0, [b"a"]), (1, [b"b"]), (2, long)]
     await asyncio.gather(*(log.append_records("q", first, payloads) for first, payloads in calls))
@@ -296,7 +296,7 @@ async def test_repeat_of_what_the_same_batch_truncates(log: MultiRecordLog) -> N
 
 @pytest.mark.parametrize("rolls", [0, 1, 3])
 async def test_the_last_append_after_a_restart(directory: Path, rolls: int) -> None:
-    """It is known where its records are still in the files; otherwise the call is refused, never answered as stored."""
+    """The last append is known if its records are still in the files; otherwise a repeat is refused."""
     async with MultiRecordLog.open(directory, segment_bytes=32_768) as log:
         for queue in ("q", "kept"):
             await log.create_queue(queue)
@@ -360,7 +360,7 @@ async def test_payload_is_copied_when_called(log: MultiRecordLog) -> None:
 
 
 async def test_truncate_is_inclusive_and_counts(log: MultiRecordLog) -> None:
-    """Truncating drops up to and including the position, and answers how many went."""
+    """Truncating drops records up to and including the position, and returns how many."""
     await log.append_records("q", None, [b"%d" % n for n in range(10)])
     assert await log.truncate("q", 3) == 4
     assert await log.truncate("q", 3) == 0
@@ -370,7 +370,7 @@ async def test_truncate_is_inclusive_and_counts(log: MultiRecordLog) -> None:
 
 
 async def test_truncate_past_the_end_moves_the_next_position(log: MultiRecordLog, directory: Path) -> None:
-    """Positions never go back: truncating the future gives it away, also after reopening."""
+    """Truncating past the end uses up those positions, also after reopening: none is assigned again."""
     await log.append_record("q", None, b"a")
     assert await log.truncate("q", 99) == 1
     assert (log.first_position("q"), log.next_position("q"), log.last_position("q")) == (100, 100, 99)
@@ -415,7 +415,7 @@ async def test_create_queue_twice(log: MultiRecordLog) -> None:
 
 
 async def test_concurrent_creates_make_one_queue(log: MultiRecordLog) -> None:
-    """An answer that rests on a command of the same batch is the one it would get later."""
+    """A result that depends on a command of the same batch is the one a later call would get."""
     answers = await asyncio.gather(*(log.create_queue("r") for _ in range(3)), return_exceptions=True)
     assert answers[0] is True
     assert [type(answer) for answer in answers[1:]] == [QueueExistsError] * 2
@@ -473,7 +473,7 @@ async def test_range_bounds(log: MultiRecordLog, start: int | None, stop: int | 
 
 
 async def test_iter_from_and_last_record(log: MultiRecordLog) -> None:
-    """Reading goes on from any position; the newest record is at hand."""
+    """Reading can start at any position; the newest record is available directly."""
     assert log.last_record("q") is None
     assert log.last_position("q") is None
     await log.append_records("q", None, [b"a", b"b", b"c"])
@@ -522,7 +522,7 @@ async def test_tail_goes_on_behind_a_truncate_and_ends_on_close(directory: Path)
 
 @pytest.mark.parametrize("records", [20, 5_000])
 async def test_a_tail_yields_nothing_that_was_truncated_before(log: MultiRecordLog, records: int) -> None:
-    """Once the truncate is answered, also where the tail is in the middle of a run; then nothing is left out."""
+    """Once the truncate returns, even in the middle of a run, nothing truncated is yielded and nothing else skipped."""
     await log.append_records("q", None, [b"%d" % number for number in range(records)])
     tail = log.tail("q")
     assert [(await anext(tail))[0] for _ in range(3)] == [0, 1, 2]
@@ -543,7 +543,7 @@ async def test_a_tail_ends_once_the_queue_is_deleted(log: MultiRecordLog, record
 
 
 async def test_a_tail_goes_over_gaps_and_on_with_what_comes(log: MultiRecordLog) -> None:
-    """Every record once and in order, whatever part of the queue is sealed by then."""
+    """A tail yields every record once and in order, however much of the queue is sealed."""
     positions = [number * 3 for number in range(2_500)]
     await asyncio.gather(*(log.append_record("q", position, b"%d" % position) for position in positions[:2_000]))
     tail = log.tail("q", 4)
@@ -554,7 +554,7 @@ async def test_a_tail_goes_over_gaps_and_on_with_what_comes(log: MultiRecordLog)
 
 
 async def test_summary_and_usage(log: MultiRecordLog) -> None:
-    """Sizes and positions are told per queue and for the log."""
+    """Sizes and positions are reported per queue and for the log."""
     await log.append_records("q", None, [b"abc", b"de"])
     await log.truncate("q", 0)
     summary = log.summary()["q"]
@@ -588,7 +588,7 @@ async def test_bad_queue_names(log: MultiRecordLog, name: Any) -> None:
 
 
 async def test_unknown_queue(log: MultiRecordLog) -> None:
-    """Every call on a queue that does not exist says so."""
+    """Every call on a queue that does not exist reports it."""
     for call in (
         log.append_record("nowhere", None, b"x"),
         log.append_records("nowhere", 3, [b"x"]),
@@ -681,7 +681,7 @@ async def test_full_memory_may_wait_for_room(directory: Path) -> None:
 
 
 async def test_waiting_callers_are_bounded_in_bytes_and_keep_their_order(directory: Path) -> None:
-    """Above pending_bytes callers stand in line, in order; the bytes held for the writer stay below the limit."""
+    """Above pending_bytes callers wait in order; the bytes held for the writer stay below the limit."""
     limits = Limits(record_bytes=10_000, pending_bytes=30_000)
     async with MultiRecordLog.open(directory, limits=limits) as log:
         await log.create_queue("q")
@@ -736,7 +736,7 @@ async def test_disk_limit_refuses_appends_until_space_is_given_back(directory: P
 
 
 async def test_calls_on_a_closed_log_raise(directory: Path) -> None:
-    """After close every call says that the log is closed; closing again is fine."""
+    """After close every call reports that the log is closed; closing again is allowed."""
     log = await MultiRecordLog.open(directory)
     await log.create_queue("q")
     await log.close()
@@ -749,7 +749,7 @@ async def test_calls_on_a_closed_log_raise(directory: Path) -> None:
 
 
 async def test_close_finishes_what_was_called_before(directory: Path) -> None:
-    """Appends in flight are stored and answered before close returns."""
+    """Appends in flight are stored and acknowledged before close returns."""
     log = await MultiRecordLog.open(directory)
     await log.create_queue("q")
     calls = [asyncio.ensure_future(log.append_record("q", None, b"x")) for _ in range(100)]
@@ -761,7 +761,7 @@ async def test_close_finishes_what_was_called_before(directory: Path) -> None:
 
 
 async def test_close_refuses_callers_who_wait_for_room(directory: Path) -> None:
-    """Callers in line when the log closes are told; nobody is left waiting."""
+    """Callers in line when the log closes get an error; none is left waiting."""
     limits = Limits(memory_bytes=10_000, on_full="wait")
     log = await MultiRecordLog.open(directory, limits=limits)
     await log.create_queue("q")
@@ -788,7 +788,7 @@ async def test_cancelling_before_the_writer_took_it_withdraws(log: MultiRecordLo
 
 
 async def test_cancel_storm_leaves_no_hole_and_no_half(log: MultiRecordLog, directory: Path) -> None:
-    """Whatever is cancelled when, every call is there whole or not at all, and positions stay gapless."""
+    """Whenever callers cancel, each call is stored whole or not at all, and positions stay contiguous."""
 
     async def caller(name: int) -> None:
         for round_ in range(20):
@@ -867,7 +867,7 @@ def test_another_event_loop_is_refused(directory: Path) -> None:
 
 
 def test_loop_that_ends_without_close_gives_the_directory_back(directory: Path) -> None:
-    """What was acknowledged is there, the lock is gone, nothing hangs."""
+    """Acknowledged records are found, the lock is released, and nothing hangs."""
 
     async def forget() -> None:
         log = await MultiRecordLog.open(directory)
@@ -998,7 +998,7 @@ async def test_record_of_exactly_the_limit_is_taken(directory: Path) -> None:
 
 
 async def test_every_sync_is_timed(directory: Path) -> None:
-    """The counters tell as many durations of syncs as there were syncs."""
+    """The counters report one duration for every sync."""
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"x")

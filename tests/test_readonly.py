@@ -1,4 +1,4 @@
-"""`ReadOnlyLog.refresh`: reading on beside a living writer, at the cost of what is new."""
+"""`ReadOnlyLog.refresh`: keep reading while a writer runs, at the cost of what is new."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def refresh(reader: ReadOnlyLog) -> bool:
 
 
 class Watched(OsFileSystem):
-    """Counts bytes read, notes syncs, and fails them when told to."""
+    """Counts bytes read, notes syncs, and fails them on request."""
 
     def __init__(self) -> None:
         self.read_bytes = 0
@@ -121,7 +121,7 @@ async def test_an_idle_look_reads_next_to_nothing_and_a_new_record_little(direct
 
 
 async def test_between_two_looks_no_file_is_open(log: MultiRecordLog, directory: Path) -> None:
-    """A segment that the writer removes gives its space back, whoever reads."""
+    """A reader does not keep the space of a removed segment in use."""
     reader = await reader_of(directory)
     await log.append_record("q", None, b"a")
     writers = set(open_files(directory))
@@ -150,7 +150,7 @@ async def test_nothing_is_shown_that_could_not_be_synced(log: MultiRecordLog, di
     with pytest.raises(OSError, match="Input/output error"):
         await refresh(reader)
     assert list(reader.range("q")) == []
-    files.error = errno.EROFS  # nobody writes there, so there is nothing to bring to the disk
+    files.error = errno.EROFS  # there is no writer, so there is nothing to sync
     await refresh(reader)
     assert list(reader.range("q")) == [(0, b"a")]
 
@@ -197,7 +197,7 @@ async def test_a_torn_tail_that_stays_is_judged_ever_more_rarely(directory: Path
 
 
 async def test_damage_to_what_was_acknowledged_is_refused(directory: Path) -> None:
-    """A later batch says so: the reader does not wait for the damaged one for ever."""
+    """A later batch proves it: the reader does not wait forever for the damaged one."""
     segment, ends = await three_records(directory)
     whole = segment.read_bytes()
     damage.zero(segment, ends[1], ends[-1] - ends[1])
@@ -211,7 +211,7 @@ async def test_damage_to_what_was_acknowledged_is_refused(directory: Path) -> No
 
 
 async def test_another_log_in_the_same_place_is_read_anew(directory: Path, tmp_path: Path) -> None:
-    """Its queues are other queues; where no log is left at all, that is said."""
+    """The new log's queues are different queues; a missing log is reported."""
     await three_records(directory)
     reader = await reader_of(directory)
     before = reader.queue_summary("q").id
@@ -227,7 +227,7 @@ async def test_another_log_in_the_same_place_is_read_anew(directory: Path, tmp_p
 
 
 async def test_another_log_that_is_shorter_is_read_anew(directory: Path) -> None:
-    """Where the first one would go on there are zeros: only the header says that it is another log."""
+    """The reader finds zeros at its offset: only the header shows that it is another log."""
     await three_records(directory)
     reader = await reader_of(directory)
     shutil.rmtree(directory)
@@ -238,7 +238,7 @@ async def test_another_log_that_is_shorter_is_read_anew(directory: Path) -> None
 
 
 async def test_another_log_in_the_next_segment_is_not_gone_on_with(log: MultiRecordLog, directory: Path) -> None:
-    """It is damage, and said to be, though all of it has valid checksums."""
+    """It is reported as damage, although all of it has valid checksums."""
     reader = await reader_of(directory)
     log_id = bytes(16)
     buffers: list[bytes | memoryview] = [

@@ -52,7 +52,7 @@ async def test_a_refresh_that_finds_neither_its_segment_nor_the_next_reads_the_l
 async def test_a_refresh_whose_segment_goes_while_the_next_is_looked_for_reads_the_log_anew(
     tmp_path: Path, directory: Path
 ) -> None:
-    """Its own segment was still there, and nothing new in it; the records lay in the next one."""
+    """The reader's segment still existed, with nothing new in it; the records were in the next one."""
     stages = await build(tmp_path, count=3, each=4, kept=1)
     directory.mkdir()
     stages.put(0, directory)
@@ -64,7 +64,7 @@ async def test_a_refresh_whose_segment_goes_while_the_next_is_looked_for_reads_t
 
 
 async def test_a_reader_that_makes_progress_does_not_read_the_log_again(directory: Path) -> None:
-    """There is half of the next batch each time it looks; that is no reason to doubt what comes after it."""
+    """Each refresh finds half of the next batch; that is no reason to doubt what follows."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         for number in range(40):
@@ -114,7 +114,7 @@ async def test_open_reads_on_where_a_segment_was_removed_before_its_turn(tmp_pat
 async def test_a_segment_whose_space_is_given_back_while_it_is_read_is_no_damage(
     tmp_path: Path, directory: Path
 ) -> None:
-    """Its name is gone and the file shrinks: it is passed over like one that was gone before."""
+    """Its name is removed and the file shrinks: it is skipped like one removed earlier."""
     stages = await build(tmp_path, count=2, each=2, kept=6)
     directory.mkdir()
     stages.put(0, directory)
@@ -146,7 +146,7 @@ def _is(handle: int, path: Path) -> bool:
 
 
 async def test_open_ends_however_fast_the_writer_is(directory: Path, stages: Stages) -> None:
-    """The records at some end that it read, less what was truncated since; the next refresh reads the log anew."""
+    """Open returns the records up to some end, less those truncated since; a refresh rereads the log."""
     directory.mkdir()
     stages.put(0, directory)
     files = Interrupted()
@@ -174,7 +174,7 @@ async def test_open_ends_however_fast_the_writer_is(directory: Path, stages: Sta
 
 
 async def test_a_segment_that_is_missing_for_good_is_damage(tmp_path: Path, directory: Path) -> None:
-    """Nobody truncated what it held, so reading on does not explain that it is gone."""
+    """Nobody truncated what it held, so reading further does not explain why it is missing."""
     stages = await build(tmp_path, count=1, each=1, kept=6)
     directory.mkdir()
     stages.put(0, directory)

@@ -15,7 +15,7 @@ BLOCK_BYTES = 32_768
 
 
 class Ran(NamedTuple):
-    """What a command left behind."""
+    """What a command returned and printed."""
 
     code: int
     out: str
@@ -23,7 +23,7 @@ class Ran(NamedTuple):
 
 
 def mrecordlog(*arguments: object, stdin: str = "") -> Ran:
-    """Run the command line in a process of its own."""
+    """Run the command line in its own process."""
     command = [sys.executable, "-m", "mrecordlog_async", *map(str, arguments)]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
     return Ran(done.returncode, done.stdout, done.stderr)

@@ -88,14 +88,14 @@ def test_files_are_read_beside_a_service_and_not_written(tmp_path: Path) -> None
 
 
 def test_a_service_that_is_not_there_is_exit_code_5() -> None:
-    """The message says where nobody answered."""
+    """The message names the address that did not respond."""
     unused_port = free_port()
     done = run("ls", f"http://127.0.0.1:{unused_port}")
     assert (done.returncode, str(unused_port).encode() in done.stderr) == (5, True)
 
 
 def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
-    """What makes no sense together is said before anything is done."""
+    """Contradictory options are rejected before anything is done."""
     wal = str(tmp_path / "wal")
     for arguments in (
         ["cat", wal, "q", "--follow", "--stop", "1"],
@@ -159,7 +159,7 @@ async def test_follow_reads_a_directory_beside_its_writer(directory: Path) -> No
 
 
 async def test_follow_ends_with_its_queue(directory: Path) -> None:
-    """A new queue of the same name is another one; a queue that is not there is said so."""
+    """A recreated queue is a different queue; following a missing queue is reported."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"one")
@@ -177,7 +177,7 @@ async def test_follow_ends_with_its_queue(directory: Path) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
-    """A pipe that stays silent does not hold it; what was stored is told."""
+    """A silent pipe does not block Ctrl-C; what was stored is reported."""
     with Process(tmp_path / "wal") as process:
         command = [sys.executable, "-m", "mrecordlog_async", "append", process.address, "q"]
         command += ["--create", "--lines"]

@@ -66,7 +66,7 @@ def test_lines_without_positions_are_appended(tmp_path: Path) -> None:
 
 
 def test_a_wrong_line_is_named(tmp_path: Path) -> None:
-    """The lines before it are stored; the command says where it stopped."""
+    """The lines before an invalid one are stored; the command reports where it stopped."""
     lines = '{"queue": "q", "text": "one"}\n{"queue": "q", "payload": "not base64"}\n'
     ran = mrecordlog("load", tmp_path / "wal", stdin=lines)
     assert ran.code == 2
@@ -83,7 +83,7 @@ def test_a_position_that_is_taken_stops_the_load(tmp_path: Path) -> None:
 
 
 async def test_a_log_in_use_cannot_be_loaded_into(directory: Path, log: MultiRecordLog) -> None:
-    """One writer per directory; reading beside it is fine."""
+    """A directory has one writer; reading while it runs is allowed."""
     ran = await asyncio.to_thread(mrecordlog, "load", directory, stdin='{"queue": "q", "text": "x"}\n')
     assert ran.code == 4
     assert (await asyncio.to_thread(mrecordlog, "dump", directory)).code == 0

@@ -37,7 +37,7 @@ def test_live_and_dead_bytes_of_each_segment_add_up(directory: Path) -> None:
 
 
 def test_pins_names_the_queue_that_keeps_segments(directory: Path) -> None:
-    """One record of a quiet queue keeps everything up to where the next live record lies."""
+    """One record of a quiet queue keeps every segment up to the next live record."""
     (pin,) = usage(str(directory)).pins()
     assert (pin.queue, pin.first_position, pin.first, pin.last) == ("audit", 0, 0, 1)
     lines = mrecordlog("inspect", directory, "--pins").out.splitlines()
@@ -82,7 +82,7 @@ async def test_a_log_in_use_can_be_inspected(log: MultiRecordLog, directory: Pat
 
 
 def test_a_queue_that_was_deleted_keeps_nothing(tmp_path: Path) -> None:
-    """Its records are dead, and the queue made anew under its name begins at its own."""
+    """A deleted queue's records are dead; a queue recreated under its name starts at its own."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("q")

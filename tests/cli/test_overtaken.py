@@ -73,7 +73,7 @@ def test_a_snapshot_of_linked_segments_does_not_begin_again(stages: Stages, dire
 
 @pytest.mark.parametrize("turn", range(6))
 def test_usage_counts_what_is_there(stages: Stages, directory: Path, turn: int) -> None:
-    """Segments that went are no damage, and no error: they held nothing live."""
+    """Removed segments are neither damage nor an error: they held nothing live."""
     files = Interrupted()
     files.interrupt(stages.segments(0)[turn], lambda: stages.put(1, directory))
     found = usage(str(directory), filesystem=files)
@@ -86,7 +86,7 @@ def test_usage_counts_what_is_there(stages: Stages, directory: Path, turn: int) 
 
 @pytest.mark.parametrize("turn", range(6))
 def test_what_a_writer_removes_is_nothing_to_salvage(stages: Stages, directory: Path, turn: int) -> None:
-    """It is read anew from what is there."""
+    """When the writer removes segments, the log is read again from those that exist."""
     files = Interrupted()
     files.interrupt(stages.segments(0)[turn], lambda: stages.put(1, directory))
     found = salvage(str(directory), filesystem=files)
@@ -139,7 +139,7 @@ class Shrinking(Interrupted):
 
 @pytest.mark.parametrize("reads", [1, 2])
 def test_a_segment_that_shrinks_while_it_is_read_is_no_damage(stages: Stages, directory: Path, reads: int) -> None:
-    """Nobody reports that a healthy log is damaged, whichever command reads it."""
+    """No command reports damage in a healthy log whose segment shrinks during a read."""
     files = Shrinking(stages, directory, reads)
     assert sum(segment.damaged_bytes for segment in usage(str(directory), filesystem=files).segments) == 0
     assert not files.victim.exists()
@@ -166,7 +166,7 @@ def test_a_copy_of_a_segment_that_shrinks_meanwhile_is_made_anew(
 async def test_a_copy_of_a_segment_that_had_shrunk_when_it_was_opened_does_not_count(
     directory: Path, tmp_path: Path
 ) -> None:
-    """It is shorter than it was, without a read that says so; only its lost name does."""
+    """No read shows that the segment is shorter than before; only its missing name does."""
     stages = await build(tmp_path, count=2, each=1, kept=6)
     directory.mkdir()
     stages.put(0, directory)

@@ -28,7 +28,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_help_lists_every_command_in_its_group() -> None:
-    """Each command stands under one heading, with one sentence."""
+    """Each command is listed under one heading, with one sentence."""
     text = build_parser().format_help()
     assert sum(len(group) for _, group in GROUPS) == len(commands())
     headings = [text.index(f"{title}:") for title, _ in GROUPS]
@@ -39,7 +39,7 @@ def test_help_lists_every_command_in_its_group() -> None:
 
 @pytest.mark.parametrize("name", ["", *commands()])
 def test_prose_of_a_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only examples, which can be pasted, are longer; there is no Markdown in a terminal."""
+    """Only examples, which can be pasted, are wider; help contains no Markdown."""
     monkeypatch.setenv("COLUMNS", "80")
     parser = commands()[name] if name else build_parser()
     lines = parser.format_help().splitlines()

@@ -60,7 +60,7 @@ def test_an_empty_name_must_be_given_another(tmp_path: Path) -> None:
 
 
 def test_a_torn_tail_is_named_and_is_no_failure(tmp_path: Path) -> None:
-    """A crash leaves it, nobody was promised it."""
+    """A crash leaves a torn tail, which was never acknowledged."""
     source = crate_directory(tmp_path / "crate", "20_torn_payload")
     ran = mrecordlog("import-quickwit", source, tmp_path / "wal")
     assert ran.code == 0
@@ -90,7 +90,7 @@ def test_an_existing_log_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_no_directory_and_no_files_of_the_crate_fail(tmp_path: Path) -> None:
-    """What is not there is said with its name."""
+    """Whatever is missing is reported by name."""
     assert str(tmp_path / "nowhere") in mrecordlog("import-quickwit", tmp_path / "nowhere", tmp_path / "wal").err
     ran = mrecordlog("import-quickwit", tmp_path, tmp_path / "wal")
     assert (ran.code, str(tmp_path) in ran.err) == (1, True)

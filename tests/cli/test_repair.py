@@ -24,7 +24,7 @@ PAYLOAD_BYTES = 3_000
 
 
 async def two_queues(log: MultiRecordLog) -> None:
-    """Fill "a" and "b", each record in a batch of its own, over several segments."""
+    """Fill "a" and "b" over several segments, each record in its own batch."""
     for queue in ("a", "b"):
         await log.create_queue(queue)
     for number in range(RECORDS):
@@ -79,7 +79,7 @@ def test_a_flipped_byte_from_verify_to_open(directory: Path, tmp_path: Path) -> 
 
 
 def test_a_missing_segment_names_every_position_in_it(directory: Path) -> None:
-    """What lay in a removed segment is known from the tables before and behind it."""
+    """The tables before and after a removed segment show what it held."""
     segment = damage.segments(directory)[1]
     kinds = [payload for _, _, kind, payload in damage.frames(segment) if kind == FULL and payload[0] == 4]
     assert kinds
@@ -95,7 +95,7 @@ def test_a_missing_segment_names_every_position_in_it(directory: Path) -> None:
 
 
 def test_the_last_record_of_a_queue_tells_its_position_by_its_head(directory: Path) -> None:
-    """Nothing comes behind it, but the damaged record's own head says which position it held."""
+    """Nothing follows the damaged record, but its own head gives the position that it held."""
     path, offset = frame_of(directory, b"b59")
     damage.flip_byte(path, offset)
     ran = mrecordlog("repair", directory)
@@ -104,7 +104,7 @@ def test_the_last_record_of_a_queue_tells_its_position_by_its_head(directory: Pa
 
 
 def test_a_table_that_is_damaged_costs_no_record(directory: Path) -> None:
-    """The state is known from the segment before, and the batches behind the table are found."""
+    """The state is known from the segment before, and the batches after the table are found."""
     damage.flip_byte(damage.segments(directory)[1], 90)
     facts = json.loads(mrecordlog("repair", directory, "--json").out)
     assert [(queue["records"], queue["missing"]) for queue in facts["queues"]] == [(RECORDS, []), (RECORDS, [])]
@@ -118,7 +118,7 @@ def test_a_header_that_is_damaged_costs_no_record(directory: Path) -> None:
 
 
 def test_a_queue_that_lost_every_record_keeps_its_positions(tmp_path: Path) -> None:
-    """The new log has it, empty, and goes on behind what is lost."""
+    """The new log has the queue, empty, and its positions continue after those lost."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("a")
@@ -143,7 +143,7 @@ def test_a_healthy_log_needs_no_repair(directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_torn_tail_is_no_damage(directory: Path) -> None:
-    """A batch without its COMMIT was promised to nobody: repair leaves it to the next open."""
+    """A batch without its COMMIT was never acknowledged: repair leaves it to the next open."""
     last = damage.last_segment(directory)
     end = damage.batch_ends(last)[-1]
     (directory / "CLOSED").unlink()
@@ -157,7 +157,7 @@ def test_a_torn_tail_is_no_damage(directory: Path) -> None:
 
 
 async def test_a_log_in_use_is_not_repaired(tmp_path: Path) -> None:
-    """Repair is for a log that nobody writes; the exit code says so."""
+    """Repair refuses a log that has a writer; the exit code says so."""
     async with MultiRecordLog.open(tmp_path / "wal"):
         ran = await asyncio.to_thread(mrecordlog, "repair", tmp_path / "wal")
     assert ran.code == 4
@@ -189,9 +189,9 @@ def scribble(path: Path, end: int, rng: random.Random) -> None:
 def test_any_damage_loses_what_is_named_and_nothing_else(
     directory: Path, harm: Callable[[Path, int, random.Random], None], seed: int
 ) -> None:
-    """Wherever it strikes: what is read is true, and every position that is lost is named.
+    """Wherever damage strikes, what is read is true and every lost position is named.
 
-    Only at a queue's very end a loss may stay unnamed, where no later record and no head of its own tells of it.
+    Only a loss at a queue's very end may stay unnamed, if neither a later record nor its own head shows it.
     """
     with ReadOnlyLog.open(directory) as log:
         truth = contents(log)

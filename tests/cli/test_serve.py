@@ -54,7 +54,7 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, number: int) -> None:
 
 
 def test_a_tail_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """Open streams end with an event when the service goes down."""
+    """Open streams end with an event when the service shuts down."""
     with Process(tmp_path / "wal") as process:
         wait_ready(process)
         assert run("append", process.address, "q", "--create", stdin=b"a").returncode == 0
@@ -67,7 +67,7 @@ def test_a_tail_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 
 def test_a_second_service_on_the_directory_is_refused(tmp_path: Path) -> None:
-    """Exit code 4, the owner's pid and the ways out; the first one goes on."""
+    """It exits with code 4, the owner's pid and what to do; the first service keeps running."""
     with Process(tmp_path / "wal") as process:
         wait_ready(process)
         assert process.process is not None
@@ -131,7 +131,7 @@ def test_a_token_file_is_needed_by_clients_too(tmp_path: Path) -> None:
 
 
 def test_other_names_of_this_machine_are_allowed_when_named(tmp_path: Path) -> None:
-    """On loopback only known Host names are answered."""
+    """On loopback only known Host names are accepted."""
     with Process(tmp_path / "wal", ["--allow-host", "wal.local, other"]) as process:
         assert ask(process, "/healthz", Host="wal.local:80") == 200
         assert ask(process, "/healthz", Host="evil.example") == 421

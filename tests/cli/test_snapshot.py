@@ -20,7 +20,7 @@ from tests.conftest import contents
 
 
 def test_a_snapshot_shows_what_the_log_shows(tmp_path: Path) -> None:
-    """Finished segments are the same files, the last one is a copy of its own."""
+    """Finished segments are the same files; the last one is a separate copy."""
     directory = build(tmp_path / "wal", three_queues)
     ran = mrecordlog("snapshot", directory, tmp_path / "copy", "--json")
     assert ran.code == 0
@@ -69,7 +69,7 @@ async def test_a_snapshot_beside_a_busy_writer_is_a_prefix(tmp_path: Path) -> No
 
 
 async def test_a_snapshot_can_be_opened_and_written(tmp_path: Path, log: MultiRecordLog, directory: Path) -> None:
-    """It is a log of its own: writing to it leaves the original alone."""
+    """A snapshot is an independent log: writing to it leaves the original unchanged."""
     for _ in range(20):
         await log.append_record("q", None, bytes(10_000))
     await asyncio.to_thread(snapshot, str(directory), str(tmp_path / "copy"))
@@ -91,7 +91,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def drain(log: MultiRecordLog) -> None:
-    """Truncate everything, and wait until the old segments are gone with all their space."""
+    """Truncate everything, and wait until the old segments are removed and their space is freed."""
     before = log.segments
     await log.truncate("q", log.next_position("q") - 1)
     while log.segments[0] <= before[-1] or log._opened.journal.has_unfreed():
@@ -138,7 +138,7 @@ async def test_a_log_that_is_drained_leaves_its_snapshot_whole(
 async def test_a_snapshot_that_is_drained_leaves_its_log_whole(
     tmp_path: Path, directory: Path, small_steps: None, open_files: bool
 ) -> None:
-    """While the log goes on, and after it was closed and opened again."""
+    """The log stays whole while it is open, and after it was closed and opened again."""
     async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK_BYTES) as log:
         await fill(log)
         await asyncio.to_thread(snapshot, str(directory), str(tmp_path / "copy"))
@@ -238,7 +238,7 @@ def test_a_copy_shares_no_bytes(tmp_path: Path) -> None:
 
 
 def test_a_damaged_log_is_not_copied(tmp_path: Path) -> None:
-    """A backup of damage would pass for one of data; nothing is left behind."""
+    """A backup of a damaged log would look like a good one; no files are left."""
     directory = build(tmp_path / "wal", three_queues)
     damage.flip_byte(damage.last_segment(directory), 20_000)
     with pytest.raises(CorruptionError):

@@ -37,7 +37,7 @@ def test_rates_are_positions_a_second() -> None:
 
 
 def test_a_queue_made_anew_under_its_name_begins_at_zero() -> None:
-    """The id tells them apart: no rate is made up of two queues."""
+    """A recreated queue has a new id: no rate mixes two queues."""
     history = two_samples()
     history.add(Sample("here", 13.0, [queue("a", 0, 1_000, queue_id=9)], SERVICE))
     (line,) = history.lines()
@@ -79,7 +79,7 @@ def test_a_directory_can_be_watched(tmp_path: Path) -> None:
 
 
 def test_a_service_can_be_watched(directory: Path) -> None:
-    """It tells state, usage and times as well."""
+    """A service's state, usage and times are shown as well."""
     with Process(directory) as service:
         ran = mrecordlog("top", service.address, "--once", "--interval", "0.1", "--json")
     facts = json.loads(ran.out)

@@ -1,4 +1,4 @@
-"""The tour is real: every command of it is run, and prints what stands there."""
+"""Every command of the tour is run, and prints what the tour shows."""
 
 from __future__ import annotations
 

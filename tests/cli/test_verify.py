@@ -13,7 +13,7 @@ from tests.cli.running import build, mrecordlog, three_queues
 
 
 def test_a_healthy_log_is_fine(tmp_path: Path) -> None:
-    """Everything is counted, and reading speed is told."""
+    """Everything is counted, and the reading speed is reported."""
     ran = mrecordlog("verify", build(tmp_path / "wal", three_queues))
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("OK: 4 segments, 46 batches, 41 records of 390.6 KiB\nread ")

@@ -78,7 +78,7 @@ async def test_groups_stay_about_as_large_as_a_batch() -> None:
 
 
 async def test_appends_behind_a_control_call_do_not_overtake_it() -> None:
-    """A truncate or sync stands between the records that came before and after it."""
+    """A truncate or sync stays between the records that came before and after it."""
     admission = Admission(Limits(), Queues(0))
     single(admission, "q", b"before")
     admission.add_control(Sync(asyncio.get_running_loop().create_future()))

@@ -19,7 +19,7 @@ FAR = PersistPolicy.interval(1_000.0)
 
 
 class Failing(OsFileSystem):
-    """A disk whose syncs fail while it is told so."""
+    """A disk whose syncs fail while the test says so."""
 
     failing = False
 
@@ -30,7 +30,7 @@ class Failing(OsFileSystem):
 
 
 class FailingInTheNextSegment(Failing):
-    """A disk that fails once it is armed and another segment has got its name."""
+    """A disk that fails once it is armed and another segment has been named."""
 
     armed = False
 
@@ -62,7 +62,7 @@ async def with_unsynced_records(directory: Path, policy: PersistPolicy, disk: Fa
 
 @pytest.mark.parametrize("policy", [NEVER, FLUSH, FAR], ids=["never", "flush", "interval"])
 async def test_close_tells_what_could_not_be_synced(directory: Path, policy: PersistPolicy) -> None:
-    """Answered changes that never reached the medium are named by queue and first position, each time it is asked."""
+    """Acknowledged changes that never reached the medium are named by queue and first position, on every call."""
     disk = Failing()
     log = await with_unsynced_records(directory, policy, disk)
     for _ in range(2):
@@ -96,7 +96,7 @@ async def test_leaving_the_context_tells_it_too(directory: Path) -> None:
 
 
 async def test_another_exception_is_not_hidden(directory: Path) -> None:
-    """An exception that leaves the block stays what it is; what close would have said is a note on it."""
+    """An exception that leaves the block is unchanged; what close would have raised is added as a note."""
     disk = Failing()
     with pytest.raises(KeyError) as left:
         async with MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk) as log:
@@ -108,7 +108,7 @@ async def test_another_exception_is_not_hidden(directory: Path) -> None:
 
 
 async def test_failed_sync_of_the_timer_is_told_at_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It stands in the program's log, once, with cause, queues and what to do; the next call says it as well."""
+    """The program's log has it once, with cause, queues and what to do; the next call reports it too."""
     disk = Failing()
     log = await with_unsynced_records(directory, FAR, disk)
     log._writer._timers._on_sync()  # the interval is over
@@ -128,7 +128,7 @@ async def test_failed_sync_of_the_timer_is_told_at_once(directory: Path, caplog:
 async def test_failed_log_under_always_is_logged_and_closes_without_error(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing that was answered is in doubt, so close has nothing to tell; the failure is logged all the same."""
+    """Nothing acknowledged is in doubt, so close raises nothing; the failure is still logged."""
     disk = Failing()
     async with MultiRecordLog.open(directory, filesystem=disk) as log:
         await log.create_queue("q")
@@ -142,7 +142,7 @@ async def test_failed_log_under_always_is_logged_and_closes_without_error(
 
 
 async def test_what_a_roll_or_a_sync_brought_to_the_medium_is_not_in_doubt(directory: Path) -> None:
-    """Rolling syncs the segment that is left, so only what came behind it is named."""
+    """Rolling syncs the finished segment, so only what came after it is named."""
     disk = Failing()
     log = await MultiRecordLog.open(directory, persist_policy=NEVER, segment_bytes=32_768, filesystem=disk)
     await log.create_queue("q")

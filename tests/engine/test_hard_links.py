@@ -109,7 +109,7 @@ async def test_linked_copy_of_a_closed_log_goes_its_own_way(
 
 
 async def test_linked_copy_of_a_living_log_stays_as_it_was(directory: Path, tmp_path: Path) -> None:
-    """The writer leaves its segment at the next batch, so the copy does not learn of the truncates that follow."""
+    """The writer starts a new segment at the next batch, so the copy never sees the truncates that follow."""
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await fill(log)
         kept = contents(log)
@@ -147,7 +147,7 @@ async def test_linked_lock_is_not_taken_from_its_holder(directory: Path, tmp_pat
 
 
 async def test_free_linked_lock_is_replaced(directory: Path, tmp_path: Path) -> None:
-    """The copy gets a LOCK of its own, so that both can be open at once."""
+    """The copy gets its own LOCK, so both logs can be open at once."""
     async with MultiRecordLog.open(directory):
         pass
     copy = hard_copy(directory, tmp_path / "copy")
@@ -160,7 +160,7 @@ async def test_free_linked_lock_is_replaced(directory: Path, tmp_path: Path) -> 
 
 
 async def test_torn_tail_of_a_linked_segment_is_left_alone(directory: Path, tmp_path: Path) -> None:
-    """What lies behind the last whole batch is reported, not zeroed; the next segment says where it ended."""
+    """Bytes after the last whole batch are reported, not zeroed; the next segment shows where it ended."""
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await fill(log, 3)
         kept = contents(log)
@@ -203,7 +203,7 @@ async def test_unzeroed_tail_is_not_written_over_when_the_other_name_goes(direct
 
 
 class Full(OsFileSystem):
-    """A disk that has no room while it is told so."""
+    """A disk that is full while the test says so."""
 
     full = True
 
@@ -214,7 +214,7 @@ class Full(OsFileSystem):
 
 
 async def test_linked_segment_on_a_full_disk_is_left_later(directory: Path, tmp_path: Path) -> None:
-    """The log opens and refuses what it would have to write into the shared file, until there is room for its own."""
+    """The log opens, but refuses writes to the shared file until there is space for its own."""
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await fill(log, 3)
     copy = hard_copy(directory, tmp_path / "copy")
@@ -262,7 +262,7 @@ async def test_reader_opens_while_the_log_is_drained(directory: Path, tmp_path: 
 
 
 async def test_linked_spare_is_not_written(directory: Path, tmp_path: Path) -> None:
-    """A spare with a second name is made anew, so the name that the copy has leads to no living segment."""
+    """A spare with a second name is recreated, so the copy's name never points to a live segment."""
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await fill(log, 1)
         await log.sync()

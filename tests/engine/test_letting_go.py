@@ -1,4 +1,4 @@
-"""Letting go of the directory: a dead loop, a forgotten log, a forked child, and errors that are thrown away."""
+"""Releasing the directory: a dead loop, a forgotten log, a forked child, and discarded errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mrecordlog_async.storage.filesystem import OsFileSystem
 
 
 class Slow(OsFileSystem):
-    """Lets go of its lock late, as a busy machine does."""
+    """Releases its lock late, as on a busy machine."""
 
     def close(self, handle: int) -> None:
         if os.readlink(f"/proc/self/fd/{handle}").endswith("/LOCK"):
@@ -53,7 +53,7 @@ def test_directory_is_free_for_the_next_loop(directory: Path) -> None:
 
 
 def test_forgotten_log_gives_the_directory_back(directory: Path) -> None:
-    """A log that nobody refers to any more lets go when it is collected, and a ResourceWarning says so."""
+    """A log without references releases its directory when collected, with a ResourceWarning."""
 
     async def forget() -> None:
         log = await MultiRecordLog.open(directory)
@@ -136,14 +136,14 @@ class Payload(bytes):
 
 @pytest.mark.parametrize("way", ["position", "records", "queue"])
 async def test_refused_calls_leave_no_garbage(log: MultiRecordLog, way: str) -> None:
-    """An error that was caught and dropped is gone at once, without a garbage collection, and so is the payload."""
+    """A discarded error and its payload are freed at once, without a garbage collection."""
     await log.append_records("q", 0, [b"a", b"b"])
     calls: dict[str, Any] = {
         "position": lambda: log.append_record("q", 0, b"x" * 1_000_000),
         "records": lambda: log.append_records("q", 0, [b"x" * 1_000_000, b"y"]),
         "queue": lambda: log.append_record("nowhere", None, b"x" * 1_000_000),
     }
-    for _ in range(3):  # whatever is made once is made by now
+    for _ in range(3):  # everything that is created once exists by now
         with pytest.raises((PositionInPastError, LookupError, Exception)):
             await calls[way]()
     await asyncio.sleep(0)
@@ -199,7 +199,7 @@ class Clock:
 
 
 def test_interval_counts_from_the_oldest_unsynced_batch() -> None:
-    """Batches that keep coming do not put the sync off: the timer that runs goes on."""
+    """A steady flow of batches does not postpone the sync: the running timer is kept."""
     clock: Any = Clock()
     timers = Timers(clock, lambda: None)
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Limits: every call ends, what has room is stored, and what frees space is never refused for a limit."""
+"""Limits: every call ends, what fits is stored, and what frees space is never refused because of a limit."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MIB = 1024 * KIB
 
 
 async def ends(calls: list[Any]) -> list[Any]:
-    """Wait for all calls; return answers and errors. One that never ends fails the test."""
+    """Wait for all calls; return results and errors. A call that never ends fails the test."""
     async with asyncio.timeout(60):
         return await asyncio.gather(*calls, return_exceptions=True)
 
 
 def kinds(answers: list[Any]) -> set[str]:
-    """Return the sorts of answers."""
+    """Return the kinds of the results."""
     return {type(answer).__name__ for answer in answers}
 
 
@@ -54,7 +54,7 @@ async def test_nobody_stays_in_line_when_memory_has_filled_meanwhile(directory: 
 
 
 async def test_memory_that_the_line_will_take_is_not_given_away_twice(directory: Path) -> None:
-    """A call that finds no room behind those in line is refused when it comes, not when it is its turn."""
+    """A call that does not fit after those in line is refused at once, not when its turn comes."""
     limits = Limits(memory_bytes=200_000, pending_bytes=50_000, record_bytes=50_000)
     async with MultiRecordLog.open(directory, limits=limits) as log:
         await log.create_queue("q")
@@ -70,7 +70,7 @@ async def test_memory_that_the_line_will_take_is_not_given_away_twice(directory:
 
 @pytest.mark.parametrize("on_full", ["raise", "wait"])
 async def test_a_call_that_the_queues_leave_no_memory_for_is_refused_at_once(directory: Path, on_full: Any) -> None:
-    """What queues cost themselves is never given back by a truncate, so nobody waits for it."""
+    """No truncate frees what the queues themselves cost, so no call waits for it."""
     limits = Limits(memory_bytes=100_000, record_bytes=100_000, pending_bytes=200_000, on_full=on_full)
     async with MultiRecordLog.open(directory, limits=limits) as log:
         await log.create_queue("q")
@@ -81,7 +81,7 @@ async def test_a_call_that_the_queues_leave_no_memory_for_is_refused_at_once(dir
 
 
 async def test_queues_made_meanwhile_refuse_who_can_fit_no_more(directory: Path) -> None:
-    """Who waits for memory is told when new queues have taken it for good; those behind go on."""
+    """Calls waiting for memory are refused once new queues take it for good; later ones continue."""
     limits = Limits(memory_bytes=100_000, record_bytes=99_000, pending_bytes=200_000, on_full="wait")
     async with MultiRecordLog.open(directory, limits=limits) as log:
         await log.create_queue("q")
@@ -114,7 +114,7 @@ async def test_who_waits_for_memory_goes_on_when_there_is_some(directory: Path) 
 
 
 class Room(OsFileSystem):
-    """A disk that has so many bytes left for reservations."""
+    """A disk with a fixed number of bytes left for reservations."""
 
     left = 1 << 40
 
@@ -191,7 +191,7 @@ async def test_a_full_disk_costs_a_bounded_number_of_tries(directory: Path, monk
 async def test_dead_segments_go_where_the_disk_has_no_room_for_a_next_one(
     directory: Path, segment_bytes: int, size: int
 ) -> None:
-    """The current segment is larger than it should be, and there is no spare: the older ones are given back first."""
+    """The current segment is oversized and there is no spare: older segments are freed first."""
     disk = Room()
     async with MultiRecordLog.open(directory, segment_bytes=segment_bytes, filesystem=disk) as log:
         await log.create_queue("q")
@@ -204,7 +204,7 @@ async def test_dead_segments_go_where_the_disk_has_no_room_for_a_next_one(
         disk.left = size + 30_000
         await log.append_record("q", None, bytes(size))
         await log.truncate("q", log.next_position("q") - 1)
-        async with asyncio.timeout(60):  # there is no room for a spare: each try leaves a file for a moment only
+        async with asyncio.timeout(60):  # there is no space for a spare: each attempt leaves a file only briefly
             while any(name.endswith(".tmp") for name in os.listdir(directory)):
                 await asyncio.sleep(0.001)
         async with asyncio.timeout(60):
@@ -213,7 +213,7 @@ async def test_dead_segments_go_where_the_disk_has_no_room_for_a_next_one(
 
 
 async def test_truncates_get_through_among_more_appends_than_are_tried(directory: Path) -> None:
-    """However many appends of their batch find no room, in whatever parts they are tried."""
+    """Truncates succeed however many appends of their batch do not fit, however the batch is split."""
     disk = Room()
     async with MultiRecordLog.open(directory, segment_bytes=32 * KIB, filesystem=disk) as log:
         for queue in ("q", "r"):
@@ -237,7 +237,7 @@ async def test_truncates_get_through_among_more_appends_than_are_tried(directory
 async def test_a_call_that_the_disk_limit_never_has_room_for_is_refused_at_once(
     directory: Path, on_full: Any, size: int
 ) -> None:
-    """It does not wait, and nobody waits behind it."""
+    """It does not wait, and no call waits for it."""
     limits = Limits(disk_bytes=1_000_000, on_full=on_full)
     async with MultiRecordLog.open(directory, limits=limits, segment_bytes=100_000) as log:
         await log.create_queue("q")
@@ -251,7 +251,7 @@ async def test_a_call_that_the_disk_limit_never_has_room_for_is_refused_at_once(
 
 @pytest.mark.parametrize("disk_bytes", [1, 100_000, 300_000])
 async def test_a_limit_too_small_for_anything_lets_nobody_wait(directory: Path, disk_bytes: int) -> None:
-    """Not even a small record waits for room that there never is; creating, truncating and deleting are answered."""
+    """Not even a small record waits for space that can never exist; create, truncate and delete work."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"x")
@@ -265,7 +265,7 @@ async def test_a_limit_too_small_for_anything_lets_nobody_wait(directory: Path, 
 
 
 async def test_appends_that_wait_for_the_disk_go_on_in_order(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are tried again when segments were removed, as far as there is room, and nobody overtakes them."""
+    """They are retried when segments are removed, as far as they fit, and no later call overtakes them."""
     monkeypatch.setattr(timers, "RETRY_SECONDS", 1_000.0)
     limits = Limits(disk_bytes=2 * MIB, on_full="wait")
     async with MultiRecordLog.open(directory, limits=limits, segment_bytes=100_000) as log:
@@ -283,7 +283,7 @@ async def test_appends_that_wait_for_the_disk_go_on_in_order(directory: Path, mo
 
 @pytest.mark.parametrize("way", ["close", "leave"])
 async def test_appends_that_wait_for_the_disk_end_with_the_log(directory: Path, way: str) -> None:
-    """Closing tells each of them, whether it was held, stands in line or came as one call of several records."""
+    """Closing ends every append: held, in line, or one call of several records."""
     limits = Limits(disk_bytes=1 * MIB, pending_bytes=300_000, record_bytes=200_000, on_full="wait")
     async with MultiRecordLog.open(directory, limits=limits, segment_bytes=100_000) as log:
         await log.create_queue("q")
@@ -302,7 +302,7 @@ async def test_appends_that_wait_for_the_disk_end_with_the_log(directory: Path, 
 
 
 async def test_refused_appends_take_no_segments(directory: Path) -> None:
-    """However many large appends are refused beside truncates, the log stays within a segment of its limit."""
+    """However many large appends are refused next to truncates, the log stays within a segment of its limit."""
     limits = Limits(disk_bytes=2_000_000)
     async with MultiRecordLog.open(directory, limits=limits, segment_bytes=32_768) as log:
         for queue in ("idle", "q"):
@@ -363,7 +363,7 @@ async def test_appends_leave_the_reserve_to_truncates(directory: Path) -> None:
 
 
 async def test_lowered_limits_take_nothing_away_from_what_is_there(directory: Path) -> None:
-    """Reads, truncates, deletes and appends go on; only new queues obey the limit for names."""
+    """Reads, truncates, deletes and appends still work; only new queues obey the limit for names."""
     name = "n" * 300
     wide = Limits(name_bytes=1_000)
     async with MultiRecordLog.open(directory, limits=wide) as log:

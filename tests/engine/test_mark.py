@@ -1,4 +1,4 @@
-"""The idle mark: an empty batch that says that the one before it is durable."""
+"""The idle mark: an empty batch that proves that the one before it is durable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def written(log: MultiRecordLog, batches: int) -> int:
 async def test_a_damaged_mark_takes_no_later_batch_along(
     directory: Path, tmp_path: Path, policy: PersistPolicy
 ) -> None:
-    """Whatever bit of it is damaged: the batch behind it is found, or the log says that it is damaged."""
+    """Whichever bit is damaged, the next batch is found or the log reports the damage."""
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"before")

@@ -1,4 +1,4 @@
-"""The plan: positions, refusals and what may be answered before the sync."""
+"""The plan: positions, refusals and what may be acknowledged before the sync."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def state() -> Queues:
 
 
 def answers(commands: list[Command]) -> tuple[list[Any], list[Any], list[Any]]:
-    """Plan; return the records, the answers at once and the answers after the sync."""
+    """Plan; return the records, the immediate results and those due after the sync."""
     made = plan(commands, state(), Limits())
     told = [[type(a.error) if a.error else a.value for a in group] for group in (made.immediate, made.answers)]
     return made.records, told[0], told[1]
 
 
 async def test_positions_are_given_in_order_across_groups_and_calls() -> None:
-    """Each command goes on where the one before it ended."""
+    """Each command continues where the one before it ended."""
     records, now, later = answers([group("q", b"c", b"d"), append("q", None, b"e"), append("q", 7, b"f")])
     assert records == [PlannedRun(1, 2, [b"c", b"d"]), PlannedRun(1, 4, [b"e"]), PlannedRun(1, 7, [b"f"])]
     assert (now, later) == ([], [2, 4, 7])
@@ -65,7 +65,7 @@ async def test_refusal_that_rests_on_stored_state_is_told_at_once() -> None:
 
 
 async def test_answer_that_rests_on_the_batch_waits_for_its_sync() -> None:
-    """A repeat of a planned record, a queue just created or deleted: told after the sync, for it fails with it."""
+    """A repeat of a planned record, or a queue just created or deleted, waits for the batch's sync."""
     _, now, later = answers([group("q", b"c"), append("q", 2, b"c"), append("q", 2, b"other")])
     assert (now, later) == ([], [2, None, PositionInPastError])
     _, now, later = answers([DeleteQueue(future(), "q"), append("q", None, b"x")])
@@ -81,7 +81,7 @@ async def test_repeat_may_span_stored_and_planned_records() -> None:
 
 
 async def test_truncate_past_the_end_ends_what_is_known_of_the_last_append() -> None:
-    """Whether the truncate stands in the same batch or came before: the repeat is refused, not acknowledged."""
+    """The repeat is refused, not acknowledged, with the truncate in the same batch or an earlier one."""
     truncate = TruncateQueue(future(), "q", 5, None)
     _, now, later = answers([append("q", 2, b"c"), truncate, append("q", 2, b"c")])
     assert (now, later) == ([], [2, None, PositionInPastError])
@@ -113,7 +113,7 @@ async def test_single_records_of_one_queue_become_one_run_wherever_they_stand() 
 
 
 async def test_single_record_does_not_join_what_another_call_came_behind() -> None:
-    """A call of several records, or a truncate, ends the run: the ones behind it begin a new one."""
+    """A call of several records, or a truncate, ends the run: the next record begins a new one."""
     records, _, later = answers(
         [singles(("q", b"c"), ("r", b"x")), append("q", None, b"d", b"e"), singles(("q", b"f"), ("r", b"y"))]
     )
@@ -131,7 +131,7 @@ async def test_single_record_does_not_join_what_another_call_came_behind() -> No
 
 
 async def test_single_record_for_a_missing_queue_is_refused_alone() -> None:
-    """The others of its group are stored, and each caller is told what became of its own record."""
+    """The others of its group are stored, and each caller learns the outcome of its own record."""
     group = singles(("q", b"c"), ("nowhere", b"lost"), ("", b"nameless"), ("q", b"d"), ("r", b"x"))
     made = plan([group], state(), Limits())
     assert made.records == [PlannedRun(1, 2, [b"c", b"d"]), PlannedRun(2, 0, [b"x"])]
@@ -160,7 +160,7 @@ async def test_single_record_for_a_missing_queue_is_refused_alone() -> None:
 )
 @settings(deadline=None, max_examples=300)
 def test_batch_does_what_its_calls_would_do_one_by_one(calls: list[tuple[Any, ...]]) -> None:
-    """However calls are gathered, every caller is told the same and the queues end the same."""
+    """However calls are grouped, every caller gets the same result and the queues end the same."""
 
     async def compared() -> None:
         together, alone = state(), state()
@@ -196,7 +196,7 @@ def gathered(calls: list[tuple[Any, ...]]) -> list[Command]:
 
 
 def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
-    """Plan, fold and answer as the writer does; return what each caller was told, in the order they came."""
+    """Plan, fold and finish as the writer does; return each caller's result, in call order."""
     made = plan(commands, queues, Limits())
     for answer in made.immediate:
         finish(answer, answer.value)
@@ -208,7 +208,7 @@ def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
 
 
 def finish(answer: Answer, value: object) -> None:
-    """Tell one command's callers."""
+    """Set the results of one command's callers."""
     if answer.error is not None:
         answer.command.refuse(answer.error)
     else:

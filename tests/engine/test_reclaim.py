@@ -1,4 +1,4 @@
-"""Removing segments: the name goes at once, the space of a large one in steps between batches."""
+"""Removing segments: the name is removed at once, the space of a large one freed in steps between batches."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def open_files(directory: Path, kind: str = "") -> list[str]:
     """Return this process's open files in *directory*, of those whose name ends in *kind*."""
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
             found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
     return [name for name in found if name.startswith(str(directory)) and name.endswith(kind)]
 
 
 async def fill(log: MultiRecordLog, segments: int) -> None:
-    """Append until there are so many segments."""
+    """Append until there are *segments* segments."""
     await log.create_queue("q", exist_ok=True)
     while log.resource_usage().segments < segments:
         await log.append_record("q", None, bytes(5_000))
@@ -75,7 +75,7 @@ async def test_large_segments_are_given_back_in_steps(directory: Path, monkeypat
 async def test_close_lets_go_of_what_was_still_to_be_given_back(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closing does not wait for the steps; the space goes with the handles."""
+    """Closing does not wait for the remaining steps; closing the handles frees the space."""
     monkeypatch.setattr(older_segments, "SHRINK_BYTES", BLOCK)
     async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK) as log:
         await fill(log, 4)
