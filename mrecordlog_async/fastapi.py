@@ -131,8 +131,11 @@ def add_exception_handlers(app: FastAPI) -> None:
 
 def _is_of_log(error: OSError) -> bool:
     """Return whether *error* passed through the log: the application may raise OSErrors itself."""
-    modules = (frame.f_globals.get("__name__") for frame, _ in walk_tb(error.__traceback__))
-    return MultiRecordLog.__module__ in modules
+    modules = (str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__))
+    return any(name.startswith(_LOG_MODULES) for name in modules)
+
+
+_LOG_MODULES = ("mrecordlog_async.log", "mrecordlog_async.engine.")
 
 
 def _of_other_loop(request: Request, error: Exception) -> ProblemError | None:
