@@ -101,5 +101,5 @@ async def test_metrics_are_what_prometheus_reads(directory: Path) -> None:
 @pytest.mark.parametrize("options", [{"body_bytes": 0}, {"body_bytes": 2, "bodies_bytes": 1}, {"tails": 0}])
 def test_limits_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
     """A limit is a number above 0, and the whole is not smaller than its part."""
-    with pytest.raises(ValueError, match="must be at least|is below body_bytes"):
+    with pytest.raises(ValueError, match=r"must be at least|is below body_bytes"):
         ServiceOptions(**options)  # type: ignore[arg-type]  # all of these are whole numbers
