@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _exit_code(error: Exception) -> int:
-    """Return the code that `mrecordlog` has for *error*: wrong usage, service not ready, failed."""
+    """Return the exit code that `mrecordlog` uses for *error*: wrong usage, service not ready, failed."""
     if isinstance(error, RefusedError):
         return 2
     return 5 if isinstance(error, ServiceDownError) else 1

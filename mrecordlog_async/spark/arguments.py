@@ -1,4 +1,4 @@
-"""The command lines of the jobs, apart from the jobs: `mrecordlog --help` must not import what only a job needs."""
+"""The jobs' command lines, separate from the jobs: `mrecordlog --help` must not import what only a job needs."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     <output>/_spark_metadata/N   the files of batch N; every tenth is N.compact with the files of all batches up to N
     <checkpoint>/commits/N       batch N is done; written after the manifest
 
-A power cut may leave any of them empty or cut: what does not parse counts as not written.
+A power failure may leave any of them empty or cut short: what does not parse counts as not written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def numbers(lake: Lake, directory: str) -> list[int]:
 
 
 def newest(lake: Lake, directory: str) -> int:
-    """Return the newest batch that has a file in *directory*, -1 for none."""
+    """Return the newest batch that has a file in *directory*, or -1 if there is none."""
     return max(numbers(lake, directory), default=-1)
 
 
@@ -48,29 +48,29 @@ class Batches:
     output: Lake
 
     def end(self, batch: int) -> Offset | None:
-        """Return the offset at which *batch* ends; {} before the first; None where the file is missing or damaged."""
+        """Return the offset at which *batch* ends; {} before the first; None if the file is missing or damaged."""
         found = self.checkpoint_at(batch)
         return None if found is None else found.positions
 
     def checkpoint_at(self, batch: int) -> Checkpoint | None:
-        """Return the same with the marks that prove it."""
+        """Return the offset at which *batch* ends with the marks that prove it; None as for `end`."""
         if batch < 0:
             return Checkpoint()
         lines = _lines(self.checkpoint.read(f"{OFFSETS}/{batch}"))
         if lines is None or len(lines) < 2:
             return None
-        if lines[1] == "-":  # Spark's sign for a source that has given no offset yet
+        if lines[1] == "-":  # what Spark writes for a source that has returned no offset yet
             return Checkpoint()
         found = _json(lines[1])
         return Checkpoint.decode(found) if isinstance(found, dict) else None
 
     def is_committed(self, batch: int) -> bool:
-        """Tell whether Spark has noted that *batch* is done, in a file that can be read."""
+        """Return whether Spark has recorded, in a readable file, that *batch* is done."""
         lines = _lines(self.checkpoint.read(f"{COMMITS}/{batch}"))
         return lines is not None and len(lines) >= 1 and _json(lines[0]) is not None
 
     def files(self, batch: int) -> list[File] | None:
-        """Return the files of *batch* alone; None where its manifest entry is missing or damaged."""
+        """Return the files of *batch* alone; None if its manifest entry is missing or damaged."""
         alone = self._entries(str(batch))
         if alone is not None:
             return alone
@@ -81,7 +81,7 @@ class Batches:
         return None if before is None else list(dict.fromkeys(each for each in everything if each not in before))
 
     def files_up_to(self, batch: int) -> set[File] | None:
-        """Return the files of all batches up to *batch*; None where the manifest has a hole."""
+        """Return the files of all batches up to *batch*; None if the manifest has a gap."""
         found: set[File] = set()
         for number in range(batch, -1, -1):
             everything = self._entries(f"{number}{COMPACT}")
@@ -94,7 +94,7 @@ class Batches:
         return found
 
     def newest_files(self) -> list[File]:
-        """Return the files of the newest manifest entry that names any, of a compacted one those of all batches."""
+        """Return the files of the newest manifest entry that names any; a compacted one names those of all batches."""
         for batch in reversed(numbers(self.output, MANIFEST)):
             found = self._entries(str(batch)) or self._entries(f"{batch}{COMPACT}")
             if found:
@@ -102,7 +102,7 @@ class Batches:
         return []
 
     def forget_cached(self, batch: int) -> None:
-        """Let the files of *batch* and later ones be read from the medium, not from the page cache."""
+        """Make the next read of the files of *batch* and later ones come from the medium, not from the page cache."""
         for lake, directory in ((self.checkpoint, OFFSETS), (self.checkpoint, COMMITS), (self.output, MANIFEST)):
             for number in numbers(lake, directory):
                 if number >= batch:
@@ -110,10 +110,10 @@ class Batches:
                     lake.forget_cached(f"{directory}/{number}{COMPACT}")
 
     def drop(self, batch: int, *, keep_offset: bool) -> None:
-        """Make Spark run *batch* and what followed again; keep_offset: *batch* itself with the end that it had.
+        """Make Spark rerun *batch* and all later ones; keep_offset: *batch* itself runs with the same end as before.
 
-        The order makes every state in between one that is dropped again at the next start: the manifest must never be
-        ahead of the offsets, and of each directory the newest goes first.
+        The order ensures that the next start drops any intermediate state again: the manifest must never be ahead of
+        the offsets, and in each directory the newest file is removed first.
         """
         _drop_from(self.output, MANIFEST, batch)
         _drop_from(self.checkpoint, COMMITS, batch)
@@ -137,7 +137,7 @@ def _drop_from(lake: Lake, directory: str, batch: int) -> None:
 
 
 def _lines(content: bytes | None) -> list[str] | None:
-    """Return the lines after the version; None for a file that is missing, empty or not text."""
+    """Return the lines after the version; None if the file is missing, empty or not text."""
     try:
         text = content.decode() if content is not None else ""
     except UnicodeDecodeError:

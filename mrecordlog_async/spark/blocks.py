@@ -1,7 +1,8 @@
 """Runs to Arrow RecordBatches, and RecordBatches to runs. Buffers are wrapped, cut and joined; no record is touched.
 
-A block of the wire is an Arrow BinaryArray already: int32 offsets and payloads. Reading wraps it. Small blocks are
-joined, because a RecordBatch has a fixed cost in Spark; a large one travels alone. Blocks of positions only are cut.
+A block on the wire already has the layout of an Arrow BinaryArray: int32 offsets and payloads. Reading wraps it. Small
+blocks are joined, because a RecordBatch has a fixed cost in Spark; a large one becomes a RecordBatch by itself. Blocks
+that contain only positions are cut.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BATCH_RECORDS = 16_384
 BATCH_BYTES = 16 << 20
 
 RAMP_RECORDS_MIN = 2_048
-"""From here on a call into pyarrow.compute (50 to 100 µs where pandas is missing) beats counting at 27 ns a record."""
+"""From this size on, pyarrow.compute (50 to 100 µs per call without pandas) beats counting at 27 ns per record."""
 
 READ_SCHEMA = pa.schema(
     [
@@ -34,15 +35,15 @@ READ_SCHEMA = pa.schema(
     ]
 )
 POSITIONS_SCHEMA = READ_SCHEMA.remove(3)
-"""Rows without their payload."""
+"""Schema of rows without their payload."""
 
 
 class MalformedRowsError(RecordLogError, ValueError):
-    """Rows that cannot be written as they are; the message says what would make them fit."""
+    """Rows cannot be written as they are; the message says what to change."""
 
 
 class RowRun(NamedTuple):
-    """Rows of one queue that follow each other: one run, at the position they name, None for the next one."""
+    """Consecutive rows of one queue: one run, at the position the rows state; None for the queue's next position."""
 
     queue: str
     position: int | None
@@ -71,7 +72,7 @@ def record_batches(server: str, blocks: Iterable[Block], *, payload: bool = True
 
 
 def _pieces(block: Block) -> Iterable[Block]:
-    """Cut a long block of positions only."""
+    """Cut a long block that contains only positions."""
     if block.offsets or block.records <= BATCH_RECORDS:
         return (block,)
     return (
@@ -93,7 +94,7 @@ def _record_batch(server: str, blocks: list[Block], payload: bool) -> pa.RecordB
 
 
 def _spans(blocks: list[Block]) -> list[tuple[str, int, int]]:
-    """Return (queue, first position, records) of blocks that follow each other, taken together."""
+    """Return (queue, first position, records), with consecutive blocks joined."""
     spans: list[tuple[str, int, int]] = []
     for block in blocks:
         queue, first, records = spans[-1] if spans else ("", 0, 0)
@@ -107,7 +108,7 @@ def _spans(blocks: list[Block]) -> list[tuple[str, int, int]]:
 def _payloads(block: Block) -> Any:
     buffers = [None, pa.py_buffer(block.offsets), pa.py_buffer(block.payload)]
     column = pa.Array.from_buffers(pa.binary(), block.records, buffers)
-    # Offsets come from outside; one that goes down would crash whoever reads the column.
+    # Offsets come from outside; decreasing ones would crash the process that reads the column.
     column.validate(full=True)
     return column
 
@@ -130,7 +131,7 @@ def _wrap(positions: array[int]) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
 
 
-# Both are the same for block after block: made once and sliced, they cost 1 % of what filling them each time does.
+# Both are the same for every block: built once and sliced, they cost 1 % of filling them each time.
 @lru_cache(maxsize=64)
 def _repeated(text: str, size: int) -> Any:
     return pa.repeat(pa.scalar(text, pa.string()), size)
@@ -149,10 +150,10 @@ def _join(columns: list[Any]) -> Any:
 
 
 def row_runs(batch: pa.RecordBatch, queue: str | None) -> Iterator[RowRun]:
-    """Cut rows into runs: a new one wherever the queue changes or a position is not the one after the last.
+    """Cut rows into runs: a new one starts where the queue changes or a position does not follow the previous one.
 
-    queue: the name for all rows where there is no column `queue`. Raises MalformedRowsError for null and for types
-    that cannot be records.
+    queue: the queue of all rows if there is no column `queue`. Raises MalformedRowsError for nulls and for types that
+    cannot be records.
     """
     names = batch.schema.names
     payloads = _binary_column(batch)
@@ -179,7 +180,7 @@ def _binary_column(batch: pa.RecordBatch) -> Any:
 
 
 def _bounds(rows: int, queues: Any, positions: Any) -> Iterator[tuple[int, int]]:
-    """Yield (first row, row past the last) of each run."""
+    """Yield (first row, row after the last) of each run."""
     if not rows:
         return
     breaks = None

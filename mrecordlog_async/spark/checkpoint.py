@@ -2,10 +2,10 @@
 
     {"version": 2, "servers": {"a": {"log": "…", "openings": {"9f…": {"orders": [id, next, tail]}}}}}
 
-log: which log the name stood for. openings: under which opening of that log the positions were last checked, usually
-one. id, next: the queue's incarnation and the next position to read. tail: a digest of the last record before `next`
-that was read, where one was. Log, opening and tail are there to notice a log that went back, however far it has grown
-since (see `proof`).
+log: the log that the server's name referred to. openings: under which opening of that log the positions were last
+checked, usually one. id, next: the queue's incarnation and the next position to read. tail: a digest of the last record
+before `next` that was read, if any. Log, opening and tail serve to detect a log that went back, however far it has
+grown since (see `proof`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Offset = dict[str, dict[str, list[int]]]
 
 
 class CheckpointError(RecordLogError):
-    """An offset in the checkpoint is not one of this data source, or of a version that it does not know."""
+    """An offset in the checkpoint was not written by this data source, or has an unknown version."""
 
 
 class Mark(NamedTuple):
-    """What was last seen at a position: the log's opening, and the digest of the record before it (None: none read)."""
+    """What was last seen at a position: the log's opening, and the digest of the record before it (None: not read)."""
 
     opening: str
     tail: int | None = None
@@ -35,7 +35,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Positions, and for each the mark that proves it. logs: server → its log's name."""
+    """Positions, each with the mark that proves it. logs: server → its log's name."""
 
     positions: Offset = field(default_factory=dict)
     marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, offset: Mapping[str, Any]) -> Checkpoint:
-        """Read what `encode` returned, or {} for the start. Raises CheckpointError."""
+        """Parse what `encode` returned, or {} for the start. Raises CheckpointError."""
         found = cls()
         if not offset:
             return found

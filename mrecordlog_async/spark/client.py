@@ -1,17 +1,17 @@
-"""One service, spoken to from where Spark's code runs: blocking, on `http.client`, with the standard library alone.
+"""The client for one service, for Spark's processes: blocking, on `http.client`, with the standard library alone.
 
-A call is one exchange: request out, whole body in, body understood. Whatever breaks on the way is repeated, with
-growing and random pauses: a connection that fails or stalls, an answer that ends early or makes no sense, and the
+A call is one exchange: send the request, receive the whole body, decode it. Failures on the way are retried, with
+growing, randomised pauses: a connection that fails or stalls, a response that ends early or is malformed, and the
 statuses of services and proxies that are not ready (429, 500, 502, 503, 504, with Retry-After as the shortest pause).
-What does not get better is `ServerDownError`; every other refusal is `ServiceRefusedError` at once.
+If the failure persists, `ServerDownError` is raised; any other refusal raises `ServiceRefusedError` at once.
 
-How long: `retries` times, and a service that has answered before is waited for as long as `patience_seconds` says.
+How long: `retries` times; a service that has responded before is waited for up to `patience_seconds`.
 
-`fetch` asks for a partition in small parts and goes on where an answer broke off: a range never changes, so a reader
-that is slow, or a service that starts again, costs a request and no task. `append` is repeated too: with a position the
-service sees the repeat, without one a lost answer may store the records twice.
+`fetch` requests a partition in small parts and resumes where a response broke off: a range never changes, so a slow
+reader, or a service that restarts, costs one more request, not a task. `append` is retried too: with a position the
+service recognises the repeat; without one a lost response may store the records twice.
 
-Nothing is opened by the constructor: Spark builds its readers in one process and uses them in others.
+The constructor opens nothing: Spark builds its readers in one process and uses them in others.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 5.0
 RETRY_AFTER_SECONDS_MAX = 60.0
 LISTING_TIMEOUT_SECONDS = 10.0
-"""A listing is small and asked before every batch: a server that hangs should be noticed soon."""
+"""A listing is small and requested before every batch: a server that hangs should be noticed soon."""
 
 PAGE_QUEUES = 10_000
 QUEUES_AT_ONCE = 1_000
-"""How many queues a page of a listing holds, and a request names; services limit both."""
+"""How many queues one page of a listing holds and one request names; services limit both."""
 
 FETCH_BYTES = 8 << 20
 FETCH_RECORDS = 65_536
-"""What one answer of a fetch holds, about. A task that stalls for longer than the service waits loses no more."""
+"""Approximate size of one fetch response; a task that stalls for longer than the service waits loses no more."""
 
 
 class ServiceRefusedError(RecordLogError):
-    """A service said no. status and code are for programs; problem is the document it sent."""
+    """A service refused a request. status and code are for programs; problem is the document it sent."""
 
     def __init__(self, server: str, status: int, facts: Mapping[str, Any]) -> None:
         super().__init__(server, status, facts)
@@ -65,13 +65,13 @@ class ServiceRefusedError(RecordLogError):
         self.code = str(facts.get("code", ""))
 
     def message(self) -> str:
-        """Say who answered what."""
+        """Return which service responded, and with what."""
         said = self.problem.get("detail") or self.problem.get("title")
         return f"server {self.server!r} answered {self.status}: {said}"
 
 
 class ServerDownError(RecordLogError):
-    """A service could not be reached, broke off its answers, or did not get ready, in all attempts."""
+    """In every attempt, a service could not be reached, broke off its response, or was not ready."""
 
     def __init__(self, server: str, url: str, reason: str) -> None:
         super().__init__(server, url, reason)
@@ -80,21 +80,21 @@ class ServerDownError(RecordLogError):
         self.reason = reason
 
     def message(self) -> str:
-        """Say who is meant and what happened."""
+        """Return which service failed, and how."""
         return f"server {self.server!r} at {self.url} cannot be reached: {self.reason}"
 
 
 class ShortAnswerError(RecordLogError):
-    """A service delivered something else than what it had planned; nothing of it may be taken for complete."""
+    """A service delivered something other than what it had planned; none of it may be considered complete."""
 
 
 class BadAnswerError(Exception):
-    """An answer with a good status that is not what was asked for: a proxy's page, or cut short. It is asked again."""
+    """A successful response without the requested content: a proxy's page, or cut short. The request is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceListing:
-    """What a service has. log names the log, opening this opening of it; opened: queue id → next position then."""
+    """What a service has. log names the log, opening its current opening; opened: queue id → next position then."""
 
     queues: list[QueueSummary]
     log: str = ""
@@ -103,7 +103,7 @@ class ServiceListing:
 
 
 class PlanStart(NamedTuple):
-    """Positions start … stop - 1 of one queue, of this incarnation; None means from its first record, up to its end."""
+    """Positions start … stop - 1 of one incarnation of a queue; None means from its first record, or up to its end."""
 
     queue: str
     id: int
@@ -126,7 +126,7 @@ class QueuePlan(NamedTuple):
 
 
 class Truncated(NamedTuple):
-    """How a truncate ended."""
+    """The outcome of a truncate."""
 
     queue: str
     status: str
@@ -134,10 +134,10 @@ class Truncated(NamedTuple):
 
 
 class ServiceClient:
-    """One service. Not for several threads at a time.
+    """The client of one service. Not for several threads at a time.
 
-    patience_seconds: how long a service that has answered before is waited for, on top of *retries*. reached: it is
-    known to be there, though this client has not spoken to it yet.
+    patience_seconds: how long to wait for a service that has responded before, on top of *retries*. reached: the
+    service is known to be reachable, though this client has not sent a request yet.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class ServiceClient:
         return self.listing().queues
 
     def listing(self) -> ServiceListing:
-        """List all queues, and which log and opening they are of. An unchanged listing is not sent again."""
+        """List all queues, with their log and its opening. An unchanged listing is not sent again."""
         etag, known = self._listing
         first = self._page(None, etag)
         while first is not None:
@@ -183,7 +183,7 @@ class ServiceClient:
         return known
 
     def _page(self, after: str | None, etag: str = "") -> _Page | None:
-        """Return the queues behind *after*; None where they are as they were under *etag*."""
+        """Return the queues after *after*; None if they have not changed since *etag*."""
         path = f"/v1/queues?limit={PAGE_QUEUES}" + ("" if after is None else f"&after={quote(after, safe='')}")
 
         def understand(response: http.client.HTTPResponse) -> _Page | None:
@@ -195,7 +195,7 @@ class ServiceClient:
         return self._ask("GET", path, understand, headers=headers, timeout_seconds=timeout)
 
     def queue(self, queue: str) -> QueueSummary:
-        """Return where one queue stands."""
+        """Return the state of one queue."""
         return self._ask(
             "GET", f"/v1/queues/{quote(queue, safe='')}", lambda answer: _summary(json.loads(answer.read()))
         )
@@ -211,10 +211,10 @@ class ServiceClient:
         tails: bool = False,
         opening: str | None = None,
     ) -> list[QueuePlan]:
-        """Ask how far the limits reach from *starts*, and for pieces to read side by side.
+        """Request how far the limits reach from *starts*, and pieces to read in parallel.
 
-        tails: also for the digest of each range's last record. opening: ServiceRefusedError with the code "reopened"
-        unless the log is still open as it was. Where there are limits, they are for at most `QUEUES_AT_ONCE` queues.
+        tails: also request the digest of each range's last record. opening: raise ServiceRefusedError with the code
+        "reopened" unless this is still the log's opening. With limits, at most `QUEUES_AT_ONCE` queues are allowed.
         """
         asked = _present({"max_records": records_max, "max_bytes": bytes_max, "opening": opening or None})
         asked |= _present({"piece_records": piece_records, "piece_bytes": piece_bytes, "tails": tails or None})
@@ -230,7 +230,7 @@ class ServiceClient:
     def fetch(self, partition: Partition, *, payload: bool = True) -> Iterator[Block]:
         """Yield the blocks of a partition, each checked against the plan. ShortAnswerError if anything is missing.
 
-        payload: False for blocks that name positions and hold nothing, which is all that travels then.
+        payload: False transfers positions only; the blocks then have no payloads.
         """
         return verified(self._fetch(partition, payload), partition.ranges)
 
@@ -239,7 +239,7 @@ class ServiceClient:
             yield from self._fetch_part(part, payload)
 
     def _fetch_part(self, part: list[Range], payload: bool) -> Iterator[Block]:
-        """Yield the blocks of one request, and of as many more as it takes to get the rest of a broken answer."""
+        """Yield the blocks of one request, and of as many more as it takes to complete a broken response."""
         attempts = self._attempts()
         while part:
             try:
@@ -251,7 +251,7 @@ class ServiceClient:
             except (OSError, http.client.HTTPException, WireError) as error:
                 self.close()
                 if not part:
-                    return  # what is missing is the end of the answer, not a record
+                    return  # only the end of the response is missing, not a record
                 attempts.failed(f"it broke off its answer: {type(error).__name__}: {error}")
 
     def _blocks(self, part: list[Range], payload: bool) -> Iterator[Block]:
@@ -277,7 +277,7 @@ class ServiceClient:
         return found
 
     def append(self, queue: str, runs: Sequence[Run], *, position: int | None, create: bool) -> dict[str, Any]:
-        """Append *runs*, which follow each other, atomically.
+        """Append consecutive *runs* atomically.
 
         Raises:
             ServiceRefusedError: with status 409 and the next position, if *position* is taken or skips records.
@@ -302,7 +302,7 @@ class ServiceClient:
         if connection is not None:
             connection.close()
 
-    # Speaking.
+    # Requests.
 
     def _json(self, method: str, path: str, request: Mapping[str, Any], understand: Callable[[dict[str, Any]], T]) -> T:
         body = json.dumps(request).encode()
@@ -317,7 +317,7 @@ class ServiceClient:
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
     ) -> T:
-        """Send a request until it is answered and *understand* makes sense of the answer."""
+        """Send a request until it succeeds and *understand* accepts the response."""
         attempts = self._attempts()
         while True:
             wait = 0.0
@@ -334,7 +334,7 @@ class ServiceClient:
             except (OSError, http.client.HTTPException, BadAnswerError) as failure:
                 self.close()
                 if kept_open and isinstance(failure, ConnectionError):
-                    continue  # the service had closed an idle connection, which says nothing about the service
+                    continue  # the service had closed an idle connection; this is not a failure
                 reason = str(failure) if isinstance(failure, BadAnswerError) else f"{type(failure).__name__}: {failure}"
             attempts.failed(reason, wait)
 
@@ -370,7 +370,7 @@ class ServiceClient:
 
 
 class Attempts:
-    """Counts what failed, and pauses before the next attempt, or says that there will be none."""
+    """Counts failures, and pauses before the next attempt or raises when there is none left."""
 
     def __init__(
         self, server: str, url: str, retries: int, patience_seconds: float, reached: Callable[[], bool]
@@ -384,7 +384,7 @@ class Attempts:
         self._since: float | None = None
 
     def failed(self, reason: str, wait_seconds: float = 0.0) -> None:
-        """Pause for at least *wait_seconds*. Raises ServerDownError where it is time to give up."""
+        """Pause for at least *wait_seconds*. Raises ServerDownError when it is time to give up."""
         now = _clock()
         self._since = now if self._since is None else self._since
         patient = self._reached() and now < self._since + self._patience_seconds
@@ -394,7 +394,7 @@ class Attempts:
             level = logging.WARNING if self._left == 0 else logging.INFO
             logger.log(level, "server %r at %s: %s; waiting for it", self._server, self._url, reason)
         self._left -= 1
-        # Doubled from attempt to attempt, and never twice the same: many tasks may be waiting for one server.
+        # Doubled with each attempt, and randomised: many tasks may be waiting for the same server.
         pause = min(PAUSE_SECONDS * (1 << min(self._failures, 10)), PAUSE_SECONDS_MAX) * random.uniform(0.5, 1.0)
         self._failures += 1
         _sleep(max(pause, wait_seconds))
@@ -406,13 +406,13 @@ def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def shown_url(url: str) -> str:
-    """Return *url* without what is secret in it, for messages."""
+    """Return *url* without its secrets, for messages."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def verified(blocks: Iterable[Block], ranges: Sequence[Range]) -> Iterator[Block]:
-    """Yield *blocks* as long as they are what *ranges* promise: these queues, these positions, that many records."""
+    """Yield *blocks* as long as they match *ranges*: the same queues, positions and number of records."""
     index, missing, position = -1, 0, 0
     for block in blocks:
         while missing == 0:
@@ -435,13 +435,13 @@ def verified(blocks: Iterable[Block], ranges: Sequence[Range]) -> Iterator[Block
 
 
 def _blocks(response: http.client.HTTPResponse, *, positions: bool) -> Iterator[Block]:
-    """Decode an answer as it comes; each block owns the buffer that it was received in."""
+    """Decode a response as it arrives; each block owns the buffer that it was received in."""
     decoder = Decoder(positions=positions)
     while not decoder.done:
         block = decoder.take(_read_exactly(response, decoder.wanted))
         if block is not None:
             yield block
-    response.read()  # the end of the body, so that the connection can be used again
+    response.read()  # read to the end of the body, so that the connection can be reused
 
 
 def _read_exactly(response: http.client.HTTPResponse, size: int) -> bytearray:
@@ -494,7 +494,7 @@ def _retry_after(response: http.client.HTTPResponse) -> float:
 
 
 def _understood(response: http.client.HTTPResponse, understand: Callable[[http.client.HTTPResponse], T]) -> T:
-    """Make sense of an answer. Raises BadAnswerError for one that is something else."""
+    """Decode a response. Raises BadAnswerError if it is malformed."""
     try:
         return understand(response)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -513,7 +513,7 @@ def _truncated(answer: Mapping[str, Any]) -> list[Truncated]:
 
 
 def _authorization(url: str, token: str | None) -> dict[str, str]:
-    """Return the header: the token's, or that of user and password in the address."""
+    """Return the authorization header: from the token, or from user and password in the URL."""
     if token:
         return {"Authorization": f"Bearer {token}"}
     user, _, _ = urlsplit(url).netloc.rpartition("@")
@@ -521,7 +521,7 @@ def _authorization(url: str, token: str | None) -> dict[str, str]:
 
 
 def _parts(ranges: Iterable[Range]) -> Iterator[list[Range]]:
-    """Gather *ranges*, in order, for requests of about `FETCH_BYTES`; one without gaps is cut where it fits."""
+    """Group *ranges*, in order, into requests of about `FETCH_BYTES`; a range without gaps is cut to fit."""
     part: list[Range] = []
     size, records = FETCH_BYTES, FETCH_RECORDS  # what still fits
     for each in ranges:
@@ -539,7 +539,7 @@ def _parts(ranges: Iterable[Range]) -> Iterator[list[Range]]:
 
 
 def _rest(part: list[Range], block: Block) -> list[Range]:
-    """Return what is still to come of *part* after *block*, which `verified` looks at."""
+    """Return what remains of *part* after *block*, which `verified` checks."""
     for index, each in enumerate(part):
         if (each.queue, each.id) == (block.queue, block.queue_id) and each.start <= block.first_position < each.stop:
             records = each.records - block.records
@@ -549,7 +549,7 @@ def _rest(part: list[Range], block: Block) -> list[Range]:
 
 
 class _Page(NamedTuple):
-    """A part of a listing. after: the name that the next one comes after, None for the last."""
+    """One page of a listing. after: the next page starts after this name; None for the last page."""
 
     listing: ServiceListing
     after: str | None

@@ -1,8 +1,8 @@
-"""Batch read of a log directory, closed or beside a living writer: one task a segment, nothing in between.
+"""Batch read of a log directory, closed or while a writer is running: one task per segment, without a service.
 
-The driver opens the log read-only, which says what is live and where each segment ends. A task then reads one segment
-again, parses its batches and keeps the runs of live positions. Both must see the directory: this is for one machine or
-a shared file system. A segment that the writer removes in between fails the task: its records were truncated.
+The driver opens the log read-only to learn what is live and where each segment ends. A task then reads one segment
+itself, parses its batches and keeps the runs of live positions. Both must see the directory: this is for one machine or
+a shared file system. If the writer removes a segment meanwhile, its task fails: the records were truncated.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.segment import segment_name
 
 SERVER = ""
-"""What the column `server` says of rows from a directory."""
+"""The value of the column `server` for rows from a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """One segment up to *end*, and what of it is wanted: queue id → (queue, start, stop)."""
+    """One segment up to *end*, and what to read from it: queue id → (queue, start, stop)."""
 
     directory: str
     segment: int
@@ -57,7 +57,7 @@ class DirectoryReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Fix what is read; one partition for each segment that holds any of it."""
+        """Decide what is read, and return one partition for each segment that contains any of it."""
         options = self._options
         assert options.path is not None, "the data source chose this reader by its path"
         with ReadOnlyLog.open(options.path) as log:
@@ -103,7 +103,7 @@ def read_segment(part: SegmentPart) -> Iterator[Block]:
             for batch in parser.feed(piece, base):
                 yield from _blocks(batch, part)
         if parser.end != part.end:
-            if not files.links(handle):  # its space is being given back
+            if not files.links(handle):  # the segment was deleted
                 raise _removed(name, part.directory)
             raise CorruptionError(name, parser.end, f"the segment was whole up to {part.end} when the read was planned")
     except MalformedError as error:
@@ -113,7 +113,7 @@ def read_segment(part: SegmentPart) -> Iterator[Block]:
 
 
 def _segment_ends(log: ReadOnlyLog) -> Iterator[tuple[int, int]]:
-    """Yield every live segment and the offset behind its last batch, which its successor's header states."""
+    """Yield every live segment and the offset after its last batch, which the next segment's header states."""
     contents, directory = log.recovered, LogDirectory.at(log.directory)
     for number, _ in contents.older:
         handle, successor = _open(directory, number + 1)
@@ -123,7 +123,7 @@ def _segment_ends(log: ReadOnlyLog) -> Iterator[tuple[int, int]]:
 
 
 def _held(queues: Queues, segment: int, wanted: dict[int, tuple[str, int, int]]) -> dict[int, tuple[str, int, int]]:
-    """Return what of *wanted* lies in *segment*."""
+    """Return the part of *wanted* that is in *segment*."""
     live = {queue.id for queue in queues if segment in queue.segments()}
     return {queue_id: bounds for queue_id, bounds in wanted.items() if queue_id in live}
 
