@@ -43,10 +43,12 @@ def no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Have Ctrl-C do what it does in a terminal, here and in child processes: a shell's `&` may have it ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Have Ctrl-C and hangups work as in a terminal, here and in child processes: `nohup … &` has them ignored."""
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGHUP, hangup)
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def watch(loop, clock):
 
 
 from mrecordlog_async.cli.commands import serve as command
-made = command.new_event_loop()
+made = command.loop_factory()
 
 def factory():
     loop = (made or asyncio.new_event_loop)()
@@ -61,7 +61,7 @@ def factory():
     threading.Timer(0.0, lambda: threading.Thread(target=watch, args=(loop, clock), daemon=True).start()).start()
     return loop
 
-command.new_event_loop = lambda: factory
+command.loop_factory = lambda: factory
 from mrecordlog_async.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -145,6 +145,7 @@ def test_systemd_hears_of_a_full_disk_once_a_stretch(monkeypatch: pytest.MonkeyP
     assert told == ["STATUS=the disk is full, appends are refused", "STATUS=serving on http://x"]
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_every_signal_that_ends_it_closes_the_log(directory: Path, number: int) -> None:
     """Also a terminal that is closed."""
