@@ -55,10 +55,10 @@ class MultiRecordLog(QueueReader):
     Open it with `async with MultiRecordLog.open(directory) as log` or `log = await MultiRecordLog.open(directory)`.
     All methods belong to the event loop that opened it; one process has one log per directory.
 
-    Changes (`create_queue`, `append_record`, `append_records`, `truncate`, `delete_queue`) are answered when they are
-    as durable as the persist policy says. Cancelling such a call before the writer took it withdraws it; after
-    that it abandons the wait, not the write, and whether it was stored is not known: send it again with its position.
-    Reads never wait: they come from memory and show what is on the disk.
+    Changes (`create_queue`, `append_record`, `append_records`, `truncate`, `delete_queue`) return once they are as
+    durable as the persist policy says. Cancelling such a call withdraws it if the writer has not picked it up yet.
+    After that only the wait is cancelled, and the outcome is unknown: send the record again with its position.
+    Reads never wait: they are served from memory and show only what is on the disk.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class MultiRecordLog(QueueReader):
         self._changes = Changes(self._loop)
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
-        self._foreign = False  # a copy in a forked child
+        self._foreign = False  # True in a forked child: the log belongs to the parent
         self._writer = Writer(
             opened.journal,
             opened.queues,
@@ -112,10 +112,10 @@ class MultiRecordLog(QueueReader):
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         filesystem: FileSystem | None = None,
     ) -> OpeningLog:
-        """Open the log in *directory*. Await the result, or use it with `async with`.
+        """Open the log in *directory*: await the result, or use it with `async with`.
 
         Args:
-            directory: Where the log's files are; no other files belong there.
+            directory: Where the log's files are; it must not contain other files.
             persist_policy: When a change counts as stored; `PersistPolicy.always()` by default.
             limits: How much the log may hold.
             segment_bytes: Nominal size of a segment, at least 32 KiB.
@@ -124,13 +124,13 @@ class MultiRecordLog(QueueReader):
             filesystem: Replaces the operating system's files, for tests.
 
         Returns:
-            Something to await, or to enter, for the open log.
+            An object that yields the open log when awaited or entered.
 
         Raises:
             ValueError: segment_bytes is too small.
             LogLockedError: Another open log owns the directory.
-            CorruptionError: Acknowledged data is damaged; nothing was changed.
-            OSError: The operating system refused something.
+            CorruptionError: Acknowledged data is damaged. Nothing was changed.
+            OSError: A system call failed.
         """
         if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
             raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
@@ -152,11 +152,11 @@ class MultiRecordLog(QueueReader):
     # Changes.
 
     async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
-        """Create *queue*, empty, with next position 0; durable under every policy.
+        """Create *queue*, empty, with next position 0. Durable under every policy.
 
         Args:
             queue: Its name, at most `Limits.name_bytes` long in UTF-8.
-            exist_ok: Return False instead of raising where the queue already exists.
+            exist_ok: Return False instead of raising if the queue already exists.
 
         Returns:
             True if the queue was created.
@@ -164,13 +164,13 @@ class MultiRecordLog(QueueReader):
         Raises:
             QueueExistsError: The queue exists, and *exist_ok* is False.
             QueueNameError: The name is invalid.
-            LogFullError: There are too many queues, or there is no space.
+            LogFullError: The limit on queues is reached, or there is no space.
         """
         check_name(queue, self.limits.name_bytes)
         return bool(await self._control(CreateQueue(self._new_future(), queue, exist_ok)))
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
-        """Delete *queue* and all its records; durable under every policy. A later queue of this name is a new one.
+        """Delete *queue* and all its records. Durable under every policy. A later queue of this name is a new queue.
 
         Args:
             queue: The queue.
@@ -185,24 +185,24 @@ class MultiRecordLog(QueueReader):
     def append_record(self, queue: str, position: int | None, payload: Payload) -> Coroutine[Any, Any, int | None]:
         """Append *payload* to *queue* and wait until it is durable under the persist policy.
 
-        A call whose outcome is unknown can be sent again with its position: if the same record is already there,
-        nothing is written. After that record was truncated it is still recognized as long as it was the queue's last
-        append (by length and checksum; not after the log was reopened and the record's segment had been removed).
+        A call whose outcome is unknown can be repeated with its position: if the same record is already stored,
+        nothing is written. Once truncated, a record is still recognized (by length and checksum) while it is the
+        queue's last append, unless its segment was removed and the log reopened.
 
         Args:
             queue: The queue.
-            position: None for the next position, or one of the caller's choice, which may leave a gap.
-            payload: Any bytes-like object; what is not `bytes` is copied at once.
+            position: None for the next position; a position chosen by the caller may leave a gap.
+            payload: Any bytes-like object. Anything but `bytes` is copied at once.
 
         Returns:
-            The record's position; None if the same record was already there.
+            The record's position, or None if the same record was already stored.
 
         Raises:
             QueueNotFoundError: No queue has this name.
-            PositionInPastError: The position is taken by a different record, or by one that was truncated and is no
-                longer known (`outcome_unknown`).
+            PositionInPastError: The position is taken by a different record, or by a truncated one that can no longer
+                be compared (`outcome_unknown`).
             RecordTooLargeError: The record can never fit.
-            LogFullError: A limit or the disk is full; nothing was written.
+            LogFullError: A limit is reached or the disk is full. Nothing was written.
         """
         if type(payload) is not bytes:
             payload = copy_payload(payload)
@@ -217,17 +217,17 @@ class MultiRecordLog(QueueReader):
 
         Args:
             queue: The queue.
-            position: That of the first record, None for the next one.
+            position: Position of the first record; None for the next position.
             payloads: Any number of bytes-like objects.
 
         Returns:
-            The last position; None if there was nothing to append, or every record was already at its position.
+            The last position, or None if there was nothing to append or every record was already stored.
 
         Raises:
             QueueNotFoundError: No queue has this name.
             PositionInPastError: A position is taken; see `append_record`.
             RecordTooLargeError: A record, or the call as a whole, can never fit.
-            LogFullError: A limit or the disk is full; nothing was written.
+            LogFullError: A limit is reached or the disk is full. Nothing was written.
         """
         copied = [payload if type(payload) is bytes else copy_payload(payload) for payload in check_payloads(payloads)]
         return self._admission.append(queue, None if position is None else check_position(position), copied)
@@ -235,8 +235,8 @@ class MultiRecordLog(QueueReader):
     async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
         """Remove the records of *queue* up to and including *position*.
 
-        A position past the end removes all and moves the next position to position + 1. One before the first writes
-        nothing.
+        A position past the end removes all records and moves the next position to position + 1. A position before the
+        first record writes nothing.
 
         Args:
             queue: The queue.
@@ -244,7 +244,7 @@ class MultiRecordLog(QueueReader):
             queue_id: Truncate only if the queue is still this incarnation (see `summary`).
 
         Returns:
-            How many records were removed.
+            The number of records removed.
 
         Raises:
             QueueNotFoundError: No queue has this name, or it is another incarnation.
@@ -256,7 +256,12 @@ class MultiRecordLog(QueueReader):
         return dropped
 
     async def sync(self) -> None:
-        """Wait until everything acknowledged so far is on the medium, whatever the policy."""
+        """Wait until everything acknowledged so far is on the medium, under every policy.
+
+        Raises:
+            LogClosedError: The log is closed or closing.
+            LogFailedError: The log has failed, or this sync did.
+        """
         await self._control(Sync(self._new_future()))
 
     # Reads.
@@ -264,13 +269,23 @@ class MultiRecordLog(QueueReader):
     async def tail(self, queue: str, start: int | None = None) -> AsyncGenerator[Record, None]:
         """Yield the records of *queue* from *start* (default: the first retained) and wait for more.
 
-        Ends when the queue is deleted or the log closes; raises LogFailedError when the log fails. Where records that
-        were not yet yielded are truncated, it goes on behind them.
+        Ends when the queue is deleted or the log closes. Records truncated before they were yielded are skipped.
+
+        Args:
+            queue: The queue.
+            start: The first position to yield; None starts with the first retained record.
+
+        Yields:
+            The records in order of position, each once it is durable under the persist policy.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            LogFailedError: The log failed.
         """
         queue_id = self._queue(queue).id
         position = 0 if start is None else start
         while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
-            # A run at a time: what is truncated meanwhile is neither held here for long nor yielded.
+            # One run at a time: records truncated meanwhile are not yielded, and are not kept in memory for long.
             head = found.head(position)
             for run in head:
                 for record in run.each():
@@ -284,7 +299,19 @@ class MultiRecordLog(QueueReader):
                 await self._change_of(queue_id)
 
     async def wait_for(self, queue: str, position: int) -> bool:
-        """Wait until *queue* holds a record at *position* or later. False if it was deleted or the log closed."""
+        """Wait until *position* has been assigned in *queue*.
+
+        Args:
+            queue: The queue.
+            position: The position to wait for; truncated records count.
+
+        Returns:
+            True once the queue's next position is past *position*; False if the queue was deleted or the log closed.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            LogFailedError: The log failed.
+        """
         queue_id = self._queue(queue).id
         while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
             if found.next > position:
@@ -293,7 +320,7 @@ class MultiRecordLog(QueueReader):
         return False
 
     def resource_usage(self) -> ResourceUsage:
-        """Return what is in use, next to its limits."""
+        """Return the bytes, queues and segments in use, with their limits."""
         journal, limits = self._opened.journal, self.limits
         return ResourceUsage(
             memory_bytes=self._queues.memory_bytes,
@@ -310,25 +337,28 @@ class MultiRecordLog(QueueReader):
 
     @property
     def segments(self) -> range:
-        """The numbers of the segments on the disk, oldest first; the last one is being written."""
+        """Numbers of the segments on the disk, oldest first. The last one is being written."""
         journal = self._opened.journal
         older, current = journal.older[:1], journal.end.segment
         return range(older[0][0] if older else current, current + 1)
 
     @property
     def pending_records(self) -> int:
-        """How many records wait to be stored. Counted when asked, so that a call pays nothing for it."""
+        """Number of records waiting to be stored. Counted on demand, so that appends do not pay for it."""
         return self._writer.pending_records + self._admission.pending_records()
 
     @property
     def public_id(self) -> str:
-        """A name for this log that stays the same when it moves, and in its snapshots. Derived from the log id."""
+        """A stable name for this log, derived from the log id. Moving the log keeps it, and snapshots share it."""
         return blake2b(self._opened.log_id, digest_size=16).hexdigest()
 
     def pin(self) -> SegmentPin | None:
-        """Return the queue that keeps the oldest segment on the disk; None where none keeps an older than the current.
+        """Return the queue that keeps the oldest segment on the disk.
 
-        Looks at every queue once, if there are older segments at all: 100,000 queues take 14 ms.
+        Scans every queue if there are older segments: 100,000 queues take 14 ms.
+
+        Returns:
+            The queue and the segments it keeps, or None if no queue needs a segment older than the current one.
         """
         found = None
         for found in self.pin_in_steps():  # noqa: B007  # the last one counts
@@ -336,7 +366,11 @@ class MultiRecordLog(QueueReader):
         return found
 
     def pin_in_steps(self) -> Iterator[SegmentPin | None]:
-        """Do what `pin` does, a thousand queues at a time, so that others may run in between; the last one counts."""
+        """Do what `pin` does, a thousand queues at a time, so that other work can run between two steps.
+
+        Yields:
+            The result so far, after each step. The last one is the result of `pin`.
+        """
         segments = self.segments
         first = second = current = segments[-1]
         queues = list(self._queues) if len(segments) > 1 else []
@@ -352,12 +386,12 @@ class MultiRecordLog(QueueReader):
             yield SegmentPin(name, current - first, second - first) if first < current else None
 
     def stats(self) -> Counters:
-        """Return what was counted since the log was opened; the copy does not move."""
+        """Return a copy of the counters since the log was opened; it no longer changes."""
         return self._counters.snapshot()
 
     @property
     def state(self) -> LogState:
-        """Where the log is in its life."""
+        """The log's current state."""
         if self._closed or self._foreign:
             return LogState.CLOSED
         if self._writer.failure is not None:
@@ -366,18 +400,22 @@ class MultiRecordLog(QueueReader):
 
     @property
     def failure(self) -> BaseException | None:
-        """What stopped the log, None while it works."""
+        """The error that stopped the log, or None."""
         return self._writer.failure
 
     # The end.
 
     async def close(self) -> None:
-        """End tails, store what waits, sync, and let go of the directory. Calling it again waits for the same end.
+        """End tails, store what is pending, sync, and release the directory. A repeated call waits for the same close.
 
-        Raises LogFailedError, once all that is done, if changes that were answered could not be synced: its `in_doubt`
-        names their queues and first positions. That takes a policy weaker than `always()`; under that one a failed log
-        closes without an error, as what was acknowledged is on the disk, and everybody else was told. Cancelling stops
-        the waiting, not the closing.
+        Cancelling stops the waiting, not the closing.
+
+        Raises:
+            LogFailedError: Acknowledged changes could not be synced; `in_doubt` names their queues and first
+                positions. Raised after the directory is released, and only under policies weaker than `always()`.
+                Under `always()` a failed log closes without an error: acknowledged changes are on the disk, and
+                every other caller has had an error.
+            LogClosedError: Called on another event loop than the log's.
         """
         if self._foreign:
             return
@@ -409,23 +447,23 @@ class MultiRecordLog(QueueReader):
         self._writer.closing = True
         self._admission.wake()
         self._changes.wake_all()
-        # Also when this task is cancelled, as every task is when the loop ends: nothing here may overtake the writer.
+        # Wait even if this task is cancelled, as all are when the loop ends: nothing here may overtake the writer.
         while not self._writer_task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._writer_task])
-        if self._writer_task.cancelled():  # with its loop: `_on_writer_done` gives the directory back
+        if self._writer_task.cancelled():  # the loop ended: `_on_writer_done` releases the directory
             return
         for command in self._admission.take_all():
             command.refuse(LogClosedError("the log was closed while this call was waiting for space"))
         ending = self._thread.call(self._give_back, self._writer.failure is None)
         self._thread.shutdown(wait=False)
         try:
-            await ending  # one piece of work on the thread: cancelling the wait does not leave the lock behind
+            await ending  # a single job on the thread: cancelling the wait still releases the lock
         finally:
             self._forget()
 
     def _give_back(self, healthy: bool) -> None:
-        """On the log's thread: note where a healthy log ends, and let go of its files and its lock."""
+        """Record where a healthy log ends, then release its files and its lock. Runs on the log's thread."""
         try:
             if healthy:
                 self._opened.journal.write_closed()
@@ -433,28 +471,28 @@ class MultiRecordLog(QueueReader):
             self._opened.release()
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
-        """Wake whoever waits; if the loop ended, give the directory back behind the thread's last work."""
+        """Wake all waiters; if the loop ended, release the directory after the thread's last job."""
         if task.cancelled():
             release_later(self._opened, self._thread)
             self._forget()
         else:
-            task.exception()  # looked at: `failure` tells it
+            task.exception()  # marked as retrieved; `failure` holds it
         self._changes.wake_all()
 
     def _forget(self) -> None:
-        """Note that the directory is given back, or will be."""
+        """Note that the directory is released, or is about to be."""
         self._closed = True
         self._unclosed.detach()
         _open_logs.discard(self)
 
-    # Changes go through the door.
+    # Changes go through admission.
 
     async def _control(self, command: Command) -> object:
         self._admission.add_control(command)
         try:
             return await command.future
         finally:
-            del command  # an error's traceback holds this frame, and the call's future holds the error
+            del command  # breaks a cycle: the error's traceback references this frame, the future references the error
 
     def _new_future(self) -> asyncio.Future[object]:
         return self._admission.new_future()
@@ -462,7 +500,7 @@ class MultiRecordLog(QueueReader):
     # Checks and small helpers.
 
     def _check_name(self, queue: object) -> None:
-        """Say of a name that no queue has what is wrong with it. A queue that exists is served, whatever the limit."""
+        """Raise QueueNameError if *queue* is invalid. Only for unknown names: an existing queue's name passes."""
         check_name(queue, self.limits.name_bytes)
 
     def _check_readable(self) -> None:
@@ -473,14 +511,14 @@ class MultiRecordLog(QueueReader):
         return self._writer.closing or self._closed or self._foreign
 
     async def _change_of(self, queue_id: int) -> None:
-        """Sleep until the queue changes or the log ends; LogFailedError if it failed."""
+        """Wait until the queue changes or the log ends; raise LogFailedError if it failed."""
         failure = self._writer.failure
         if failure is not None:
             raise LogFailedError(str(failure)) from failure
         await self._changes.wait(queue_id)
 
     def _disown(self) -> None:
-        """In a forked child: drop the copies of the descriptors; the lock and the files are the parent's."""
+        """Close this forked child's copies of the descriptors. The lock and the files belong to the parent."""
         self._foreign = True
         self._admission.stop(partial(LogClosedError, _FORKED))
         for handle in self._opened.handles():
@@ -488,7 +526,7 @@ class MultiRecordLog(QueueReader):
 
 
 class OpeningLog:
-    """What `MultiRecordLog.open` returns: await it for the log, or enter it to have the log closed at the end."""
+    """Result of `MultiRecordLog.open`: await it for the log, or enter it to have the log closed at the end."""
 
     def __init__(self, opening: Callable[[], Coroutine[Any, Any, MultiRecordLog]]) -> None:
         self._opening = opening
@@ -513,7 +551,7 @@ _open_logs: weakref.WeakSet[MultiRecordLog] = weakref.WeakSet()
 
 
 def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:
-    """Let go of the directory of a log that nobody refers to any more and nobody closed."""
+    """Release the directory of a log that was garbage collected without being closed."""
     release_later(opened, thread)
     warnings.warn(f"the log in {opened.directory!r} was never closed", ResourceWarning, stacklevel=2)
 

@@ -1,6 +1,6 @@
-"""Plain numbers that the log keeps while it works; exporters read them, nothing here knows of any.
+"""Plain counters that the log keeps. Exporters read them; this module does not depend on any exporter.
 
-They are counted once a batch, never once an append, so they cost nothing where it matters.
+They are updated once per batch, never once per append, so the hot path pays nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTES_BOUNDS = _doubling(256, 20)
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of values up to each bound, one more bucket above the last, and their sum."""
+    """Counts of values up to each bound, plus one bucket above the last bound, and the sum of all values."""
 
     bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list)
@@ -39,11 +39,11 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were observed."""
+        """Number of observed values."""
         return sum(self.counts)
 
     def quantile(self, fraction: float) -> float:
-        """Return the upper bound of the bucket that holds this quantile, 0 when nothing was observed."""
+        """Return the upper bound of the bucket that holds this quantile, or 0 if nothing was observed."""
         wanted = fraction * self.count
         if not wanted:
             return 0.0
@@ -60,10 +60,10 @@ def _seconds() -> Histogram:
 
 
 class SegmentPin(NamedTuple):
-    """The queue whose oldest record lies furthest back, and what it keeps on the disk.
+    """The queue with the oldest record on the disk, and the segments it keeps there.
 
-    segments: how many, from the one with that record up to the current one, which stays anyway. alone: how many of
-    these no other queue needs, so that truncating or deleting this one would free them.
+    segments: how many, from the one with that record up to but excluding the current one, which stays anyway. alone:
+    how many of these no other queue needs; truncating or deleting this queue would free them.
     """
 
     queue: str
@@ -73,7 +73,7 @@ class SegmentPin(NamedTuple):
 
 @dataclass(slots=True)
 class Counters:
-    """Everything counted since the log was opened. Times are seconds, sizes bytes."""
+    """All counters since the log was opened. Times are in seconds, sizes in bytes."""
 
     appended_records: int = 0
     appended_bytes: int = 0
@@ -95,5 +95,5 @@ class Counters:
     commit_bytes: Histogram = field(default_factory=lambda: Histogram(BYTES_BOUNDS))
 
     def snapshot(self) -> Counters:
-        """Return a copy that does not move any more."""
+        """Return a copy that no longer changes."""
         return deepcopy(self)

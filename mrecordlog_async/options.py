@@ -1,4 +1,4 @@
-"""What a caller may choose: when a record counts as stored, and how much the log may hold."""
+"""Options of a log: when a record counts as stored, and how much the log may hold."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ GIB = 1024 * MIB
 
 
 class PersistAction(StrEnum):
-    """What persisting means. Every batch is handed to the operating system at once in either case."""
+    """What persisting means. Either way, every batch is written to the operating system at once."""
 
     FLUSH = "flush"
     """Survives the end of the process (kill -9), not a crash of the machine."""
     FSYNC = "fsync"
-    """Survives a crash of the machine and a power cut."""
+    """Survives a crash of the machine and a power failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class PersistPolicy:
-    """When an answer is given, relative to the sync of what it answers.
+    """When a change is acknowledged, relative to its sync.
 
-    | policy | answered after | a power cut may take |
+    | policy | acknowledged after | lost on power failure |
     |---|---|---|
-    | `always()` | write and sync | nothing that was answered |
+    | `always()` | write and sync | nothing that was acknowledged |
     | `interval(seconds)` | write | the batches of the last *seconds*, newest first |
     | `never()` | write | what the operating system had not written yet, newest first |
 
-    kill -9 takes nothing under any of them. With `action=FLUSH` no policy syncs by itself. Creating and deleting
+    kill -9 loses nothing under any policy. With `action=FLUSH` no policy syncs by itself. Creating and deleting
     queues, rolling to a new segment, `sync()` and `close()` always sync the whole log.
     """
 
@@ -47,39 +47,39 @@ class PersistPolicy:
 
     @classmethod
     def always(cls, *, action: PersistAction = PersistAction.FSYNC) -> PersistPolicy:
-        """Persist every batch before it is answered (the default)."""
+        """Persist every batch before acknowledging it (the default)."""
         return cls("always", action)
 
     @classmethod
     def interval(cls, seconds: float, *, action: PersistAction = PersistAction.FSYNC) -> PersistPolicy:
-        """Answer after the write and persist every *seconds* seconds, by a timer of its own."""
+        """Acknowledge after the write and persist every *seconds* seconds, on a timer."""
         return cls("interval", action, float(seconds))
 
     @classmethod
     def never(cls, *, action: PersistAction = PersistAction.FSYNC) -> PersistPolicy:
-        """Answer after the write and leave persisting to the operating system."""
+        """Acknowledge after the write and leave persisting to the operating system."""
         return cls("never", action)
 
     @property
     def syncs_each_batch(self) -> bool:
-        """Whether a batch is synced before it is answered."""
+        """Whether a batch is synced before it is acknowledged."""
         return self.kind == "always" and self.action is PersistAction.FSYNC
 
     @property
     def sync_interval_seconds(self) -> float | None:
-        """Seconds between syncs by the timer, None where no timer syncs."""
+        """Seconds between timed syncs, or None without a timer."""
         return self.interval_seconds if self.kind == "interval" and self.action is PersistAction.FSYNC else None
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much the log may hold. Limits push back on appends and creates; they never prevent open, truncate or delete.
+    """How much the log may hold. Limits apply to appends and creates; they never prevent open, truncate or delete.
 
-    memory_bytes: retained payloads with their bookkeeping. disk_bytes: space reserved for segments; a segment gets an
-    eighth of it at most. Truncates and deletes, and the next segment that is kept ready for them, may go beyond it by
-    less than a segment.
-    pending_bytes: what callers wait for; above it callers wait in order. record_bytes: one payload.
-    name_bytes: the name of a queue that is created, in UTF-8. queues: how many there may be.
+    memory_bytes: retained payloads and their bookkeeping. disk_bytes: space reserved for segments; one segment takes
+    at most an eighth of it. Truncates and deletes, and the spare segment kept ready for them, may exceed it by less
+    than a segment.
+    pending_bytes: appends not stored yet; above it callers wait in order. record_bytes: one payload.
+    name_bytes: the name of a new queue, in UTF-8. queues: the number of queues.
     on_full: when memory or disk is full, "raise" `LogFullError` or "wait" until there is room.
     """
 

@@ -1,7 +1,7 @@
-"""`ReadOnlyLog`: a look into a log directory without lock or write, beside a living writer or after it.
+"""`ReadOnlyLog`: a read-only view of a log directory. It takes no lock, and a writer may be running.
 
-For the command line and for Spark on files. Blocking: it reads the directory once and shows that state; `refresh` reads
-on from there. What it shows is on the disk, so no crash can take back what was seen.
+Used by the command line and by Spark on files. Blocking: it reads the directory once and shows that state; `refresh`
+picks up new records. Everything it shows is on the disk, so no crash can undo what was read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 
 class ReadOnlyLog(QueueReader):
-    """The queues of a log as the disk had them when it was opened, or refreshed last."""
+    """The queues of a log as they were on the disk when it was opened or last refreshed."""
 
     def __init__(self, directory: str, recovered: RecoveredLog, seconds: float, files: FileSystem) -> None:
         """Use `open`."""
@@ -44,12 +44,22 @@ class ReadOnlyLog(QueueReader):
     ) -> ReadOnlyLog:
         """Read the log in *directory*.
 
-        Raises FileNotFoundError if there is none, CorruptionError if acknowledged data is damaged, OSError for what
-        cannot be read. A batch that a living writer had not finished is not shown.
+        A batch that a running writer has not finished is not shown. Needs a handful of descriptors, regardless of the
+        number of segments. If a writer removes segments faster than they can be read, records it truncated meanwhile
+        may already be missing, while records it appended meanwhile are not shown yet.
 
-        It needs a handful of descriptors, however many segments there are. A writer that removes segments faster than
-        they can be read is not waited for: what it truncated while they were read may then be missing already, though
-        records that came meanwhile are not shown yet.
+        Args:
+            directory: Where the log's files are.
+            on_progress: Called while segments are read.
+            filesystem: Replaces the operating system's files, for tests.
+
+        Returns:
+            The log as it is on the disk.
+
+        Raises:
+            FileNotFoundError: There is no log in *directory*.
+            CorruptionError: Acknowledged data is damaged.
+            OSError: A file cannot be read.
         """
         path = os.path.abspath(os.fsdecode(directory))
         files = filesystem or OsFileSystem()
@@ -60,10 +70,17 @@ class ReadOnlyLog(QueueReader):
         return cls(path, recovered, time.perf_counter() - begun, files)
 
     def refresh(self) -> bool:
-        """Read what a living writer stored since; True if that is anything. What was handed out does not change.
+        """Read what a running writer has stored since. Records already returned do not change.
 
-        It costs what is new, not what is there. Only where segments were written and removed again between two calls,
-        or where something looks damaged, the whole log is read again, with the errors of `open`.
+        The cost depends on the new data, not on the size of the log. The whole log is read again only if segments
+        were written and removed between two calls, or if something looks damaged.
+
+        Returns:
+            True if there was anything new.
+
+        Raises:
+            LogClosedError: This log was closed.
+            CorruptionError: As for `open`, as are FileNotFoundError and OSError.
         """
         self._check_readable()
         try:
@@ -82,7 +99,7 @@ class ReadOnlyLog(QueueReader):
         return (recovered.log_id, recovered.last_batch) != (before.log_id, before.last_batch)
 
     def close(self) -> None:
-        """Let go of what was read."""
+        """Release what was read; later reads raise LogClosedError."""
         self._closed = True
 
     def __enter__(self) -> ReadOnlyLog:
