@@ -1,6 +1,6 @@
 """A longer campaign: `python -m tests.faults.campaign --seed 1 --seconds 600`.
 
-Round after round, each with a seed of its own: a random history, its crash states, faults at its calls, damage to the
+Round after round, each with its own seed: a random history, its crash states, faults at its calls, damage to the
 log it leaves. Every violation is printed with the seed that shows it again (`--seed N --rounds 1`); the exit code is 1
 then. With `--all` the written histories come first, without the suite's economies.
 """

@@ -1,4 +1,4 @@
-"""Damage to a finished log: what is changed, and what opening it must say then.
+"""Damage to a finished log: what is changed, and what opening it must report.
 
 The judge here knows the intact log, the state after each of its batches, and the answers that callers had been given
 when each one was written. What the log itself notes about that, in its COMMITs, is not asked.
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     itself: int
 
     def proves(self, damaged: Damaged) -> int:
-        """Return how many calls whoever reads the damaged log can know to be promised, by this batch."""
+        """Return how many calls this batch proves to be promised, to any reader of the damaged log."""
         if damaged.start < self.end and self.commit < damaged.stop:
             return 0
         return self.promised if damaged.start < self.end and self.start < damaged.stop else self.itself
@@ -58,7 +58,7 @@ class Damaged(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What opening finds. may_refuse: more than that is proven to have been there, but nobody was promised it."""
+    """What opening must find. may_refuse: more records than these provably existed, but none was promised."""
 
     state: State | None
     may_refuse: bool

@@ -1,15 +1,15 @@
-"""A disk in memory that forgets what was not synced and fails when told to: the second `FileSystem` of the log.
+"""A disk in memory that forgets what was not synced and fails on request: the second `FileSystem` of the log.
 
 1. Every file has its durable bytes, and a list of changes since its last sync: writes, cut at sector borders, and
    sizes. Every directory has its durable entries and a list of changes since its last sync. Nothing else is promised.
    A file lives as long as it has a name, durable or not, or an open handle; names in any directories share its bytes,
-   so whoever cuts or writes it does so for every other name and every reader.
+   so a cut or a write through one is seen by every other name and every reader.
 2. A `Snapshot` is the disk between two calls. `crash(plan)` makes the disk that a power cut leaves when exactly the
    changes named by *plan* had reached the medium; `kill()` the one that a dead process leaves: all caches intact.
 3. A `Fault` makes the n-th call fail, once or from then on, before or after it did its work, or half-way.
 4. A sync that fails drops a seeded part of the changes, and the cache goes on showing them, as Linux does.
 
-One call at a time; who calls from several threads brings a lock.
+One call at a time; callers from several threads need a lock.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SizeChange(NamedTuple):
 
 
 class EntryChange(NamedTuple):
-    """A directory changed in one step: *removed* is gone and *added* names the node; either may be empty."""
+    """A directory changed in one step: *removed* is deleted and *added* names the node; either may be empty."""
 
     removed: str
     added: str
@@ -115,7 +115,7 @@ class Fault:
     hit: str = ""
 
     def strikes(self, number: int, call: str) -> bool:
-        """Tell whether this call is one that fails."""
+        """Return whether this call is one that fails."""
         if self.calls is not None and call not in self.calls:
             return False
         if number == self.at or (self.on and self.calls is not None and number >= self.at):
@@ -143,7 +143,7 @@ class _Directory:
 
 
 class Disk:
-    """The file system. `on_call(name)` is told before each call, `on_half_written()` in the middle of each write."""
+    """The file system. Calls `on_call(name)` before each call and `on_half_written()` in the middle of each write."""
 
     ROOT = 1
 
@@ -179,7 +179,7 @@ class Disk:
         return len(self._handles)
 
     def exists(self, path: str) -> bool:
-        """Tell whether something has this name."""
+        """Return whether something has this name."""
         try:
             self._find(path)
         except FileNotFoundError:
@@ -500,7 +500,7 @@ def _by_sector(data: bytes, offset: int) -> Iterator[DataWrite]:
 
 
 def _applied(durable: bytes, changes: Iterable[Change]) -> bytes:
-    """Return *durable* with *changes* made in order; what lies behind the end in the end never was."""
+    """Return *durable* with *changes* made in order; bytes past the final end never existed."""
     changes = list(changes)
     if not changes:
         return durable

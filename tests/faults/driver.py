@@ -5,8 +5,8 @@
 2. The log's thread is replaced by jobs on the loop, each begun a few turns after it was handed over. So calls go on
    coming while a batch is on its way, and the n-th call to the disk is always the same one.
    A `SteppingThread` breaks off before every call to the disk and lets the loop turn in between, as a real thread does.
-3. Answers are noted at the moment they are given, inside the future, and before every call to the disk the whole disk
-   is noted together with what had been promised by then.
+3. Results are recorded the moment they are set, inside the future, and before every call to the disk the whole disk
+   is recorded together with what had been promised by then.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _VirtualSelector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is made up, and whose futures tell `next_call` of their answers."""
+    """An event loop with a virtual clock, whose futures report their results to `next_call`."""
 
     def __init__(self) -> None:
         self._clock = _VirtualSelector()
@@ -95,7 +95,7 @@ class _TellingFuture(asyncio.Future[Any]):
 
 
 class LoopThread:
-    """Stands in for `LogThread`: one job after the other, each some turns of the loop after it was asked for."""
+    """Replaces `LogThread`: one job after the other, each a few turns of the loop after it was submitted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -283,7 +283,7 @@ class Run:
         self.stopped: BaseException | None = None
         self.seen: State | None = None  # what a reader saw at the end of the history
         self.record_moments = True
-        self.each_call: Callable[[], None] | None = None  # told before each call and inside each write
+        self.each_call: Callable[[], None] | None = None  # called before each call and inside each write
         self._counter = 0
         self._watch(self.disk)
 
@@ -313,7 +313,7 @@ class Run:
         self.note("opened")
 
     async def close(self) -> None:
-        """Close the log; afterwards no handle is left. Only a failed log may say that answered calls are in doubt."""
+        """Close the log; no handle stays open. Only a failed log may report acknowledged calls as in doubt."""
         if self.unfinished:
             return
         assert self.log is not None
@@ -358,7 +358,7 @@ class Run:
         return asyncio.get_running_loop().create_task(self._make(Call(0, kind, queue, **details)))
 
     async def do(self, kind: str, queue: str = "", **details: Any) -> object:
-        """Make a call and wait for its answer; errors are noted, not raised."""
+        """Make a call and wait for its result; errors are recorded, not raised."""
         return await self._make(Call(0, kind, queue, **details))
 
     async def create(self, queue: str) -> object:
@@ -400,7 +400,7 @@ class Run:
     async def take_snapshot(self, *, link: bool = True) -> Run:
         """Copy the log as `mrecordlog snapshot` does; the copy is a run of its own, that may be opened."""
         copy = Run(self.disk, self.policy, self.limits, COPY)
-        copy.unfinished, copy._counter = True, 1_000  # payloads of its own, that the log never had
+        copy.unfinished, copy._counter = True, 1_000  # its own payloads, which the log never held
         self.copies.append(copy)
         copy._original.append(self)
         self._watch(self.disk)

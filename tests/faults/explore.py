@@ -1,8 +1,8 @@
-"""Opens the log in every crash state of a run and judges what it finds. Counts what it did, in `Tally`.
+"""Opens the log in every crash state of a run and checks the result. Counts what it did, in `Tally`.
 
 In every state: the log opens, twice with the same result; what was promised is there, what was not is whole or
-absent; files that should be gone are gone; no handle is left. In some of them also: recovery is interrupted at each of
-its calls; a dead process's successor shows something and then the power fails; it goes on writing, in one of several
+absent; files that should be gone are deleted; no handle is left. In some states also: recovery is interrupted at each
+of its calls; a dead process's successor shows something and then the power fails; it goes on writing, in one of several
 ways, and the power fails at any of its calls. A copy made by `snapshot` is judged like the log, and each of the two is
 emptied while the other must stay as it is.
 """
@@ -54,7 +54,7 @@ class Tally:
 
 
 def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> OpenedLog:
-    """Open the log on *disk*; Violation if it does not open, whatever the reason."""
+    """Open the log on *disk*; raise Violation if it does not open, for any reason."""
     try:
         return open_log(disk, directory, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40)
     except (RecordLogError, OSError) as error:
@@ -292,7 +292,7 @@ def appends_a_little(queues: Queues) -> Iterator[Step]:
 
 
 def appends_much(queues: Queues) -> Iterator[Step]:
-    """Two batches that fill the segment, and one behind the roll."""
+    """Append two batches that fill the segment, and one after the roll."""
     yield [*_record(queues, 14_000)], True
     yield [*_record(queues, 20_000)], True
     yield [*_record(queues, 60)], True
@@ -307,7 +307,7 @@ def makes_and_deletes(queues: Queues) -> Iterator[Step]:
 
 
 def truncates_all(queues: Queues) -> Iterator[Step]:
-    """Everything truncated, and a record behind it."""
+    """Truncate everything, then append one record."""
     yield [Truncate(queue.id, queue.next + 3) for queue in queues], True
     yield [*_record(queues, 90)], True
 

@@ -295,7 +295,7 @@ async def many_queues(run: Run) -> None:
 
 
 async def weak(run: Run) -> None:
-    """Answers before the sync: a power cut takes a suffix of whole batches, and nothing before a create or sync."""
+    """Acknowledges before the sync: a power cut takes a suffix of whole batches, none before a create or sync."""
     await run.open()
     await run.create("a")
     for size in (300, 4_000, 20, 700):
@@ -319,7 +319,7 @@ async def weak(run: Run) -> None:
 
 
 async def full_disk(run: Run) -> None:
-    """Appends until the disk has no room; truncate and delete get through, and then appends do again."""
+    """Appends until the disk is full; truncate and delete still work, and then appends do again."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -338,7 +338,7 @@ async def full_disk(run: Run) -> None:
 
 
 async def groups(run: Run) -> None:
-    """Single records of several queues in one batch, with callers that give up at every moment; one queue is gone."""
+    """Single records of several queues in one batch, with callers that give up at any moment; one queue is deleted."""
     await run.open()
     for name in ("a", "b", "c"):
         await run.create(name)
@@ -381,7 +381,7 @@ async def loaded(run: Run) -> None:
 
 
 async def waits_for_memory(run: Run) -> None:
-    """Appends wait in line for memory, in order; callers give up in line; close ends who still stands there."""
+    """Appends wait in line for memory, in order; callers give up in line; close ends those still waiting."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -427,7 +427,7 @@ async def waits_for_disk(run: Run) -> None:
 
 
 def in_order(tasks: list[asyncio.Task[object]]) -> None:
-    """Raise Violation unless those who were answered got ascending positions."""
+    """Raise Violation unless the acknowledged callers got ascending positions."""
     positions = [task.result() for task in tasks if task.done() and not task.cancelled()]
     answered = [position for position in positions if isinstance(position, int)]
     if answered != sorted(answered):

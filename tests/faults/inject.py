@@ -1,4 +1,4 @@
-"""Runs a history again and again, each time with the n-th call to the disk failing, and judges what is left.
+"""Runs a history again and again, with the n-th call to the disk failing each time, and checks what is left.
 
 Whatever fails: every call ends (the virtual loop notices when one does not), what was answered is there after a
 reopen and after a power cut, what was refused is not, reads go on, nothing is answered after the log failed, no handle
@@ -72,7 +72,7 @@ def inject(case: Case, fault: Fault, explorer: Explorer) -> Run:
 
 
 def _check_order(run: Run, where: str) -> None:
-    """Once the log has failed, nothing is answered with an effect any more in that life."""
+    """Once the log has failed, no call with an effect is acknowledged in that life."""
     for life in run.lives:
         failed = [call.ended_at for call in life.model.calls if isinstance(call.error, LogFailedError)]
         for call in life.model.calls:

@@ -1,4 +1,4 @@
-"""The judge: what a log may hold, told by a dictionary that shares no code with it.
+"""The model: what a log may hold, computed from a dictionary that shares no code with it.
 
 Calls are numbered as they are made. The log may give positions in that order only, so what it holds at any moment is
 the fold of the first *k* calls for some k: at least all that an answer rests on, at most all that were made. A call
@@ -78,7 +78,7 @@ class Call:
     on_taken: Callable[[], None] | None = None  # numbers the call when the writer takes it
 
     def answer(self, value: object) -> None:
-        """Note the log's answer, at the moment it is given."""
+        """Record the log's result, at the moment it is set."""
         self.outcome, self.value = "answered", value
         self._end()
 
@@ -127,7 +127,7 @@ class Queue:
         return copied
 
     def append(self, call: Call) -> object:
-        """Append and return the answer that is due, or the error."""
+        """Append and return the expected result, or the error."""
         first = self.next if call.position is None else call.position
         stop = first + len(call.payloads)
         if not call.payloads:
@@ -141,7 +141,7 @@ class Queue:
         return stop - 1
 
     def _append_in_past(self, call: Call, first: int, stop: int) -> object:
-        """Return what is due for taken positions: no answer says "stored" that rests on no comparison."""
+        """Return the expected result for taken positions: "stored" always rests on a comparison."""
         if stop > self.next:
             return PositionInPastError
         for position, payload in zip(range(first, stop), call.payloads, strict=True):
@@ -182,7 +182,7 @@ class Fold:
         return fold
 
     def apply(self, call: Call) -> object:
-        """Do *call* and return the answer that is due, or the class of the error."""
+        """Do *call* and return the expected result, or the class of the error."""
         queue = self.queues.get(call.queue)
         if call.kind == "sync":
             return None
@@ -215,7 +215,7 @@ class Fold:
 
 
 def state_of(queues: Queues) -> State:
-    """Return what a reader of the log sees, once its sums were added up anew."""
+    """Return what a reader of the log sees, after its sums were recomputed."""
     state = _state_of(queues)
     check_sums(queues, state)
     return state

@@ -1,6 +1,6 @@
 """Bugs put into the log on purpose, each by patching it from outside, and the part of the suite that must notice.
 
-Every one of them was in some log that people trusted. The product has no switches for them.
+Every one of them was once in a log that people trusted. The product has no switches for them.
 """
 
 from __future__ import annotations

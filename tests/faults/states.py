@@ -54,7 +54,7 @@ def few_plans(snapshot: Snapshot, chance: random.Random) -> Iterator[tuple[str, 
 
 
 def some_plans(snapshot: Snapshot, chance: random.Random, count: int = 5) -> Iterator[tuple[str, Plan]]:
-    """Yield nothing, everything, and so many of the other plans as chance takes them."""
+    """Yield nothing, everything, and a seeded selection of the other plans."""
     every = list(plans(snapshot, chance, 2))
     yield from every[:2]
     yield from chance.sample(every[2:], min(count, len(every) - 2))

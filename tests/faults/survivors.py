@@ -60,12 +60,12 @@ def goes_through(name: str, *more_bytes: int) -> None:
 
 
 def answers(name: str) -> None:
-    """Run a history whose calls all end, with the answers that are due."""
+    """Run a history whose calls all end, with the expected results."""
     CASES[name].run(moments=False).model.states()
 
 
 def segments_of_two_logs() -> None:
-    """A segment in the place of another log's with the same identity, as two copies that went on apart have it."""
+    """A segment replaced by one from a diverged copy of the log, which has the same identity."""
 
     def history(name: str) -> Case:
         async def made(run: Run) -> None:
@@ -147,7 +147,7 @@ class _NoSync(OsFileSystem):
     """Another's files, but for the sync."""
 
     def __init__(self, files: Any) -> None:
-        self.write = files.write  # type: ignore[method-assign]  # stands in for all that zero_torn_tail calls
+        self.write = files.write  # type: ignore[method-assign]  # replaces everything that zero_torn_tail calls
 
     def sync(self, handle: int) -> None:
         """Promise without keeping."""

@@ -1,4 +1,4 @@
-"""Readers that the writer overtakes between any two of their calls: each sees what was answered, and nothing halved."""
+"""Readers that the writer overtakes between any two of their calls: each sees whole, acknowledged batches."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def watchers(name: str) -> Iterator[Watcher]:
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_open_and_refresh_beside_a_writer(name: str, tally: Tally) -> None:
-    """Whatever was answered before the call is seen after it; False means that there is nothing new."""
+    """What was acknowledged before the call is visible after it; False means that nothing is new."""
     with without_chance():
         for watcher in watchers(name):
             _follow(watcher)
@@ -93,7 +93,7 @@ def _follow(watcher: Watcher) -> None:
 @pytest.mark.parametrize("name", HISTORIES)
 @pytest.mark.parametrize("link", [True, False], ids=["link", "copy"])
 def test_snapshot_beside_a_writer(name: str, link: bool, tally: Tally) -> None:
-    """A snapshot is one state that the log had while it was taken, whatever was rolled and removed meanwhile."""
+    """A snapshot is one state that the log had while it was taken, whatever was rolled or removed meanwhile."""
     with without_chance():
         for watcher in watchers(name):
             disk = watcher.disk
@@ -108,7 +108,7 @@ def test_snapshot_beside_a_writer(name: str, link: bool, tally: Tally) -> None:
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_usage_beside_a_writer_finds_no_damage(name: str) -> None:
-    """What `inspect` shows of a healthy log is no damage, also while segments are rolled and removed."""
+    """`inspect` reports no damage in a healthy log, even while segments are rolled and removed."""
     with without_chance():
         for watcher in watchers(name):
             counted = usage(DIRECTORY, filesystem=watcher.disk)

@@ -1,4 +1,4 @@
-"""At every call to the disk the power may fail: whatever had reached the medium, the log opens and keeps its word."""
+"""The power may fail at every call to the disk: whatever reached the medium, the log opens and keeps its promises."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_reader_beside_a_living_writer_sees_what_stays(name: str, tally: Tally) 
 
 
 def _raise_bounds(run: Run, seen: list[tuple[int, int, State]]) -> None:
-    """Whatever was seen was legal, and from that moment on at least that much must be found."""
+    """Everything seen was legal, and from now on at least that much must be found."""
     verdicts = [Verdict(life.model) for life in run.lives]
     for life, index, state in seen:
         moments = run.lives[life].moments

@@ -1,4 +1,4 @@
-"""Every call to the disk may fail, once or from then on: the caller is told, and what was answered stays."""
+"""Every call to the disk may fail, once or from then on: the caller gets an error, and what was acknowledged stays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STEPS = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_fault_at_every_call_loses_nothing(name: str, tally: Tally) -> None:
-    """Answered calls survive, refused ones are absent, every call ends, nothing is answered after a failure."""
+    """Acknowledged calls survive, refused ones are absent, every call ends, and a failed log acknowledges nothing."""
     case, explorer = CASES[name], Explorer()
     calls = case.run(moments=False).disk.call_names
     for fault in list(faults(calls))[:: STEPS.get(name, 1)]:
@@ -95,13 +95,13 @@ def test_failed_sync_ends_the_log_and_tells_everyone() -> None:
 
 
 def test_short_writes_are_continued() -> None:
-    """A disk that takes half of what it is given gets the rest, and nobody notices."""
+    """A disk that writes half of the data is given the rest, and callers do not notice."""
     run = _fail("write", -5, "short")
     assert {call.outcome for call in run.model.calls} == {"answered"}
 
 
 def test_disk_that_takes_nothing_fails_the_log() -> None:
-    """A write of zero bytes is no progress: the log fails and does not spin."""
+    """A write of zero bytes is not progress: the log fails and does not spin."""
     run = _fail("write", -5, "zero")
     assert "unknown" in {call.outcome for call in run.model.calls}
 

@@ -85,7 +85,7 @@ def test_lying_counts_allocate_no_more_than_is_there(name: str, tally: Tally) ->
 @_settings
 @given(st.data())
 def test_whole_logs_of_hostile_bytes(data: st.DataObject) -> None:
-    """A directory full of lies is opened or refused: CorruptionError, or OSError for what is no log at all."""
+    """A hostile directory is opened or refused: CorruptionError, or OSError if it is not a log at all."""
     from mrecordlog_async import CorruptionError
     from mrecordlog_async.readonly import ReadOnlyLog
 

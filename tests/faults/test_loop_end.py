@@ -61,6 +61,6 @@ def test_loop_that_ends_at_any_turn_gives_everything_back(
 
 
 def test_history_reaches_the_end_of_close() -> None:
-    """The last of those turns lie behind a whole close."""
+    """The last of those turns are after a complete close."""
     disk = end_the_loop(Run(), 39, closing=True, closing_first=True)
     assert "CLOSED" in disk.content(DIRECTORY)

@@ -87,7 +87,7 @@ asyncio.run(main())
 
 
 async def test_kill_9_in_a_loop_loses_nothing_that_was_answered(directory: Path) -> None:
-    """Each life is killed at a moment of chance; every answered record is there, or truncated."""
+    """Each life is killed at a random moment; every acknowledged record is found, unless truncated."""
     chance = random.Random(9)
     next_position = 0
     for _ in range(5):
@@ -371,7 +371,7 @@ async def test_file_in_the_directorys_place_is_refused(directory: Path) -> None:
 
 
 async def test_cancel_storm_leaves_no_hole_and_no_hanging_call(directory: Path) -> None:
-    """Hundreds of callers give up at any moment: the others are answered, positions have no gap, nothing is half."""
+    """Hundreds of callers cancel at any moment: the others complete, positions have no gap, nothing is half stored."""
     chance = random.Random(3)
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await log.create_queue("q")
@@ -395,7 +395,7 @@ async def test_cancel_storm_leaves_no_hole_and_no_hanging_call(directory: Path) 
 
 
 def test_loop_that_ends_without_close_leaves_the_log_as_answered(directory: Path) -> None:
-    """No hang, no warning, no lock: the process ends, and the next one finds everything that was answered."""
+    """No hang, no warning, no lock: the process ends, and the next one finds everything acknowledged."""
     run(
         """
         async def main():
@@ -422,7 +422,7 @@ def test_loop_that_ends_without_close_leaves_the_log_as_answered(directory: Path
 
 
 async def test_close_with_calls_on_their_way_ends_each_of_them(directory: Path) -> None:
-    """Close drains: every call is answered and stored, or refused and not; a second close is the same close."""
+    """Close drains: every call is acknowledged and stored, or refused and not; a second close joins the first."""
     log = await MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES)
     await log.create_queue("q")
     calls = [asyncio.create_task(log.append_record("q", None, b"%d" % number)) for number in range(50)]
@@ -441,7 +441,7 @@ async def test_close_with_calls_on_their_way_ends_each_of_them(directory: Path) 
 async def test_writer_thread_that_raises_tells_everyone(
     directory: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the thread raises, every waiter and every later call gets LogFailedError with the cause; reads go on."""
+    """Whatever the thread raises, every waiting and later call gets LogFailedError with the cause; reads still work."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"kept")
@@ -463,7 +463,7 @@ async def test_writer_thread_that_raises_tells_everyone(
 
 
 async def test_cancelled_open_gives_lock_and_descriptors_back(directory: Path) -> None:
-    """An open that was cancelled half-way leaves nothing behind: the next one finds the directory free."""
+    """An open cancelled halfway releases the lock and its descriptors: the next one finds the directory free."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0

@@ -25,7 +25,7 @@ SIZES = st.lists(st.sampled_from([0, 1, 60, 700, 5_000, 33_000]), min_size=1, ma
 
 
 class LogMachine(RuleBasedStateMachine):
-    """One log over the forgetful disk. Every answer and every reopening is held against the model."""
+    """One log over the forgetful disk. Every result and every reopening is checked against the model."""
 
     policy = PersistPolicy.always()
     tally = Tally()
@@ -111,7 +111,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def wait(self) -> None:
-        """Let everything be answered, and timers run."""
+        """Let every call complete, and timers run."""
         self._settle()
         self._do(self.run.idle())
 
@@ -158,7 +158,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_a_whole_state(self) -> None:
-        """What memory shows is never half a batch, and never a lost answer."""
+        """Memory never shows half a batch, and never loses an acknowledged call."""
         if any(call.outcome == "open" for call in self.run.model.calls) or self.run.log is None:
             return
         seen = state_of(self.run.log._queues)
@@ -168,13 +168,13 @@ class LogMachine(RuleBasedStateMachine):
 
 
 class WeakLogMachine(LogMachine):
-    """The same with a policy that answers before the sync."""
+    """The same with a policy that acknowledges before the sync."""
 
     policy = PersistPolicy.interval(0.5)
 
 
 def test_any_history_with_policy_always(tally: Tally) -> None:
-    """Whatever is done in whatever order: the dictionary and the log agree, before and after every crash."""
+    """Whatever is done in any order, the dictionary and the log agree, before and after every crash."""
     _run(LogMachine, tally)
 
 

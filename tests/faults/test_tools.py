@@ -1,4 +1,4 @@
-"""Commands that make a log out of another one: whatever fails, the source stays, and the new one is whole or absent.
+"""Commands that make a log from another one: whatever fails, the source is unchanged and the new log whole or absent.
 
 Here nobody writes to the source meanwhile; histories in which the log goes on are "copied" and "copy drained".
 """
@@ -203,7 +203,7 @@ def _check(disk: Disk, before: dict[str, bytes] | None, due: State, where: str, 
 
 @pytest.mark.parametrize("look", [salvage, usage], ids=["salvage", "usage"])
 def test_looking_at_a_log_leaves_no_handle(look: Callable[..., object]) -> None:
-    """Whatever call fails on the way."""
+    """This holds whichever call fails."""
     disk = damaged_log()
     look(DIRECTORY, filesystem=disk)
     assert not disk.open_handles()
@@ -216,7 +216,7 @@ def test_looking_at_a_log_leaves_no_handle(look: Callable[..., object]) -> None:
 
 
 def test_damage_at_the_end_of_a_segment_names_the_last_batch() -> None:
-    """The segment behind it says how many batches there were."""
+    """The next segment shows how many batches there were."""
     intact = Intact.of(Case(several_segments).run(moments=False), closed=True)
     first, second = sorted(intact.ends)[:2]
     content = bytearray(intact.files[first])

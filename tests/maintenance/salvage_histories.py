@@ -41,7 +41,7 @@ class Piece:
 
 @dataclass
 class History:
-    """What a log was told and answered, by the ids of its queues, and its files as they were."""
+    """The calls made to a log and their results, by queue id, and its files as they were."""
 
     names: dict[int, str] = field(default_factory=dict)
     acknowledged: dict[int, dict[int, bytes]] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""A judge of salvage that knows what was acknowledged and which bytes are still there.
+"""A check of salvage that knows what was acknowledged and which bytes still exist.
 
-It does not walk or fold: it takes the frames of the whole log, looks which of them the damage left as they were, and
-holds what salvage returns against them. By hand, for many seeds: `python -m tests.maintenance.salvage_judge 0 1000`.
+It does not walk or fold: it takes the frames of the whole log, finds those that the damage left intact, and checks
+what salvage returns against them. By hand, for many seeds: `python -m tests.maintenance.salvage_judge 0 1000`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Judge:
             yield from self._losses(queue, set(positions))
 
     def _end_is_unknown(self) -> bool:
-        """Tell whether the log may look shorter than it was: its end is lost, and so is what says where it was."""
+        """Return whether the log may look shorter than it was: its end is lost, and so is what showed where it was."""
         return CLOSED_NAME not in self._files and self._history.pieces[-1] not in self.left
 
     def _losses(self, queue: SalvagedQueue, read: set[int]) -> Iterator[str]:
@@ -144,19 +144,19 @@ def _commit(piece: Piece) -> Commit:
 
 
 def _named(record: LogRecord | Commit | Table) -> set[int]:
-    """Return the ids of the queues that a log record says are there."""
+    """Return the ids of the queues that exist according to a log record."""
     if isinstance(record, Table):
         return {entry.id for entry in record.entries}
     return {record.id} if isinstance(record, Create | Append | Truncate) else set()
 
 
 def _namings(record: LogRecord | Commit | Table) -> set[int]:
-    """Return the ids of the queues whose names a log record tells."""
+    """Return the ids of the queues whose names a log record contains."""
     return _named(record) if isinstance(record, Table | Create) else set()
 
 
 def _ends(record: LogRecord | Commit | Table, queue: SalvagedQueue) -> bool:
-    """Tell whether a log record proves that *queue* was deleted."""
+    """Return whether a log record proves that *queue* was deleted."""
     if isinstance(record, Table):
         return queue.id < record.next_queue_id and queue.id not in _named(record)
     if isinstance(record, Create):
@@ -165,14 +165,14 @@ def _ends(record: LogRecord | Commit | Table, queue: SalvagedQueue) -> bool:
 
 
 def _start(record: LogRecord | Commit | Table, queue_id: int) -> int:
-    """Return below which position a log record says that all of a queue is truncated."""
+    """Return the position below which a log record says that a queue is truncated."""
     if isinstance(record, Table):
         return next((entry.start for entry in record.entries if entry.id == queue_id), 0)
     return record.position + 1 if isinstance(record, Truncate) and record.id == queue_id else 0
 
 
 def _next(record: LogRecord | Commit | Table, queue_id: int) -> int:
-    """Return below which position a log record says that all of a queue was given away."""
+    """Return the position below which a log record says that all of a queue's positions were assigned."""
     if isinstance(record, Table):
         return next((entry.next for entry in record.entries if entry.id == queue_id), 0)
     return record.run.next_position if isinstance(record, Append) and record.id == queue_id else 0

@@ -20,7 +20,7 @@ def damaged_log(tmp_path: Path) -> Path:
 
 
 def test_the_public_names_are_documented_callables() -> None:
-    """What `__all__` promises exists, and says what it takes, returns and raises."""
+    """Every name in `__all__` exists and documents its arguments, result and errors."""
     for name in ("snapshot", "verify", "salvage", "repair", "usage"):
         text = getattr(maintenance, name).__doc__
         assert name in maintenance.__all__

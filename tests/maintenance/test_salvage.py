@@ -90,7 +90,7 @@ def test_records_of_a_queue_whose_name_is_lost_go_to_no_other_queue(directory: P
 
 
 def test_a_cut_off_end_may_have_held_what_ended_a_queue(directory: Path) -> None:
-    """The older queue is what can be read, whole; that it may be gone is said."""
+    """Everything readable of the older queue is returned, with a note that it may have been deleted."""
     (segment,) = build(directory, made_twice)
     damage.cut(segment, damage.batch_ends(segment)[2] + 5)
     queues = read(directory)
@@ -123,7 +123,7 @@ def test_a_table_ends_and_names_queues(directory: Path) -> None:
 
 
 def test_without_that_table_both_queues_stand_apart(directory: Path) -> None:
-    """The older one is said to be doubtful, the newer one's records have no name."""
+    """The older queue is reported as doubtful; the newer one's records have no name."""
     segments = build(directory, made_twice_in_segments)
     segments[2].unlink()
     for segment in segments[3:]:
@@ -164,7 +164,7 @@ def test_a_queue_that_is_really_called_lost_and_found_keeps_its_name(directory: 
 
 
 def test_what_is_known_of_a_lost_append_does_not_bring_a_queue_back(directory: Path) -> None:
-    """The head of its record is there, and so is the DELETE behind it: both lie in one stretch of damage."""
+    """The head of its record is intact, and so is the later DELETE: both are in one damaged range."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("a")
@@ -176,13 +176,13 @@ def test_what_is_known_of_a_lost_append_does_not_bring_a_queue_back(directory: P
     frames = damage.frames(segment)
     damage.flip_byte(segment, next(offset for offset, _, kind, _ in frames if kind == 4) + 20)
     for offset, _, _, payload in frames:
-        if payload[:1] == b"\6" and offset > 32_768:  # so that nothing but CLOSED says where a batch ends
+        if payload[:1] == b"\6" and offset > 32_768:  # so that only CLOSED shows where a batch ends
             damage.flip_byte(segment, offset + 10)
     assert sorted(read(directory)) == ["b"]
 
 
 def test_a_queue_of_which_only_heads_are_left_is_named(directory: Path) -> None:
-    """Its CREATE is lost and so is its record, but a valid frame says which positions are missing."""
+    """Its CREATE and its record are lost, but a valid frame shows which positions are missing."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("a")
@@ -197,7 +197,7 @@ def test_a_queue_of_which_only_heads_are_left_is_named(directory: Path) -> None:
 
 
 def test_a_truncate_behind_damage_hides_no_loss(directory: Path) -> None:
-    """It says where the queue begins, not where it ended: positions that were lost before it are still named."""
+    """The truncate shows where the queue begins, not where it ended: positions lost before it are still named."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("a")
@@ -236,7 +236,7 @@ async def two_segments(log: MultiRecordLog) -> None:
 
 @pytest.mark.parametrize("broken", [False, True], ids=["readable", "broken"])
 def test_the_end_of_a_log_that_was_closed_is_no_torn_tail(directory: Path, broken: bool) -> None:
-    """CLOSED says that all of it was acknowledged, also where it cannot be read or the last segment is missing."""
+    """CLOSED proves that all of it was acknowledged, even if it is unreadable or the last segment is missing."""
     first, second = build(directory, two_segments)
     if broken:
         damage.flip_byte(directory / "CLOSED", 30)

@@ -96,7 +96,7 @@ def test_a_record_whose_first_frame_is_whole_tells_its_positions_for_certain(dir
 
 
 def test_a_damaged_frame_tells_its_positions_on_its_own_word(directory: Path) -> None:
-    """Its head is likely right where the damage lies next_batch it, but nothing proves it."""
+    """Its head is probably right if the damage is after it, but nothing proves it."""
     path = build(directory, lambda log: log.append_records("q", 7, [b"abc", b"defghi"]))
     damage.flip_byte(path, find(path, b"abcdefghi") + 4)
     (damaged,) = damaged_ranges(directory)
@@ -114,7 +114,7 @@ def test_a_tail_that_was_never_acknowledged_is_not_a_damaged_range(directory: Pa
 
 
 def test_the_same_behind_a_clean_close_is_not_looked_at(directory: Path) -> None:
-    """CLOSED says where the log ends; nothing next_batch belongs to it."""
+    """CLOSED shows where the log ends; nothing after that belongs to it."""
     path = build(directory, three_records)
     damage.write_at(path, damage.batch_ends(path)[-1], b"junk")
     scanned, items = scan(directory)
@@ -158,7 +158,7 @@ def test_many_frames_of_a_record_are_joined_again(directory: Path) -> None:
 
 def test_frames_of_two_records_are_never_joined_into_one(directory: Path) -> None:
     """A block of zeros that took the end of one record and the beginning of the next makes no third one."""
-    head_bytes, last_bytes = 29, 10_000  # of an append of one record; what of each lies in its LAST frame
+    head_bytes, last_bytes = 29, 10_000  # of an append of one record; the part of each in its LAST frame
 
     def payload(byte: bytes, offset: int) -> bytes:
         first_bytes = BLOCK_BYTES - offset % BLOCK_BYTES - FRAME_HEADER_BYTES

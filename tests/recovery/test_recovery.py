@@ -73,7 +73,7 @@ async def refuses(directory: Path, segment: str | None = None) -> CorruptionErro
 
 
 async def test_only_zeros_behind_the_last_batch_is_a_clean_end(directory: Path, tmp_path: Path) -> None:
-    """Reserved space behind the last batch is no damage: the log goes on there."""
+    """Reserved space after the last batch is not damage: the log continues there."""
     states = await write_log(directory, tmp_path / "crashed")
     found, log = await reopen(tmp_path / "crashed")
     assert found == states[-1]
@@ -83,7 +83,7 @@ async def test_only_zeros_behind_the_last_batch_is_a_clean_end(directory: Path, 
 
 @pytest.mark.parametrize("keep", [1, 40, 63])
 async def test_torn_tail_is_cut_reported_and_never_seen_again(directory: Path, tmp_path: Path, keep: int) -> None:
-    """A last batch without its whole COMMIT was promised to nobody: it goes, counted, and its bytes are zeroed."""
+    """A last batch without its whole COMMIT was never acknowledged: it is counted, zeroed and dropped."""
     crashed = tmp_path / "crashed"
     states = await write_log(directory, crashed)
     path = damage.last_segment(crashed)
@@ -102,7 +102,7 @@ async def test_torn_tail_is_cut_reported_and_never_seen_again(directory: Path, t
 
 
 async def test_junk_behind_the_end_is_a_torn_tail(directory: Path, tmp_path: Path) -> None:
-    """Bytes that are no batch, far behind the last one, are cut up to the last of them."""
+    """Bytes far after the last batch that form no batch are cut, up to the last of them."""
     crashed = tmp_path / "crashed"
     states = await write_log(directory, crashed)
     path = damage.last_segment(crashed)
@@ -116,7 +116,7 @@ async def test_junk_behind_the_end_is_a_torn_tail(directory: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("place", ["header", "payload", "commit"])
 async def test_damage_with_a_later_commit_is_refused(directory: Path, tmp_path: Path, place: str) -> None:
-    """A COMMIT behind the damage that knows the damaged batch as durable proves that it was acknowledged."""
+    """A later COMMIT that lists the damaged batch as durable proves that it was acknowledged."""
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed)
     path = damage.last_segment(crashed)
@@ -129,7 +129,7 @@ async def test_damage_with_a_later_commit_is_refused(directory: Path, tmp_path: 
 
 
 async def test_a_commit_is_found_at_any_byte_behind_the_damage(directory: Path, tmp_path: Path) -> None:
-    """A damaged length hides where the frames behind it begin; the COMMITs there still speak."""
+    """A damaged length hides where the next frames begin; their COMMITs are found nevertheless."""
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed)
     path = damage.last_segment(crashed)
@@ -156,7 +156,7 @@ async def test_last_batch_is_known_as_durable_after_the_mark(directory: Path, tm
 
 
 async def test_closed_log_notices_any_damage_to_its_end(directory: Path, tmp_path: Path) -> None:
-    """After a clean close even a missing last batch is seen, which no single copy could tell otherwise."""
+    """After a clean close even a missing last batch is detected, which a single copy could not show otherwise."""
     await write_log(directory, tmp_path / "unused")
     path = damage.last_segment(directory)
     ends = damage.batch_ends(path)
@@ -167,14 +167,14 @@ async def test_closed_log_notices_any_damage_to_its_end(directory: Path, tmp_pat
 
 
 async def test_closed_log_with_its_last_segment_removed_is_refused(directory: Path, tmp_path: Path) -> None:
-    """CLOSED names the last segment: one that is gone is missed."""
+    """CLOSED names the last segment, so its removal is detected."""
     await fill_segments(directory)
     damage.last_segment(directory).unlink()
     assert "closed" in (await refuses(directory)).reason
 
 
 async def test_closed_without_any_segment_is_refused(directory: Path, tmp_path: Path) -> None:
-    """A directory that says a log was closed here is no place for a new one."""
+    """A directory with a CLOSED file and no segments is not used for a new log."""
     await write_log(directory, tmp_path / "unused")
     damage.last_segment(directory).unlink()
     assert (await refuses(directory)).segment == "CLOSED"
@@ -189,7 +189,7 @@ async def test_closed_that_cannot_be_read_is_refused(directory: Path, tmp_path: 
 
 
 async def test_bytes_behind_the_end_that_closed_names_are_zeroed_and_reported(directory: Path, tmp_path: Path) -> None:
-    """Nobody wrote behind a closed log's end; what stands there goes, and the report says so."""
+    """Nothing was written after a closed log's end; bytes found there are zeroed and reported."""
     states = await write_log(directory, tmp_path / "unused")
     path = damage.last_segment(directory)
     end = damage.batch_ends(path)[-1]
@@ -217,7 +217,7 @@ async def test_closed_is_gone_while_the_log_is_open(directory: Path, tmp_path: P
 
 
 async def fill_segments(directory: Path, segments: int = 4, target: Path | None = None) -> Contents:
-    """Write a log of at least so many segments, all live; copy it as a crash would leave it."""
+    """Write a log of at least *segments* segments, all live; copy it as a crash would leave it."""
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await log.create_queue("q")
         await log.create_queue("other")
@@ -245,7 +245,7 @@ async def test_log_of_many_segments_reopens(directory: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 async def test_missing_segment_is_refused(directory: Path, tmp_path: Path, number: int) -> None:
-    """Segment numbers are contiguous from the oldest live one: one that is gone is missed."""
+    """Segment numbers are contiguous from the oldest live one, so a missing one is detected."""
     crashed = tmp_path / "crashed"
     await fill_segments(directory, target=crashed)
     path = damage.segments(crashed)[number]
@@ -292,7 +292,7 @@ async def test_unknown_version_says_so(directory: Path, tmp_path: Path) -> None:
 
 
 async def test_segment_of_another_log_is_refused(directory: Path, tmp_path: Path) -> None:
-    """The log id stands in every header: a segment from elsewhere is noticed."""
+    """Every header holds the log id, so a segment from another log is detected."""
     crashed, other = tmp_path / "crashed", tmp_path / "other"
     await fill_segments(directory, target=crashed)
     await fill_segments(other)
@@ -301,7 +301,7 @@ async def test_segment_of_another_log_is_refused(directory: Path, tmp_path: Path
 
 
 async def test_truncated_segments_are_removed_and_stay_away(directory: Path, tmp_path: Path) -> None:
-    """Once a newer oldest live segment is durable, older files go; what comes back as a leftover is ignored."""
+    """Once a newer oldest live segment is durable, older files are removed; leftovers that reappear are ignored."""
     keep = tmp_path / "keep"
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await log.create_queue("q")
@@ -334,7 +334,7 @@ async def test_owed_records_in_a_removed_segment_are_missed(directory: Path, tmp
 
 
 async def test_temporary_files_are_removed(directory: Path, tmp_path: Path) -> None:
-    """What was half made when the writer died goes without a word."""
+    """Files half written when the writer died are removed without a report."""
     crashed = tmp_path / "crashed"
     states = await write_log(directory, crashed)
     (crashed / "wal-00000000000000000001.tmp").write_bytes(b"half")
@@ -366,7 +366,7 @@ async def write_and_continue(directory: Path, tmp_path: Path) -> Path:
 
 
 async def test_batch_that_does_not_fold_is_refused(directory: Path, tmp_path: Path) -> None:
-    """A position that does not fit is corruption, never skip and go on."""
+    """A position that does not fit is corruption and is never skipped."""
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed, rounds=1)
     path = damage.last_segment(crashed)
@@ -385,7 +385,7 @@ async def test_unknown_log_record_is_refused(directory: Path, tmp_path: Path) ->
 
 
 def forge_batch(path: Path, bodies: list[bytes]) -> None:
-    """Append a batch with valid frames and whatever content."""
+    """Append a batch with valid frames and any content."""
     header = decode_header(path.read_bytes()[:HEADER_BYTES])
     seed = segment_seed(header.log_id, header.segment)
     end = damage.batch_ends(path)[-1]
@@ -411,7 +411,7 @@ async def test_closed_of_another_log_is_refused(directory: Path, tmp_path: Path)
 
 
 async def test_directory_is_made_private(directory: Path) -> None:
-    """A new log and its parents belong to the owner alone, whatever the umask."""
+    """Only the owner can access a new log and its parents, whatever the umask."""
     old = os.umask(0)
     try:
         async with MultiRecordLog.open(directory / "deep" / "er") as log:
@@ -507,7 +507,7 @@ async def leave_dead_segments(directory: Path, target: Path) -> Contents:
 async def test_a_dead_segment_never_keeps_a_log_from_opening(
     directory: Path, tmp_path: Path, harm: str, number: int
 ) -> None:
-    """A crash kept it from being removed: whatever became of it, nothing in it is needed, and it is removed."""
+    """A dead segment that a crash left is removed, whatever its state: nothing in it is needed."""
     crashed = tmp_path / "crashed"
     expected = await leave_dead_segments(directory, crashed)
     path = damage.segments(crashed)[number]
@@ -575,7 +575,7 @@ async def test_a_live_segment_that_cannot_be_read_is_an_error_of_the_medium(dire
     assert damage.snapshot(crashed) == before
 
 
-# Readers beside a writer.
+# Readers while a writer runs.
 
 
 async def test_reader_beside_a_writer_sees_whole_batches(directory: Path) -> None:
@@ -632,7 +632,7 @@ async def test_a_table_that_is_not_what_the_segment_before_left_is_refused(direc
 
 
 async def test_a_closed_that_names_another_last_batch_is_refused(directory: Path, tmp_path: Path) -> None:
-    """Its offset may be right by chance: batches of one size stand at the same places in every log."""
+    """Its offset may match by chance: batches of one size are at the same offsets in every log."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"a")
@@ -644,7 +644,7 @@ async def test_a_closed_that_names_another_last_batch_is_refused(directory: Path
 
 
 async def test_a_torn_tail_is_zeroed_durably_before_the_log_is_open(directory: Path, tmp_path: Path) -> None:
-    """Else a power cut later could bring half of it back, behind or between what was written since."""
+    """Otherwise a later power cut could bring half of it back, after or between newer records."""
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed)
     path = damage.last_segment(crashed)
@@ -708,7 +708,7 @@ async def test_a_log_of_many_segments_is_opened_with_a_handful_of_descriptors(di
 
 
 async def test_names_that_only_look_like_segments_are_left_alone(directory: Path) -> None:
-    """Digits of other scripts, and numbers that no header can hold, are no segments."""
+    """Names with non-ASCII digits, or with numbers that no header can hold, are not segments."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
     strays = ["wal-" + "\u0663" * 20, "wal-" + "9" * 20, f"wal-{2**63:020}"]

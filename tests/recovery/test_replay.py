@@ -24,7 +24,7 @@ def replayed() -> Replay:
 
 
 def test_the_next_table_is_what_was_left() -> None:
-    """Replaying goes on."""
+    """Replay continues if the next table matches the state reached so far."""
     replayed().begin("second", LEFT)
 
 

@@ -49,7 +49,7 @@ class Outcome:
 
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
-    """Serve a log in a process of its own; yield its address."""
+    """Serve a log in its own process; yield its address."""
     command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -63,7 +63,7 @@ def served(directory: Path) -> Iterator[str]:
 
 
 class Feeder(threading.Thread):
-    """Appends until it is told to stop, to a few queues at a time; remembers what was acknowledged."""
+    """Appends to a few queues at a time until stopped; remembers what was acknowledged."""
 
     def __init__(self, url: str, seed: int) -> None:
         super().__init__(daemon=True)

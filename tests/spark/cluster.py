@@ -1,7 +1,7 @@
 """A Spark cluster of several processes on this machine, and a way to stop one of its tasks in the middle.
 
 One master and two workers of one core each, as `spark-class` starts them; each worker starts an executor in a process
-of its own. What they need is what they would need on machines of their own. Linux only: who holds a connection is read
+of its own. They need what they would need on separate machines. Linux only: the owner of a connection is read
 from /proc.
 """
 
@@ -85,7 +85,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def wait_for(pattern: str, messages: Path) -> str:
-    """Wait until *pattern* stands in a file that another process writes; return it."""
+    """Wait until *pattern* appears in a file that another process writes; return it."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not (found := re.search(pattern, messages.read_text(errors="replace"))):
         assert time.monotonic() < deadline, f"{pattern} does not appear in {messages}"
@@ -94,9 +94,9 @@ def wait_for(pattern: str, messages: Path) -> str:
 
 
 class Gate:
-    """Stands before a service and passes everything on, but stops in the middle of its nth answer to `/v1/fetch`.
+    """Sits in front of a service and forwards everything, but stops in the middle of its nth response to `/v1/fetch`.
 
-    `held` is set, and `port` is where the answer was going, when it has stopped; `open` lets it go on.
+    When it has stopped, `held` is set and `port` is the response's destination; `open` lets it continue.
     """
 
     def __init__(self, url: str, stop_at: int) -> None:
@@ -128,7 +128,7 @@ class Gate:
                 threading.Thread(target=self._serve, args=(reader, port), daemon=True).start()
 
     def _serve(self, reader: socket.socket, port: int) -> None:
-        """Pass on requests and their answers, in turn; the bytes of one are never mixed with the next one's."""
+        """Forward requests and their responses, in turn; their bytes are never mixed."""
         with reader, socket.create_connection(self._service) as service, suppress(OSError):
             stop = threading.Event()
             answers = threading.Thread(target=self._answer, args=(service, reader, port, stop), daemon=True)

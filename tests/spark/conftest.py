@@ -24,7 +24,7 @@ NewService = Callable[[], ThreadedService]
 
 @pytest.fixture
 def new_service(tmp_path: Path) -> Iterator[NewService]:
-    """Make services, each with a log of its own."""
+    """Start services, each with its own log."""
     started: list[ThreadedService] = []
 
     def make() -> ThreadedService:

@@ -100,7 +100,7 @@ class ThreadedService:
         return self.call(positions())
 
     def summary(self) -> dict[str, QueueSummary]:
-        """Return where every queue stands."""
+        """Return the first and next position of every queue."""
 
         async def summary() -> dict[str, QueueSummary]:
             return self.log.summary()
@@ -135,7 +135,7 @@ def numbered(queue: str, start: int, stop: int) -> list[bytes]:
 
 
 def ask(url: str, method: str = "GET", body: Any = None) -> Any:
-    """Send a request as JSON and return the JSON of the answer."""
+    """Send a request as JSON and return the JSON of the response."""
     data = None if body is None else json.dumps(body).encode()
     with urlopen(Request(url, data, {"Content-Type": "application/json"}, method=method), timeout=30) as answer:
         return json.loads(answer.read() or b"null")

@@ -45,7 +45,7 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
 
 
 def test_a_drain_stops_when_it_has_caught_up_and_truncates() -> None:
-    """Unless it is told otherwise."""
+    """This is the default."""
     job = job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE]))
     assert (job.every_seconds, job.truncate, job.format, job.shared_paths) == (None, True, "parquet", False)
     assert (

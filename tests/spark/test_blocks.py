@@ -29,7 +29,7 @@ def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2**62), PAYLOADS), max_size=12))
 def test_every_record_is_a_row(parts: list[tuple[str, int, list[bytes]]]) -> None:
-    """Queues, positions and payloads come out as they went in, in order, whatever is joined on the way."""
+    """Queues, positions and payloads come out as they went in, in order, however blocks are joined on the way."""
     found = list(record_batches("s", [block(queue, Run.of(at, payloads)) for queue, at, payloads in parts]))
     assert rows_of(found) == [
         ("s", queue, at + n, payload) for queue, at, payloads in parts for n, payload in enumerate(payloads)
@@ -73,7 +73,7 @@ def test_long_stretches_are_counted_in_c() -> None:
 
 
 def test_offsets_that_go_down_are_refused() -> None:
-    """They would make whoever reads the column read somewhere else."""
+    """They would make a reader of the column read elsewhere."""
     bad = Run(0, b"".join(n.to_bytes(4, "little") for n in (0, 9, 2, 4)), b"abcd")
     with pytest.raises(pa.ArrowInvalid):
         list(record_batches("s", [block("q", bad)]))

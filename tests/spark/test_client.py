@@ -38,7 +38,7 @@ def client_of(url: str, retries: int = 0, token: str | None = None) -> Iterator[
 
 @contextmanager
 def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    """Serve raw *answers*, one a connection; yield the address and what was asked."""
+    """Serve raw *answers*, one per connection; yield the address and the requests received."""
     listener = socket.create_server(("127.0.0.1", 0))
     asked: list[bytes] = []
 
@@ -58,7 +58,7 @@ def answering(*answers: bytes) -> Iterator[tuple[str, list[bytes]]]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
     finally:
         with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread if an answer was not asked for
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread if a response was not requested
         listener.close()
         thread.join(10)
 
@@ -112,7 +112,7 @@ def test_a_long_listing_comes_in_pages(service: ThreadedService, monkeypatch: py
 
 
 def test_fetch_and_truncate(service: ThreadedService) -> None:
-    """Records come as runs; a truncate is answered queue by queue."""
+    """Records are returned as runs; a truncate is acknowledged queue by queue."""
     service.append("a/b ü", numbered("q", 0, 10))
     with client_of(service.url) as client:
         queue_id = client.queue("a/b ü").id
@@ -140,7 +140,7 @@ def test_errors_survive_pickling() -> None:
 
 
 def test_busy_and_not_ready_are_asked_again() -> None:
-    """429 and 503 are no refusals, nor is a connection that breaks."""
+    """429, 503 and broken connections are retried, not treated as refusals."""
     busy = http(b"{}", "503 Service Unavailable", "Retry-After: 0\r\n")
     with answering(busy, b"", http(LISTING)) as (url, asked), client_of(url, retries=2) as client:
         assert client.queues() == []
@@ -190,7 +190,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_whatever_breaks_is_asked_again_and_then_down(broken: str, clock: Clock) -> None:
-    """Half answers, proxies and pages are one thing to a caller: the server is not there."""
+    """Partial responses, proxies and HTML pages all mean the same to a caller: the server is down."""
     with answering(BROKEN[broken], http(LISTING)) as (url, asked), client_of(url, retries=1) as client:
         assert client.queues() == []
         assert len(asked) == 2
@@ -245,7 +245,7 @@ def test_a_service_that_has_answered_is_waited_for(clock: Clock) -> None:
 
 
 def test_a_partition_is_fetched_in_small_parts(service: ThreadedService) -> None:
-    """So a slow task is never far behind; ranges, records and bytes of a request have an end."""
+    """A slow task is never far behind: the ranges, records and bytes of a request are bounded."""
     service.append("q", [b"x" * 1_000] * 20_000)
     for queue in ("a", "b"):
         service.append(queue, numbered(queue, 0, 5))
@@ -318,7 +318,7 @@ def test_an_answer_cut_short_is_an_error(cut: int) -> None:
 
 @pytest.mark.parametrize("cut", [4, 100, len(RUNS) - 32, len(RUNS) - 1])
 def test_a_broken_answer_is_continued_where_it_ended(cut: int) -> None:
-    """What was handed out is not asked again; where all of it came, the missing end of the answer costs nothing."""
+    """Records handed out are not requested again; if all arrived, the missing end of the response costs nothing."""
     broken = http(RUNS)[: cut - len(RUNS)]
     with answering(broken, http(RUNS)) as (url, _), client_of(url, retries=1) as client:
         assert sum(block.records for block in client.fetch(WANTED)) == 10
@@ -348,7 +348,7 @@ def test_what_was_planned_is_let_through() -> None:
         [("a", 9, 0, 10)],  # another incarnation
         [("b", 2, 7, 3), ("a", 1, 0, 10)],  # out of order
         [("a", 1, 0, 10), ("b", 2, 4, 3)],  # before its range
-        [("a", 1, 0, 10), ("b", 2, 98, 3)],  # behind its range
+        [("a", 1, 0, 10), ("b", 2, 98, 3)],  # past its range
         [("a", 1, 0, 10), ("b", 2, 7, 3), ("c", 4, 0, 1)],  # not asked for
     ],
 )

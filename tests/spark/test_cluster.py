@@ -41,7 +41,7 @@ def spark_cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_every_record_is_stored_once_though_an_executor_is_killed(
     spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Two services are drained by two executors; one is killed with half of an answer: each record is there once."""
+    """Two executors drain two services; one is killed in the middle of a response: each record is stored once."""
     with served(tmp_path / "wal-a") as a, served(tmp_path / "wal-b") as b:
         for url in (a, b):
             fill(url)

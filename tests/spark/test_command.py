@@ -110,7 +110,7 @@ def _address(text: str) -> str:
     ],
 )
 def test_failures_are_told_in_a_sentence(failure: Exception, kind: type[Exception], said: str) -> None:
-    """Whoever runs it at night reads one line, not pages of another program's."""
+    """The person who runs it at night reads one line, not a traceback from another program."""
     with pytest.raises(kind) as told, failures_as_sentences():
         raise failure
     assert str(told.value).startswith(said)

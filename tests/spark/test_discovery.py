@@ -53,7 +53,7 @@ def test_a_spark_without_data_sources_imports_the_module(hidden: str) -> None:
 
 
 def test_any_error_of_ours_stays_ours() -> None:
-    """A broken installation of this package takes nobody else's data sources away."""
+    """A broken installation of this package does not disable other data sources."""
     told = python(
         "import sys, types\n"
         "class Broken(types.ModuleType):\n"

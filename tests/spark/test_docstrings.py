@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_the_session_of_the_data_source_runs(spark: SparkSession, service: ThreadedService) -> None:
-    """A table, a directory, a stream and a write, as they stand there."""
+    """The table, directory, stream and write examples run as printed."""
     service.append("q", [b"one", b"two"])
     lines = (RecordLogDataSource.__doc__ or "").splitlines()
     code = textwrap.dedent("\n".join(line for line in lines if line.startswith(" " * 8)))

@@ -54,14 +54,14 @@ def test_local_paths_that_every_machine_mounts_are_allowed() -> None:
 
 
 def test_latest_and_truncate_are_refused() -> None:
-    """The first truncate would delete what nobody has read."""
+    """The first truncate would delete records that were never read."""
     with pytest.raises(RefusedError, match="requires startingOffsets=earliest"):
         refuse(replace(JOB, options={"startingOffsets": "latest"}))
     refuse(replace(JOB, options={"startingOffsets": "latest"}, truncate=False))
 
 
 def test_a_format_that_cannot_be_read_back_truncates_nothing() -> None:
-    """A log is truncated only behind what was counted in the output."""
+    """A log is truncated only up to what was counted in the output."""
     with pytest.raises(RefusedError, match="--no-truncate"):
         refuse(replace(JOB, format="delta"))
     refuse(replace(JOB, format="delta", truncate=False))
@@ -165,7 +165,7 @@ def test_a_lost_checkpoint_is_refused_and_loses_nothing(
 def test_a_queue_recreated_while_the_job_was_down_fails_it(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """Records that were not read went with the old one; nothing of the new one is truncated, and it stays refused."""
+    """Unread records were deleted with the old queue; the new one is not truncated and stays refused."""
     service.append("q", numbered("old", 0, 10))
     job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     run_drain(spark, job)
@@ -265,7 +265,7 @@ def test_a_queue_that_no_server_has_is_refused(spark: SparkSession, service: Thr
 
 
 def test_a_log_that_went_back_stays_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
-    """However far it grows; told what it means, the drain reads all that the log holds."""
+    """It is refused however far it grows; once the user accepts the loss, the drain reads all that the log holds."""
     service.append("q", numbered("q", 0, 50))
     service.stop()
     shutil.copytree(service.directory, tmp_path / "copy")

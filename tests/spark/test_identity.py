@@ -63,7 +63,7 @@ def test_a_first_start_that_was_killed_goes_on(tmp_path: Path, left: list[str]) 
 
 
 def test_two_jobs_that_begin_on_one_empty_output(tmp_path: Path) -> None:
-    """The second one is refused though nothing was written yet; it would be told that its batches are there."""
+    """The second job is refused before anything is written; otherwise it would find its batches already there."""
     start(tmp_path, "checkpoint-a")
     with pytest.raises(RefusedError, match="another checkpoint"):
         start(tmp_path, "checkpoint-b")
@@ -82,7 +82,7 @@ def _race(place: Path, name: str, ready: object, results: object) -> None:
 
 
 def test_one_of_many_that_start_at_once_gets_the_output(tmp_path: Path) -> None:
-    """The owner is written by whoever links it first."""
+    """The process that links the owner file first is the owner."""
     context = multiprocessing.get_context("fork")
     for round_number in range(5):
         place = tmp_path / str(round_number)
@@ -162,7 +162,7 @@ def test_an_output_of_unknown_origin_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_output_from_before_the_bond_can_be_adopted(tmp_path: Path) -> None:
-    """On the user's word that this checkpoint wrote it; an older checkpoint is refused all the same."""
+    """The user confirms that this checkpoint wrote it; an older checkpoint is still refused."""
     start(tmp_path)
     run_batch(tmp_path, 0)
     run_batch(tmp_path, 1)

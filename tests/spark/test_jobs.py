@@ -43,7 +43,7 @@ def test_an_empty_log_is_an_empty_table(spark: SparkSession, service: ThreadedSe
 
 
 def test_filters_are_pushed_down_when_asked(spark: SparkSession, service: ThreadedService) -> None:
-    """The answer is the same with and without pushdown; with it, only what matches is fetched."""
+    """The result is the same with and without pushdown; with it, only matching records are fetched."""
     service.append("a", numbered("a", 0, 30))
     service.append("b", numbered("b", 0, 30))
     wanted = "queue = 'a' and position >= 10 and position < 12 and payload is not null"

@@ -1,4 +1,4 @@
-"""Offsets: whatever happens to logs and queries in between, every record is read exactly once."""
+"""Offsets: whatever happens to logs and queries between batches, every record is read exactly once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_start_itself_is_returned_when_nothing_is_new() -> None:
 
 
 def test_only_what_moved_in_the_same_queue_is_read() -> None:
-    """Pinned queues, and queues made anew, are read from the next batch on."""
+    """Pinned and recreated queues are read from the next batch on."""
     start: Offset = {"a": {"q": [1, 5], "same": [2, 7], "anew": [3, 1]}}
     end: Offset = {"a": {"q": [1, 9], "same": [2, 7], "anew": [8, 4], "pinned": [9, 100]}}
     assert list(advanced(start, end)) == [("a", "q", 1, 5, 9)]
@@ -132,7 +132,7 @@ class QueryAgainstLogs(RuleBasedStateMachine):
     @rule(server=st.sampled_from("ab"), queue=st.sampled_from("xyz"))
     def delete(self, server: str, queue: str) -> None:
         self.logs[server].pop(queue, None)
-        # A poll sees that it is gone, so that making it anew is not a loss.
+        # A poll sees that it was deleted, so recreating it is not a loss.
         if self.latest(10**9) != self.committed:
             self.commit()
 

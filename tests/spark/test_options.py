@@ -64,7 +64,7 @@ def test_a_directory_may_be_an_address(given: str, path: str) -> None:
 
 
 def test_an_address_that_is_no_local_directory_is_refused() -> None:
-    """A log is read where it lies."""
+    """A log is read only where it is stored."""
     for path in ("s3a://bucket/log", "file://elsewhere/log"):
         with pytest.raises(OptionError, match="not a directory on this machine"):
             Options.parse({"path": path})
@@ -182,7 +182,7 @@ def test_options_travel() -> None:
 
 
 def test_paths_may_have_commas() -> None:
-    """As a JSON list; otherwise commas stand between them."""
+    """Such paths are given as a JSON list; otherwise commas separate paths."""
     given = {"servers": "http://h:1"}
     assert Options.parse({**given, "syncDirs": "/a,/b"}).sync_directories == ("/a", "/b")
     assert Options.parse({**given, "syncDirs": '["/a, b"]'}).sync_directories == ("/a, b",)

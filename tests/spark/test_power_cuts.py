@@ -77,7 +77,7 @@ class Chaos:
         patch.setattr(client, "truncate", deadly(client.truncate))
 
     def cut_power(self) -> None:
-        """Empty or remove some files of what was written since the last sync that the ledger tells of."""
+        """Empty or remove some of the files that the ledger lists as written since the last sync."""
         ledger = json.loads((self.engine.checkpoint_path / LEDGER).read_bytes())["batch"]
         places = [self.engine.checkpoint_path / "offsets", self.engine.checkpoint_path / "commits"]
         found = [

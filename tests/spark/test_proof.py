@@ -1,4 +1,4 @@
-"""A log that went back, however far it has grown since, and a log that did not."""
+"""A log that went back, however far it has grown since, and one that did not."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_log_that_went_back_is_read_again_when_that_is_allowed(
 
 @pytest.mark.parametrize("truncate", ["true", "false"])
 def test_a_log_that_was_opened_again_did_not_go_back(service: ThreadedService, truncate: str) -> None:
-    """Restarts of the service at any moment are no loss."""
+    """Restarting the service at any moment is not a loss."""
     service.append("q", numbered("q", 0, 10))
     service.append("given", numbered("given", 1_000, 1_010), 1_000)
     query = Query(service.url, truncate=truncate, maxRecordsPerTrigger="7")

@@ -125,7 +125,7 @@ class Campaign:
         self.widen()
         positions = self.query.positions.get(name, {})
         if any(at == 0 and (queue, queue_id) not in copy.ends for queue, (queue_id, at) in positions.items()):
-            return  # nothing of it was read: created again under the same id it is new, otherwise it is gone
+            return  # nothing of it was read: recreated under the same id it is new, otherwise it was deleted
         ahead = any(
             at > copy.ends.get((queue, queue_id), -1)
             for queue, (queue_id, at) in positions.items()
@@ -206,6 +206,6 @@ def campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Campaig
 
 @pytest.mark.parametrize("campaign", range(8), indirect=True)
 def test_every_record_comes_once_or_the_query_is_refused(campaign: Campaign) -> None:
-    """Whatever happens to logs, services, subscriptions and the query itself."""
+    """This holds whatever happens to logs, services, subscriptions and the query itself."""
     campaign.run()
     assert campaign.query.batches > 10 and sum(campaign.refusals.values()) > 1

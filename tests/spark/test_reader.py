@@ -130,7 +130,7 @@ def test_a_server_that_is_down_may_be_left_out(new_service: NewService) -> None:
 
 
 def write_segments(directory: Path) -> dict[str, list[tuple[int, bytes]]]:
-    """Write a log of several small segments with two queues, one of them truncated, one deleted and made anew."""
+    """Write a log of several small segments with two queues: one truncated, one deleted and recreated."""
     return asyncio.run(_write_segments(directory))
 
 
@@ -160,7 +160,7 @@ def test_a_directory_is_read_segment_by_segment(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_bounded_as_a_service_is(tmp_path: Path) -> None:
-    """Subscription and offsets; the server has no name."""
+    """Subscription and offsets limit a directory too; its server has an empty name."""
     write_segments(tmp_path / "wal")
     given = {"path": str(tmp_path / "wal"), "subscribe": "a"}
     bounds = {"startingOffsets": '{"": {"a": 60}}', "endingOffsets": '{"": {"a": 62}}'}
@@ -180,7 +180,7 @@ async def _close(opening: OpeningLog) -> None:
 
 
 def test_damage_after_the_plan_fails_the_task(tmp_path: Path) -> None:
-    """A segment that is no longer what was planned is not read up to the damage in silence."""
+    """A segment that changed since planning is never silently read up to the damage."""
     write_segments(tmp_path / "wal")
     reader = DirectoryReader(Options.parse({"path": str(tmp_path / "wal")}))
     partitions = reader.partitions()

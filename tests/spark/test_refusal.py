@@ -64,7 +64,7 @@ def test_a_damaged_refusal_stays_a_refusal(tmp_path: Path, content: bytes) -> No
 
 
 def test_queues_that_are_found_later_are_accepted_together(tmp_path: Path) -> None:
-    """The running query finds one of a restored log, the next start another: neither stands in the other's way."""
+    """The running query finds one queue of a restored log, the next start another: neither blocks the other."""
     lake = LocalLake(str(tmp_path))
     remember(lake, "server 'a', queue 'q': it went back")
     assert check(lake, {WENT_BACK}, POSITION) == {"a": {"q": [1, 70]}}

@@ -1,4 +1,4 @@
-"""What is truncated, and what never is: power cuts, skipped batches, failed syncs, logs that went back."""
+"""What is truncated and what never is: power cuts, skipped batches, failed syncs, logs that went back."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ CUTS = {
 def test_what_a_power_cut_took_from_the_last_batch_runs_again(
     engine: Engine, service: ThreadedService, cut: str
 ) -> None:
-    """Files exist by name and are empty: nothing is truncated behind them, and every record is stored in the end."""
+    """Files exist but are empty: nothing after them is truncated, and every record is stored in the end."""
     with engine.started() as run:
         assert run.batch()  # committed, and neither proven nor truncated when the power went
     for name in CUTS[cut]:
@@ -150,7 +150,7 @@ def test_a_batch_that_was_cut_off_goes_on_as_it_was_planned(
 
 
 def test_a_batch_that_the_sink_skipped_is_not_truncated(engine: Engine, service: ThreadedService) -> None:
-    """Somebody else's entry stands in the manifest under this batch's number: the drain ends."""
+    """The manifest holds another query's entry under this batch's number: the drain ends."""
     with engine.started() as run:
         run.sink(2, pa.table({"server": ["b"], "queue": ["other"], "position": [7], "payload": [b"theirs"]}))
         assert run.batch()
@@ -175,7 +175,7 @@ def test_fewer_rows_than_the_log_holds_are_not_truncated(
 def test_more_rows_than_the_log_holds_are_not_truncated(
     service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody truncated any: the log lost some, or the output has some twice."""
+    """Nothing was truncated: the log lost some, or the output has duplicates."""
     service.append("q", numbered("q", 0, 5), 10)
     service.append("q", numbered("q", 0, 5), 1_000)
     whole = Run._rows
@@ -194,7 +194,7 @@ def test_more_rows_than_the_log_holds_are_not_truncated(
 
 
 def test_records_below_what_was_read_are_not_truncated(service: ThreadedService, tmp_path: Path) -> None:
-    """A truncate takes all that lies below its position, also what no batch of this query read: it came back."""
+    """A truncate deletes everything below its position, including records that came back and were never read."""
     service.append("q", numbered("q", 0, 10))
     engine = Engine(f"a={service.url}", tmp_path, startingOffsets='{"a": {"q": 5}}')
     with engine.started() as run:
@@ -308,7 +308,7 @@ def test_a_log_that_has_again_what_was_truncated_went_back(
     "left", [None, b"", b"{}", b"[]", b"null", b"\xff", b'{"batch": 1, "due": 3, "released": {}}', b'{"batch": "x"}']
 )
 def test_a_lost_or_damaged_ledger_is_refused(engine: Engine, service: ThreadedService, left: bytes | None) -> None:
-    """Without it nobody knows which batches the log still has: none may be taken back, none truncated."""
+    """Without a ledger it is unknown which batches the log still has: none may be rolled back or truncated."""
     ledger = engine.checkpoint_path / LEDGER
     if left is None:
         ledger.unlink()

@@ -36,7 +36,7 @@ def test_a_directory_with_the_same_name_and_another_past_is_not_shared(tmp_path:
 
 
 def test_a_task_without_the_mount_reads_nothing(tmp_path: Path) -> None:
-    """It fails before it asks the service, so nothing is written to where nobody would find it."""
+    """It fails before it calls the service, so nothing is written to the wrong place."""
     options = replace(
         Options.parse({"servers": "http://127.0.0.1:1", "retries": "0"}), shared_marker=str(tmp_path / "marker")
     )

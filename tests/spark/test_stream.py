@@ -92,7 +92,7 @@ class Query:
 
 @contextmanager
 def misbehaving(how: str) -> Iterator[tuple[str, list[bytes]]]:
-    """Serve what a service behind a proxy, or one that hangs, sends; yield the address and what was asked."""
+    """Serve what a service behind a proxy, or one that hangs, sends; yield the address and the requests received."""
     answers = {
         "hangs": b"",
         "502": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
@@ -223,7 +223,7 @@ def test_two_servers_with_the_same_queue_name_are_kept_apart(new_service: NewSer
 
 
 def test_a_recreated_queue_is_noticed(service: ThreadedService) -> None:
-    """A queue deleted with unread records and made anew fails the query, even where its positions would fit."""
+    """A queue deleted with unread records and recreated fails the query, even if its positions would fit."""
     service.append("q", numbered("old", 0, 5))
     query = Query(service.url, truncate="true")
     query.drain()
@@ -256,7 +256,7 @@ def test_a_queue_deleted_after_it_was_read_is_no_loss(service: ThreadedService, 
 
 
 def test_a_queue_deleted_with_unread_records_is_a_loss(service: ThreadedService) -> None:
-    """Also where the records came, and went, while the query was not running."""
+    """It is a loss even if the records were added and deleted while the query was not running."""
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url, truncate="true")
     query.drain()
@@ -312,7 +312,7 @@ def test_a_planned_batch_that_is_gone_is_a_loss(service: ThreadedService) -> Non
 
 
 def test_a_deleted_queue_drops_out(service: ThreadedService) -> None:
-    """A queue that is gone leaves the offset; under the same name it is a new queue."""
+    """A deleted queue is removed from the offset; recreated under the same name, it is a new queue."""
     service.append("q", numbered("q", 0, 3))
     service.append("other", numbered("other", 0, 3))
     query = Query(service.url)
@@ -459,7 +459,7 @@ def test_the_limit_that_is_given_is_obeyed(service: ThreadedService) -> None:
 
 
 def test_bytes_are_limited_too(service: ThreadedService) -> None:
-    """The tighter of both limits wins, and a record larger than the limit is read all the same."""
+    """The tighter of both limits applies, and a record larger than the limit is still read."""
     service.append("q", [bytes(1_000)] * 10)
     query = Query(service.url, maxBytesPerTrigger="2500")
     query.step()

@@ -76,7 +76,7 @@ def test_gaps_and_several_queues(service: ThreadedService) -> None:
 
 
 def test_large_rows_are_sent_in_pieces(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request stays near its size, whatever Spark hands over."""
+    """A request stays near its size limit, however much Spark passes."""
     monkeypatch.setattr(writer, "APPEND_BYTES", 1_000)
     batch = pa.RecordBatch.from_pydict({"payload": [bytes([n]) * 400 for n in range(10)] + [bytes(5_000)]})
     assert write(service, batch, queue="q") == Written(11, 0)
@@ -115,7 +115,7 @@ def test_columns_that_do_not_fit_are_refused(columns: dict[str, str], queue: str
 
 
 def test_rows_of_a_server_are_not_written_to_another_in_silence() -> None:
-    """The column would be dropped: whoever writes says which rows are meant."""
+    """The column would be dropped, so the caller must say which rows are meant."""
     with pytest.raises(OptionError, match="'server' is not stored"):
         check_columns({"server": "string", "queue": "string", "payload": "binary"}, None)
 
