@@ -92,7 +92,7 @@ class Directory:
         self._files.unlink(f"{self.path}/{file_name(number)}")
 
     def close(self) -> None:
-        """Let go of the file that is open."""
+        """Close the open file."""
         if self._open is not None:
             self._files.close(self._open[1])
             self._open = None

@@ -1,12 +1,12 @@
-"""Read a directory as the crate does, and say what the crate keeps to itself.
+"""Read a directory as the crate does, and report what the crate does not.
 
 1. `_Frames` walks the blocks by the crate's rules, to the place that the crate takes for the end.
 2. `_read_record` joins frames; records fold into a `State`.
-3. Everything passed over becomes a `Finding`. What lies behind the end is looked at too: bytes there are out of the
-   crate's sight, and frames among them are records lost.
+3. Everything passed over becomes a `Finding`. Bytes after the end are checked too: the crate does not see them, and
+   frames among them are lost records.
 
-A finding is a **torn tail** when no record was read behind it and nothing readable hides behind it: a write that a
-crash cut short, which nobody was promised. Everything else is **damage**.
+A finding is a **torn tail** when no record was read after it and nothing readable is hidden after it: a write that a
+crash cut short, which was never acknowledged. Everything else is **damage**.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from mrecordlog_async.quickwit.state import PositionError, State
 
 @dataclass(slots=True)
 class Finding:
-    """Bytes that hold no record for the crate.
+    """Bytes in which the crate finds no record.
 
-    silent: the crate does not even warn of it. torn: nobody was promised it; otherwise it is damage. hidden_frames:
-    valid frames that lie in it, out of sight.
+    silent: the crate does not even warn of it. torn: it was never acknowledged; otherwise it is damage. hidden_frames:
+    valid frames inside it that the crate does not see.
     """
 
     file: str
@@ -53,7 +53,7 @@ class Finding:
 class Report:
     """What a directory holds, as the crate sees it, and what it passes over.
 
-    file, offset: the end of the log, where the crate goes on writing. records: log records that were read.
+    file, offset: the end of the log, where the crate continues writing. records: log records that were read.
     """
 
     state: State = field(default_factory=State)
@@ -84,7 +84,7 @@ class _Frame:
 def read(source: Source) -> Report:
     """Read everything.
 
-    Raises FileNotFoundError where there is no file of the crate's, CorruptionError where the crate refuses to open.
+    Raises FileNotFoundError if there are no files of the crate, CorruptionError if the crate refuses to open them.
     """
     if not source.numbers:
         raise FileNotFoundError(2, "there is no file called wal- and 20 digits here")
@@ -180,7 +180,7 @@ def _fold(report: Report, body: _Body, file: int) -> None:
 
 
 def _nothing_is_torn_before(report: Report) -> None:
-    """Call all findings so far damage: a record was read, or hides, behind them."""
+    """Mark all findings so far as damage: a record was read, or is hidden, after them."""
     for finding in reversed(report.findings):
         if not finding.torn and not finding.hidden_frames:
             break
@@ -188,7 +188,7 @@ def _nothing_is_torn_before(report: Report) -> None:
 
 
 class _Frames:
-    """The crate's reader: a cursor over blocks that answers with frames, findings, and None at the end."""
+    """The crate's reader: a cursor over blocks that returns frames, findings, and None at the end."""
 
     def __init__(self, source: Source, report: Report) -> None:
         self.file = source.numbers[0]
@@ -197,7 +197,7 @@ class _Frames:
         self._block_offset = 0
         self._cursor = 0
         self._bad = False
-        # The first file may begin with the rest of a record whose beginning went with the file before it.
+        # The first file may begin with the rest of a record whose beginning was removed with the file before it.
         self.leading = self.file > 0
         self._noted: set[int] = set()
         self._block = source.block(self.file, 0)
@@ -210,11 +210,11 @@ class _Frames:
 
     @property
     def offset(self) -> int:
-        """Where the cursor stands in the file."""
+        """Position of the cursor in the file, in bytes."""
         return self._block_offset + self._cursor
 
     def next(self) -> _Frame | Finding | None:
-        """Return the next frame, what was met in its place, or None at what the crate takes for the end."""
+        """Return the next frame, a finding in its place, or None at what the crate takes for the end."""
         block = self._block
         if self._bad or BLOCK_BYTES - self._cursor < FRAME_HEADER_BYTES:
             if not self._load_next():
@@ -237,7 +237,7 @@ class _Frames:
         return _Frame(header.kind, payload, self.file, self._block_offset + at)
 
     def behind_the_end(self) -> Finding | None:
-        """Return what lies behind the end and is not zero: the crate never looks there."""
+        """Return the nonzero bytes after the end, which the crate never reads."""
         first: tuple[int, int] | None = None
         size = frames = 0
         for file, offset, block in self._rest():
@@ -276,7 +276,7 @@ class _Frames:
         return finding
 
     def _load_next(self) -> bool:
-        """Go to the next whole block, in this file or a later one; the cursor stays where there is none."""
+        """Go to the next whole block, in this file or a later one; without one the cursor does not move."""
         file, offset = self.file, self._block_offset + BLOCK_BYTES
         later = [number for number in self._source.numbers if number > file]
         block = self._source.block(file, offset)
@@ -291,7 +291,7 @@ class _Frames:
         return True
 
     def _note_short_block(self, file: int, offset: int, block: bytes) -> None:
-        """Report a block that is not there in full, which is not read, whatever it holds."""
+        """Report an incomplete block, which is not read, whatever it holds."""
         frames = 0 if file in self._noted else frames_within(block, 0)
         self._noted.add(file)
         if frames:

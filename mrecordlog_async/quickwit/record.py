@@ -23,7 +23,7 @@ class LogRecord(NamedTuple):
 
 
 class RecordError(ValueError):
-    """The bytes are not a record that the crate reads; it skips them."""
+    """The bytes are not a record that the crate can read; it skips them."""
 
 
 def encode_record(record: LogRecord) -> bytes:

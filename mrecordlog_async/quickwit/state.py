@@ -36,7 +36,7 @@ class Queue:
         self.next = position + 1
 
     def truncate(self, position: int) -> int:
-        """Drop records up to and including *position*; return how many went. Beyond the end, next moves forward."""
+        """Drop records up to and including *position*; return how many. Past the end, next moves forward."""
         if position < self.start:
             return 0
         before = len(self.records)
@@ -54,7 +54,7 @@ class Queue:
         return self.records[0][2] if self.records else None
 
     def runs(self) -> Iterator[Run]:
-        """Yield what is retained as runs of about `CALL_BYTES`, a new one behind every gap."""
+        """Yield what is retained as runs of about `CALL_BYTES`, starting a new one after every gap."""
         payloads: list[bytes] = []
         first = size = 0
         for position, payload, _ in self.records:
@@ -76,7 +76,7 @@ class State:
         self.queues: dict[str, Queue] = {}
 
     def apply(self, record: LogRecord, file: int) -> None:
-        """Fold a record that was read from *file*; PositionError where the crate refuses to go on."""
+        """Fold a record read from *file*; raise PositionError if the crate would refuse to continue."""
         queue = self.queues.get(record.queue)
         if record.kind == APPEND:
             if queue is None:

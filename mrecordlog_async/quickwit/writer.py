@@ -1,4 +1,4 @@
-"""Write the crate's files by doing its calls: the bytes are those that the crate leaves after the same history.
+"""Write the crate's files by making its calls: the bytes are those that the crate leaves after the same history.
 
 Each call writes its record, then changes the state, then removes files as the crate does: only the lowest, only after
 truncate and delete, and after noting the next position of every empty queue. The crate notes those in the random order
@@ -32,7 +32,7 @@ class Writer:
 
     @classmethod
     def resume(cls, target: Target, state: State, files: Sequence[int], file: int, offset: int) -> Writer:
-        """Go on in a log that was read: its state, its files, and where it ends."""
+        """Continue a log that was read: its state, its files, and where it ends."""
         writer = cls.__new__(cls)
         writer.state, writer._target, writer._file_bytes = state, target, FILE_BYTES
         writer._file, writer._offset, writer._files = file, offset, list(files)
@@ -50,7 +50,7 @@ class Writer:
         self.state.queues[queue] = Queue()
 
     def append(self, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
-        """Append *payloads* as one record; answer the last position, None for a repeat of the last one or nothing."""
+        """Append *payloads* as one record; return the last position; None for a repeat of the last one or nothing."""
         found = self.state.queues[queue]
         first = found.next if position is None else position
         if first + 1 == found.next or not payloads:
@@ -67,7 +67,7 @@ class Writer:
         return items[-1][0]
 
     def truncate(self, queue: str, position: int) -> int:
-        """Drop records up to and including *position*; answer how many went."""
+        """Drop records up to and including *position*; return how many."""
         found = self.state.queues[queue]
         self._write(LogRecord(TRUNCATE, queue, position))
         dropped = found.truncate(position)

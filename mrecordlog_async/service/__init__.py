@@ -3,7 +3,7 @@
 A request passes these files, in this order:
 
     server          runs the service as a process: listen, recover, serve, shut down, exit code
-    connections     how many connections there may be, and how long one may be idle
+    connections     how many connections are allowed, and how long one may be idle
     app             the aiohttp application: from the table of routes to handlers, from errors to problems
     security        who is admitted: token, Host, Origin
     parameters      queue name and query parameters
@@ -31,7 +31,7 @@ What keeps it within its bounds:
     options         every limit, with its default
     budgets         bytes that all requests share
     turns           long work on the event loop, cut into short turns
-    trim_memory     memory given back to the system after large requests
+    trim_memory     memory returned to the system after large requests
     systemd         readiness and status, reported to systemd
 """
 

@@ -1,6 +1,6 @@
-"""The application: the table of routes around one `Service`. It is served by `mrecordlog serve`, or mounted in another.
+"""The application: the table of routes around one `Service`. `mrecordlog serve` runs it, or another mounts it.
 
-Every request goes: route → guard (token, Host, Origin) → handler → response, and every error becomes a problem
+Every request passes: route → guard (token, Host, Origin) → handler → response, and every error becomes a problem
 document. That is one function around each handler instead of middleware, which costs each request more.
 """
 

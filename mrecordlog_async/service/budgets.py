@@ -39,7 +39,7 @@ class Charge:
         self.size = 0
 
     def add(self, size: int, ceiling: int | None = None) -> None:
-        """Take *size* more bytes, or raise the 429 problem if the budget would hold more than *ceiling* then.
+        """Take *size* more bytes; raise the 429 problem if the budget would then hold more than *ceiling*.
 
         ceiling: the budget's limit if not given. A request that is alone in the budget is never refused, so whatever
         the other limits allow can be taken at some time.

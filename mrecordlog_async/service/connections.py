@@ -1,11 +1,11 @@
-"""Connections: how many there may be, how long one may sit without asking for anything, what they may hold.
+"""Connections: how many are allowed, how long one may be idle, and how much memory they may hold.
 
-HTTP servers in Python leave a silent or dripping connection open for as long as it likes. Here:
+HTTP servers in Python keep a silent or slowly sending connection open forever. Here:
 
-1. A connection that has not sent a whole request head `header_seconds` after it was made is cut.
+1. A connection that has not sent a whole request head within `header_seconds` is closed.
 2. One that has been idle between requests, or has dripped a head, for `idle_seconds` is cut; after a tenth of that
    when three quarters of all connections are taken.
-3. Above the limit the connection that has been idle for longest makes room. Where none is idle a new one gets a 503 and
+3. Above the limit the connection that has been idle longest is closed. If none is idle, a new one gets a 503 and
    is closed before anything is read.
 4. What was received and not yet asked for (requests that wait for another one), and responses that were not read,
    is not part of any body or response that is charged. Where all connections together hold more of it than
@@ -64,12 +64,12 @@ class Connection(RequestHandler):
         return response
 
     def waiting_bytes(self) -> int:
-        """Return what is held of requests that wait."""
+        """Return the bytes held for requests that wait."""
         # Requests without a body share EMPTY_PAYLOAD, a StreamReader that has no size.
         return sum(payload._size for _, payload in self._messages if payload is not EMPTY_PAYLOAD)
 
     def untaken_bytes(self) -> int:
-        """Return what is held of responses that nobody has taken."""
+        """Return the bytes held for responses that were not read."""
         return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
 
@@ -146,7 +146,7 @@ class Connections:
             connection.transport.abort()
 
     def _cut_idle(self) -> bool:
-        """Cut the connection that has been idle for longest; False where none is."""
+        """Close the connection that has been idle longest; return False if none is idle."""
         while self._idle:
             connection = self._idle.popleft()
             watch = self._watched.get(connection)

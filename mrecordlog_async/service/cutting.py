@@ -54,7 +54,7 @@ def head_of(run: Run, records_max: int, bytes_max: int, *, at_least_one: bool) -
 
 
 class Cutter:
-    """Cuts one range into pieces of about the size asked for; together they are the whole range."""
+    """Cuts one range into pieces of about the requested size; together they are the whole range."""
 
     def __init__(self, start: int, request: PlanRequest) -> None:
         self._records_max = request.piece_records or UNLIMITED

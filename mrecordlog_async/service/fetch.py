@@ -34,7 +34,7 @@ class HeldRuns(NamedTuple):
 
 
 class Fetcher:
-    """Finds what one `/v1/fetch` asks for, in turns. What was found stays, whatever is truncated later.
+    """Finds the records of one `/v1/fetch`, in turns. What was found stays readable even if it is truncated later.
 
     size: bytes of the response with payloads; None where positions have gaps, so that its runs are made as they are
     sent.
@@ -119,7 +119,7 @@ def pinned_bytes(log: QueueReader, parts: Iterable[HeldRuns]) -> Iterator[int]:
 
 
 async def _check_overlaps(ranges: Sequence[FetchRange], turns: Turns) -> None:
-    """Raise the 400 problem where a record is asked for twice: the response would be larger than what is stored."""
+    """Raise the 400 problem if a record is requested twice: the response would be larger than what is stored."""
     by_queue: dict[str, list[tuple[int, int]]] = {}
     for number, one in enumerate(ranges):
         if one.start < one.stop:

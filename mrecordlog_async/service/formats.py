@@ -8,7 +8,7 @@
 | `application/vnd.mrecordlog.runs` | runs (see `wire`) |
 | `application/vnd.apache.arrow.stream` | Arrow, where the service has pyarrow |
 
-An encoder is a generator: it makes one piece of the body when the one before was taken, never the whole body. A piece
+An encoder is a generator: it makes a piece of the body once the one before was sent, never the whole body. A piece
 holds at most about `PIECE_BYTES`, also of a record that is larger.
 """
 
@@ -133,7 +133,7 @@ async def send(
     pieces: Iterable[bytes] | AsyncIterable[bytes],
     out: Outgoing,
 ) -> web.StreamResponse:
-    """Send *pieces* as the body and leave *out*; a client that does not take them in time is dropped."""
+    """Send *pieces* as the body and leave *out*; a client that does not read them in time is dropped."""
     turns = Turns()
     with out:
         await begin(request, response)

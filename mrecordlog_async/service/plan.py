@@ -56,10 +56,10 @@ class Taken:
 
 
 class Planner:
-    """Responses one `/v1/plan`.
+    """Builds the response to one `/v1/plan`.
 
-    A queue may change between two turns. Its plan is made of what it held at its own last step: where records were
-    truncated in between, it begins at the first that is left.
+    A queue may change between two turns. Its plan covers what it held at its own last step: if records were
+    truncated in between, it begins at the first one left.
     """
 
     def __init__(self, log: QueueReader, request: PlanRequest, options: ServiceOptions) -> None:
@@ -70,7 +70,7 @@ class Planner:
         self._turns = Turns()
 
     async def plan(self, asked: Sequence[PlanStart]) -> list[QueuePlan]:
-        """Return one plan for each queue that is asked for, in that order."""
+        """Return one plan for each requested queue, in that order."""
         check_entries(len(asked), self._options)
         await self._check_duplicates(asked)
         found = [await self._look_at(one) for one in asked]
@@ -82,7 +82,7 @@ class Planner:
         ]
 
     async def _check_duplicates(self, asked: Sequence[PlanStart]) -> None:
-        """Raise the 400 problem where a queue is asked for twice: planning costs time for each."""
+        """Raise the 400 problem if a queue is requested twice: planning costs time for each."""
         seen: set[str] = set()
         for number, one in enumerate(asked):
             if one.queue in seen:
@@ -210,7 +210,7 @@ def look_at(log: QueueReader, asked: PlanStart) -> Available:
 
 
 def has_moved(log: QueueReader, available: Available) -> bool:
-    """Tell whether the queue is another one by now, or has lost records of the range."""
+    """Return whether the queue was recreated or has lost records of the range."""
     summary = summary_of(log, available.asked.queue)
     if summary is None or available.summary is None:
         return summary is not available.summary

@@ -1,4 +1,4 @@
-"""`/metrics`: what the core counted, for Prometheus. Numbers are made when they are asked for; an append pays nothing.
+"""`/metrics`: the core's counters, for Prometheus. Numbers are computed on request; an append pays nothing.
 
 No series carries a queue's name unless `metrics_per_queue` is set; which queue keeps old segments is in `/v1/stats`.
 `Collector` may also be registered with an application's own registry.

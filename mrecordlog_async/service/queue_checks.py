@@ -1,4 +1,4 @@
-"""What a request may ask of a queue: that it exists, is the incarnation that was meant, and holds these positions.
+"""Checks of a request against its queue: it exists, is the intended incarnation, and holds these positions.
 
 Every route that takes an id or a position checks it here, so that each problem has one wording.
 """
@@ -32,7 +32,7 @@ def check_id(summary: QueueSummary, queue_id: int | None) -> None:
 
 
 def misses(summary: QueueSummary, start: int) -> bool:
-    """Tell whether records from *start* on were truncated; not where the first one ever came at a later position."""
+    """Return whether records from *start* on were truncated; False if the first one ever came at a later position."""
     return max(start, summary.began) < summary.first_position
 
 

@@ -1,6 +1,6 @@
 """Request bodies: received under limits and deadlines, and charged until the response.
 
-1. What can never be taken is refused by its Content-Length, before a byte is read; so is a compressed body.
+1. A body that can never be accepted is refused by its Content-Length, before a byte is read; so is a compressed body.
 2. All bodies share one budget. They are charged what has arrived, not what was announced, until the response, also
    while they wait for the writer. Above it callers get a 429. What small bodies need is kept free for them, and
    JSON bodies up to 64 KiB that ask for something other than an append pass the budget: a truncate makes room.
@@ -61,7 +61,7 @@ class Bodies:
         return await self._receive_slowly(request, length, limit, charge, free=CONTROL_FREE_BYTES)
 
     def at_hand(self, request: web.BaseRequest, charge: Charge) -> bytes | None:
-        """Return the body if it has come whole, as small ones have; None if it must be received, or refused."""
+        """Return the body if it has arrived whole, as small ones have; None if it must be received, or refused."""
         content, headers = request.content, request.headers
         if not content.is_eof() or "Content-Encoding" in headers or "Transfer-Encoding" in headers:
             return None
@@ -124,7 +124,7 @@ class _RateClock:
         self._deadline = self._begun + options.body_seconds
 
     async def wait_for(self, content: StreamReader) -> bytes | None:
-        """Return what has come, at least a byte unless the body ended; None when it came too slowly."""
+        """Return what has arrived, at least one byte unless the body ended; None if it came too slowly."""
         try:
             async with asyncio.timeout_at(self._deadline):
                 return await content.readany()
@@ -140,6 +140,6 @@ class _RateClock:
 
 
 def closing(problem: ProblemError) -> ProblemError:
-    """Tell the client that the connection ends: the rest of the body will not be read."""
+    """Announce to the client that the connection closes: the rest of the body will not be read."""
     problem.headers["Connection"] = "close"
     return problem

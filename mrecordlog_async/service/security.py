@@ -113,7 +113,7 @@ class EmbeddedGuard:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether *host* is this machine only."""
+    """Return whether *host* is this machine only."""
     if host == "localhost":
         return True
     with suppress(ValueError):
@@ -124,7 +124,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(name: str) -> bool:
-    """Tell whether the name in a Host header is loopback's or an address: what DNS does not decide."""
+    """Return whether the name in a Host header is loopback or an address, which DNS does not resolve."""
     with suppress(ValueError):
         return name in LOOPBACK_HOSTS or bool(ipaddress.ip_address(name.strip("[]")))
     return False

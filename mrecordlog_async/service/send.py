@@ -1,12 +1,12 @@
-"""Responses on their way out: one budget for what they hold, a minimum rate for whoever reads them.
+"""Responses on their way out: one budget for what they hold, a minimum rate for their readers.
 
 1. A response above 64 KiB is made piece by piece. While it is sent it is charged `PIECE_CHARGE_BYTES`: the piece being
    written and what the connection still holds of the one before. Above the budget new ones are refused (429).
 2. A reader must take `write_rate_bytes` per second over the whole response, and something every `write_seconds`. One
-   timer looks at all of them; whoever is late is dropped.
+   timer checks all of them; a late reader is dropped.
 3. A response may hold records that were truncated since it began. They are charged to the same budget, and when it
    overflows the responses that hold most of them are dropped.
-4. When the budget is full, a reader that has taken nothing for a second makes room for the next response.
+4. When the budget is full, a reader that has taken nothing for one second is dropped for the next response.
 
 A dropped reader's connection is aborted and its charge given back at once; nothing is raised, because an exception's
 traceback would keep the pieces alive.
@@ -68,7 +68,7 @@ class Sending:
     def try_enter(
         self, request: web.BaseRequest, size: int = PIECE_CHARGE_BYTES, pinned: PinnedBytes | None = None
     ) -> Outgoing | None:
-        """Do what `enter` does; None if there is no room."""
+        """Do what `enter` does; return None if the budget is full."""
         while self._active and self.used + size > self.budget.limit:
             if not self._drop_stalled():
                 return None
@@ -165,7 +165,7 @@ class Outgoing:
         self._deadline = asyncio.get_running_loop().time() + options.write_seconds
 
     def is_late(self, now: float) -> bool:
-        """Tell whether the reader has missed its deadline."""
+        """Return whether the reader has missed its deadline."""
         return bool(self.waiting_since) and now >= self._deadline
 
     @property
@@ -174,7 +174,7 @@ class Outgoing:
         return self._request.protocol
 
     async def write(self, response: web.StreamResponse, piece: bytes | memoryview) -> bool:
-        """Write *piece*; False if the reader is gone or was dropped, and then nothing more need be made for it."""
+        """Write *piece*; return False if the reader disconnected or was dropped: it needs no further pieces."""
         view: bytes | memoryview = piece if len(piece) <= WRITE_BYTES else memoryview(piece)
         for at in range(0, len(view), WRITE_BYTES):
             part = view if view is piece and not at else view[at : at + WRITE_BYTES]
@@ -187,7 +187,7 @@ class Outgoing:
         return await self._wait_for(response.write_eof(), 0) and await self.wait_writable()
 
     async def wait_writable(self) -> bool:
-        """Wait until the connection holds next to nothing of what was written; False if the reader is gone."""
+        """Wait until the connection holds almost nothing of what was written; False if the reader disconnected."""
         return await self._wait_for(self._request.writer.drain(), 0)
 
     async def _wait_for(self, writing: Coroutine[Any, Any, None], size: int) -> bool:

@@ -50,7 +50,7 @@ class WakeReason(Enum):
 class ConnectionCounts:
     """What happened to connections. refused: there were too many. cut: they sat too long without a request.
 
-    unread_bytes: received and not yet asked for, or answered and not taken. charged: the connections whose responses
+    unread_bytes: received and not yet processed, or sent and not read. charged: the connections whose responses
     are charged elsewhere.
     """
 
@@ -102,7 +102,7 @@ class Service:
         self.fraction = 1.0
 
     def begin_shutdown(self) -> None:
-        """Stop being ready and end everything that waits for records; other requests go on."""
+        """Stop being ready and end everything that waits for records; other requests continue."""
         self._shutting_down.set()
 
     def end_request(self) -> None:
@@ -145,11 +145,11 @@ class Service:
 
     @property
     def log_or_none(self) -> MultiRecordLog | None:
-        """The log, None while it recovers."""
+        """The log; None during recovery."""
         return self._log
 
     def check_opening(self, known: str | None) -> None:
-        """Raise the 409 problem for a request that was made for what the log held before it was opened again."""
+        """Raise the 409 problem for a request that refers to the log as it was before it was reopened."""
         if known is not None and known != self.opening:
             raise ProblemError(409, "reopened", "the log was reopened since it was listed; list it again")
 

@@ -1,4 +1,4 @@
-"""Bodies into records, by their content type. Large ones a piece at a time, so that nobody else has to wait.
+"""Bodies into records, by their content type. Large ones a piece at a time, so that no other request has to wait.
 
 Counts are checked before records are made, and each record is charged what it costs besides its bytes.
 

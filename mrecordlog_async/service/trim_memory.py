@@ -28,7 +28,7 @@ class MemoryTrimmer:
         self._releasing: asyncio.Future[None] | None = None
 
     def look(self, held: int) -> None:
-        """Give memory back if requests hold much less than they did. *held*: bytes of bodies and responses now."""
+        """Return memory to the system if requests hold much less than before. *held*: bytes of bodies and responses."""
         self._peak = max(self._peak, held)
         now = asyncio.get_running_loop().time()
         if self._peak - held < WORTH_BYTES or now - self._last < PAUSE_SECONDS:

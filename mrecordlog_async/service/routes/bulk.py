@@ -98,7 +98,7 @@ async def fetch_many(service: Service, request: web.Request) -> web.StreamRespon
 
 
 def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
-    """Yield the parts and let go of what was sent, so that the list always is what is left."""
+    """Yield the parts and drop each one sent, so that the list always holds what is left."""
     parts.reverse()
     while parts:
         queue, queue_id, held = parts[-1]

@@ -96,7 +96,7 @@ def _appended(service: Service, last: int | None, position: int | None, records:
 
 
 async def read(service: Service, request: web.Request) -> web.StreamResponse:
-    """Read records; the header X-Next-Position says where to go on, also when there were none."""
+    """Read records; the header X-Next-Position says where to continue, also when there were none."""
     check_query(request, _READ_NAMES)
     log, options, queue = service.log, service.options, queue_of(request)
     summary = log.queue_summary(queue)
