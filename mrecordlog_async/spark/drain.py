@@ -2,7 +2,7 @@
 
 The data source reads; Spark's file sink and checkpoint write. Around them, in this order: `preflight` and `identity`
 decide whether the job may start, `release` checks what the last run left, and the query runs; meanwhile `release`
-proves each committed batch and then truncates the log up to its end. `refusal` remembers a loss.
+proves each committed batch and then truncates the log up to its end. `refusal` records a loss.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1
 STOP_SECONDS = 30.0
-"""How long a stop waits for the running batch; a batch that is interrupted runs again at the next start."""
+"""How long a stop waits for the running batch; an interrupted batch runs again at the next start."""
 
 QUEUE_NAME_BYTES = 80
 """Longer queue names are shortened in directory names, which have at most 255 bytes with their escapes."""
@@ -62,7 +62,7 @@ def run_drain(
     Args:
         session: the Spark session that runs the query.
         job: what to drain, and where to.
-        report: called with one sentence for each new batch, and for what was found at the start.
+        report: called with one sentence for each new batch, and for each finding at the start.
         stopped: called every second.
 
     Returns:
@@ -100,7 +100,7 @@ def _run_proven(
 ) -> Summary:
     claim(checkpoint, output, job.partition_by, adopt=job.adopt_output)
     options = Options.parse(job.source_options())
-    # `release` asks between two batches: a server that hangs must delay neither the others nor the end.
+    # `release` sends requests between two batches: a server that hangs must delay neither the others nor the end.
     fleet = Fleet(replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 1)))
     batches = Batches(checkpoint, output)
     release = Release(batches, fleet, truncate=job.truncate)
@@ -161,7 +161,7 @@ def _start(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> 
 
 
 def _with_copies(frame: DataFrame, columns: tuple[str, ...]) -> DataFrame:
-    """Add the columns that directories are named after: shortened copies; the columns themselves stay."""
+    """Add the columns that directories are named after: shortened copies; the original columns are kept."""
     from pyspark.sql.functions import expr
 
     for column in columns:
@@ -212,7 +212,7 @@ def _wait_for_batch(query: StreamingQuery) -> None:
 
 
 def _is_busy(query: StreamingQuery) -> bool:
-    """Return whether *query* runs a batch or starts: stopped then, Spark's processes print pages of errors."""
+    """Return whether *query* runs a batch or starts: if stopped then, Spark's processes print pages of errors."""
     status = query.status
     return bool(status["isTriggerActive"]) or status["message"].startswith("Initializing")
 
@@ -261,12 +261,12 @@ def _accepted(job: DrainJob) -> set[str]:
 
 
 def _with_parallelism(session: SparkSession, options: dict[str, str]) -> dict[str, str]:
-    """Cut large batches into as many tasks as Spark has cores: the driver's own cores mean nothing in a cluster."""
+    """Split large batches into as many tasks as Spark has cores: the driver's core count is irrelevant in a cluster."""
     return {"parallelism": str(session.sparkContext.defaultParallelism), **options}
 
 
 def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offset, report: Report) -> None:
-    """Refuse to catch up with a queue that no server has and the checkpoint does not know: a misspelt name."""
+    """Refuse to catch up with a queue that is neither on a server nor in the checkpoint: a misspelt name."""
     names = options.subscription.names
     if names is None:
         return
@@ -297,7 +297,7 @@ def _left(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str
 
 @contextmanager
 def _explained(job: DrainJob) -> Iterator[None]:
-    """Turn Java's error for a format that is not installed into a sentence."""
+    """Replace Java's error for a format that is not installed by one sentence."""
     from py4j.protocol import Py4JJavaError
 
     try:

@@ -19,7 +19,7 @@ class Progress:
     seen: set[int] = field(default_factory=set)
 
     def add(self, report: Mapping[str, Any]) -> bool:
-        """Add a progress report of Spark; return whether it is a new batch with records."""
+        """Add one of Spark's progress reports; return whether it is a new batch with records."""
         source = report["sources"][0]
         self.lag = waiting(source.get("latestOffset"))
         batch, records = report["batchId"], report["numInputRows"]
@@ -68,6 +68,6 @@ class Summary:
 
 
 def waiting(latest: str | None) -> dict[str, int]:
-    """Return how many records of each server the query has not read yet, as its source reported them."""
+    """Return how many records of each server the query has not read yet, as its source reported."""
     found = json.loads(latest) if latest else None
     return dict(found["waiting"]) if isinstance(found, dict) and "waiting" in found else {}

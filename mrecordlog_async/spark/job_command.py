@@ -66,7 +66,7 @@ def teller(session: SparkSession) -> Report:
 
 @contextmanager
 def failures_as_sentences() -> Iterator[None]:
-    """Turn the long errors of Spark and its Java into JobFailedError or ServiceDownError with one sentence."""
+    """Convert the long errors of Spark and its Java to JobFailedError or ServiceDownError with one sentence."""
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has none
     from pyspark.errors import PySparkException
 
@@ -88,7 +88,7 @@ def failures_as_sentences() -> Iterator[None]:
 
 
 def cause_of(text: str) -> str:
-    """Return this package's own sentence in Spark's text of a failed query, or the first line of that text."""
+    """Return this package's own sentence from Spark's text about a failed query, or the first line of that text."""
     ours = re.findall(r"mrecordlog_async\.[\w.]*Error: (.+)", text)
     if ours:
         return str(ours[-1])
@@ -98,7 +98,7 @@ def cause_of(text: str) -> str:
 
 
 def read_token(path: str | None) -> str | None:
-    """Return the first token in a file. Raises RefusedError where it holds none or cannot be read."""
+    """Return the first token in a file. Raises RefusedError if the file has none or cannot be read."""
     try:
         return None if path is None else token_file.read_token(path)
     except token_file.TokenFileError as error:

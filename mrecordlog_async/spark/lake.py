@@ -1,7 +1,7 @@
-"""The file systems that output and checkpoint are on: small files, durably; what the output's Parquet files hold.
+"""The file systems of output and checkpoint: durable small files, and what the output's Parquet files hold.
 
 Local paths are read and written directly, because Spark never calls fsync and reads through the page cache. Any other
-file system (hdfs://, s3a://, …) is asked through Hadoop, and a file there is durable when it is closed.
+file system (hdfs://, s3a://, …) is used through Hadoop, and a file there is durable when it is closed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_SECONDS = 10.0
-"""How long a start waits for the lock: the Java of a driver that was killed takes a moment to end."""
+"""How long a start waits for the lock: the Java process of a killed driver takes a moment to exit."""
 
 
 class SyncFailedError(RecordLogError):
-    """A file system could not bring what was written to the medium. It is not asked again: pages may be lost."""
+    """A file system failed to sync what was written. The sync is not retried: pages may be lost."""
 
 
 class WriteFailedError(RecordLogError):
-    """A file of ours could not be written; what was there is unchanged."""
+    """One of our files could not be written; its previous content is unchanged."""
 
 
 class LockedError(RecordLogError):
@@ -55,7 +55,7 @@ Contents = dict[tuple[str, str], Held]
 
 
 class UnreadableError(RecordLogError):
-    """A file of the output is missing, has another size than the manifest says, or cannot be decoded."""
+    """A file of the output is missing, differs in size from the manifest, or cannot be decoded."""
 
 
 class Lake(Protocol):
@@ -64,31 +64,31 @@ class Lake(Protocol):
     path: str
 
     def names(self, directory: str = "") -> list[str]:
-        """List a directory; empty where there is none."""
+        """List a directory; empty if it does not exist."""
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes, None where there is none."""
+        """Return a file's bytes, or None if it does not exist."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file at once, durably."""
+        """Replace a file atomically and durably."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create a file durably; False, and nothing changed, where there is one."""
+        """Create a file durably; return False, and change nothing, if it exists."""
 
     def remove(self, directory: str, names: Iterable[str]) -> None:
         """Remove files of *directory*, in this order, durably."""
 
     def holds(self, uri: str) -> bool:
-        """Tell whether the file that a manifest names lies in this directory."""
+        """Return whether the file that a manifest names is in this directory."""
 
     def lock(self) -> None:
         """Take the lock of this directory until `close`. Raises LockedError."""
 
     def sync(self) -> None:
-        """Bring everything written to this file system to the medium. Raises SyncFailedError."""
+        """Sync everything written to this file system to the medium. Raises SyncFailedError."""
 
     def forget_cached(self, name: str) -> None:
-        """Let the next read of a file come from the medium."""
+        """Make the next read of a file come from the medium."""
 
     def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
         """Count the rows of Parquet *files*, (URI, size), by queue. Raises UnreadableError.
@@ -97,45 +97,45 @@ class Lake(Protocol):
         """
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
 
 class LocalLake:
-    """A directory on a disk of this machine; it is made if it is missing."""
+    """A directory on a disk of this machine; it is created if it is missing."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         Path(path).mkdir(parents=True, exist_ok=True)
-        # Held open from before anything is written: a write-back error is reported to descriptors that were open then.
+        # Opened before anything is written: a write-back error is reported only to descriptors that were open then.
         self._handle = os.open(path, os.O_RDONLY)
         self._lock: int | None = None
 
     def names(self, directory: str = "") -> list[str]:
-        """List a directory; empty where there is none."""
+        """List a directory; empty if it does not exist."""
         try:
             return os.listdir(Path(self.path, directory))
         except FileNotFoundError:
             return []
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes, None where there is none."""
+        """Return a file's bytes, or None if it does not exist."""
         try:
             return Path(self.path, name).read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file at once, durably."""
+        """Replace a file atomically and durably."""
         target = Path(self.path, name)
         self._beside(target, content).replace(target)
         _sync_directory(target.parent)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create a file durably; False, and nothing changed, where there is one."""
+        """Create a file durably; return False, and change nothing, if it exists."""
         target = Path(self.path, name)
         temporary = self._beside(target, content)
         try:
-            os.link(temporary, target)  # unlike rename, fails where there is one; unlike O_EXCL, never half written
+            os.link(temporary, target)  # unlike rename, fails if it exists; unlike O_EXCL, never half written
         except FileExistsError:
             return False
         finally:
@@ -144,7 +144,7 @@ class LocalLake:
         return True
 
     def remove(self, directory: str, names: Iterable[str]) -> None:
-        """Remove files of *directory*, in this order, durably; each with the checksum that Hadoop keeps next to it."""
+        """Remove files of *directory*, in this order, durably, each with the checksum file that Hadoop adds to it."""
         place = Path(self.path, directory)
         for name in names:
             (place / name).unlink(missing_ok=True)
@@ -153,7 +153,7 @@ class LocalLake:
             _sync_directory(place)
 
     def holds(self, uri: str) -> bool:
-        """Tell whether the file that a manifest names lies in this directory, by this name or through a link."""
+        """Return whether the file that a manifest names is in this directory, by this path or through a link."""
         path = Path(unquote(urlsplit(uri).path))
         return path.is_relative_to(self.path) or Path(os.path.realpath(path)).is_relative_to(
             os.path.realpath(self.path)
@@ -174,7 +174,7 @@ class LocalLake:
         self._lock = handle
 
     def sync(self) -> None:
-        """Bring everything written to this file system to the medium. Raises SyncFailedError."""
+        """Sync everything written to this file system to the medium. Raises SyncFailedError."""
         try:
             syncfs(self._handle)
         except OSError as error:
@@ -184,7 +184,7 @@ class LocalLake:
             ) from error
 
     def forget_cached(self, name: str) -> None:
-        """Let the next read of a file come from the medium."""
+        """Make the next read of a file come from the medium."""
         _forget_cached(str(Path(self.path, name)))
 
     def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
@@ -197,16 +197,16 @@ class LocalLake:
         return found
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
         os.close(self._handle)
 
     def _beside(self, target: Path, content: bytes) -> Path:
-        """Write *content* durably next to *target*, whose directory is made, durably too."""
+        """Write *content* durably next to *target*, and create the directory, durably too."""
         if not target.parent.exists():
-            target.parent.mkdir(exist_ok=True)  # another start may make it in this moment
+            target.parent.mkdir(exist_ok=True)  # another start may create it at this moment
             _sync_directory(target.parent.parent)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
@@ -224,7 +224,7 @@ class LocalLake:
 
 
 class HadoopLake:
-    """A directory on a file system that Hadoop knows. It has no lock: who writes is decided by `create` alone."""
+    """A directory on a file system that Hadoop supports. It has no lock: `create` alone decides who may write."""
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self.path = path
@@ -235,12 +235,12 @@ class HadoopLake:
         self._files = self._fs.Path(path).getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
 
     def names(self, directory: str = "") -> list[str]:
-        """List a directory; empty where there is none."""
+        """List a directory; empty if it does not exist."""
         at = self._at(directory) if directory else self._fs.Path(self.path)
         return [each.getPath().getName() for each in self._files.listStatus(at)] if self._files.exists(at) else []
 
     def read(self, name: str) -> bytes | None:
-        """Return a file's bytes, None where there is none."""
+        """Return a file's bytes, or None if it does not exist."""
         if not self._files.exists(self._at(name)):
             return None
         stream = self._files.open(self._at(name))
@@ -250,7 +250,7 @@ class HadoopLake:
             stream.close()
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file at once."""
+        """Replace a file in one step."""
         temporary = self._at(f"{name}.{secrets.token_hex(4)}")
         self._put(temporary, content)
         options = self._java.java.lang.reflect.Array.newInstance(self._fs.Options.Rename._java_lang_class, 1)
@@ -259,7 +259,7 @@ class HadoopLake:
         context.rename(temporary, self._at(name), options)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create a file; False, and nothing changed, where there is one."""
+        """Create a file; return False, and change nothing, if it exists."""
         if self._files.exists(self._at(name)):
             return False
         try:
@@ -276,8 +276,8 @@ class HadoopLake:
             self._files.delete(self._at(f"{directory}/{name}"), False)
 
     def holds(self, uri: str) -> bool:
-        """Tell whether the file that a manifest names lies in this directory."""
-        # Hadoop writes file:/a, Spark's manifest file:///a: both mean the same.
+        """Return whether the file that a manifest names is in this directory."""
+        # Hadoop writes file:/a, Spark's manifest file:///a: the same path.
         here, there = (text.replace(":///", ":/", 1) for text in (self.path, unquote(uri)))
         return there.startswith(here.rstrip("/") + "/")
 
@@ -288,7 +288,7 @@ class HadoopLake:
         """Do nothing: a file that was closed is durable."""
 
     def forget_cached(self, name: str) -> None:
-        """Do nothing: there is no page cache of ours in between."""
+        """Do nothing: reads do not go through this machine's page cache."""
 
     def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
         """Count the rows of Parquet *files*, (URI, size), by queue, with a Spark job. Raises UnreadableError."""
@@ -326,11 +326,11 @@ class HadoopLake:
 
 
 OWN = "_mrecordlog"
-"""The directory with our files, in the output and in the checkpoint; Spark leaves out names that begin with _."""
+"""The directory with our files, in the output and in the checkpoint; Spark ignores names that begin with _."""
 
 
 def syncfs(handle: int) -> None:
-    """Bring the file system of an open file to the medium. Raises OSError."""
+    """Sync the file system of an open file to the medium. Raises OSError."""
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "syncfs"):
         os.sync()
@@ -341,7 +341,7 @@ def syncfs(handle: int) -> None:
 
 def _forget_cached(path: str) -> None:
     """Drop a file's clean pages from the page cache, so that the next read comes from the medium."""
-    with suppress(OSError):  # a missing file is found missing when it is read
+    with suppress(OSError):  # a missing file is reported when it is read
         handle = os.open(path, os.O_RDONLY)
         try:
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)

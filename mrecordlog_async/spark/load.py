@@ -1,7 +1,7 @@
 """Parquet into a log, exactly once: `mrecordlog load-parquet`, or `python -m mrecordlog_async.spark load`.
 
-Rows carry their position, so whatever is repeated (a task, the whole job) stores nothing twice. Meant for restoring a
-log from what was drained, and for moving one: positions, and with them every consumer's place, stay the same.
+Rows carry their position, so repeating a task or the whole job stores nothing twice. Meant for restoring a log from
+what was drained, and for moving a log: positions, and with them every consumer's progress, stay the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = ("queue", "position", "payload")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How many rows were new (stored), were already in the log (present), or are truncated there (skipped)."""
+    """How many rows were new (stored), already in the log (present), or already truncated there (skipped)."""
 
     stored: int
     present: int
@@ -35,7 +35,7 @@ class Loaded:
 
     @property
     def rows(self) -> int:
-        """All rows of the files."""
+        """The number of rows in the files."""
         return self.stored + self.present + self.skipped
 
     def line(self, seconds: float) -> str:
@@ -54,15 +54,15 @@ def run_load(
     token: str | None = None,
     skip_truncated: bool = False,
 ) -> Loaded:
-    """Store the rows of the Parquet files in *source* in the service at *url*, and count what became of them.
+    """Store the rows of the Parquet files in *source* in the service at *url*, and count the outcomes.
 
-    Counted before the first row is stored, against what the service lists then; other writers blur the numbers, and
-    nothing else.
+    The count is taken before the first row is stored, from what the service lists then; other writers make the numbers
+    inexact, but affect nothing else.
 
     Raises:
-        RefusedError: nothing was stored: rows of several servers would meet in one queue, rows carry no positions, or
-            (without skip_truncated) lie where the log was truncated, which takes nothing back.
-        ServerDownError, ServiceRefusedError: the service cannot be asked.
+        RefusedError: nothing was stored: rows of several servers would share one queue, rows have no positions, or
+            (without skip_truncated) the log is already truncated at their positions and cannot store them again.
+        ServerDownError, ServiceRefusedError: the service cannot be reached, or refused a request.
     """
     rows = _rows(session.read.parquet(source), from_server)
     options = {"servers": url} | ({"token": token} if token else {})
@@ -79,7 +79,7 @@ def run_load(
 
 
 def _placed(session: SparkSession, rows: DataFrame, options: Options) -> DataFrame:
-    """Add to each row where its queue begins and ends in the log; 0 and 0 where there is none."""
+    """Add to each row where its queue begins and ends in the log; 0 and 0 if the queue does not exist."""
     from pyspark.sql.functions import broadcast
 
     fleet = Fleet(options)

@@ -4,8 +4,8 @@ One micro-batch, in this order (`stream` sends the requests; every decision is m
 
 1. `check`   compare start with what the servers list: which positions are still valid, and what was lost
 2. `truncations`   what the checkpoint has committed and the servers still keep
-3. `enrol`   queues that start does not know: the end gets the position where reading will begin, without a record
-4. `shares`   split the trigger's limit over the servers, by how much each has
+3. `enrol`   queues that are not in start: the end gets the position where reading will begin, without a record
+4. `shares`   split the trigger's limit among the servers, in proportion to what each has
 5. `assemble`   the end offset; start itself if nothing is new, because Spark compares offsets as text
 6. `advanced`   the ranges between start and end, which `partitions` packs into tasks
 
@@ -29,22 +29,22 @@ from mrecordlog_async.spark.proof import Answers, Listed, went_back
 K = TypeVar("K", bound=Hashable)
 
 Listing = Mapping[str, QueueSummary]
-"""queue → where it stands, of one server."""
+"""One server's queues: name → summary."""
 
 Listings = Mapping[str, Listing]
 """server → its listing; a server that could not be reached is missing."""
 
 
 class DataLossError(RecordLogError):
-    """Records were deleted before this reader had read them, or a queue is not the one it knew."""
+    """Records were deleted before this reader had read them, or a queue was recreated or replaced."""
 
 
 @dataclass(slots=True)
 class Checked:
-    """What of a start offset is still valid. positions: where to continue. lost: one sentence for each loss.
+    """Which parts of a start offset are still valid. positions: where to continue. lost: one sentence for each loss.
 
-    back: of these, the logs that went back, without advice.
-    intact: server → queue → position, of queues that are what the offset says: only those may be truncated.
+    back: the losses due to logs that went back, without advice.
+    intact: server → queue → position, of queues that match the offset: only those may be truncated.
     """
 
     positions: Offset = field(default_factory=dict)
@@ -79,10 +79,10 @@ def check(
     includes: Callable[[str], bool] = lambda queue: True,
     again: Offset | None = None,
 ) -> Checked:
-    """Compare *start* with what the servers have. again: what to reread from its first record, at this very position.
+    """Compare *start* with what the servers have. again: positions whose queues are reread from their first record.
 
-    Positions of servers that are not listed and of queues that are not subscribed are kept and not read: once they are
-    wanted again, reading continues there. Where records are lost, the position moves to the first record that is left.
+    Positions of servers that are not listed and of queues that are not subscribed are kept and not read: if they are
+    subscribed again, reading continues there. Where records are lost, the position moves to the first record left.
     A log that went back is reread from its first record: no record is skipped, some may be read twice.
     """
     checked = Checked(positions={server: dict(queues) for server, queues in start.items()})
@@ -155,8 +155,8 @@ def refuse_unknown_queues(
 ) -> None:
     """Raise OptionError for queues that options name and that do not exist.
 
-    A misspelt name would silently read nothing. Queues that *start* knows, and servers that it knows or that are down,
-    are left to `check`: positions given as options apply to the first start only.
+    A misspelt name would silently read nothing. Queues in *start*, and servers that are in it or down, are left to
+    `check`: positions given as options apply to the first start only.
     """
     known = {queue for queues in start.values() for queue in queues}
     if subscription.names is not None and set(servers) <= set(listings):
@@ -175,10 +175,10 @@ def refuse_unknown_queues(
 
 
 def enrol(start: Offset, listings: Listings, starting: str | Positions) -> tuple[Offset, list[str]]:
-    """Return the first positions of queues that *start* does not know, and which of *starting* are not possible.
+    """Return the first positions of queues that are not in *start*, and which of *starting* are not possible.
 
     `startingOffsets` applies to servers seen for the first time; a queue created later is read from its first
-    position, or its records would be skipped.
+    position, because otherwise its records would be skipped.
     """
     first_positions: Offset = {}
     lost: list[str] = []
@@ -199,7 +199,7 @@ def enrol(start: Offset, listings: Listings, starting: str | Positions) -> tuple
 def resolve_position(
     wanted: str | Positions, server: str, summary: QueueSummary, *, absent: int = EARLIEST
 ) -> tuple[int, str | None]:
-    """Return the position that *wanted* means for a queue, moved to where it has records, and the loss if it moved."""
+    """Return the position that *wanted* means for a queue, moved to where records exist, and the loss if it moved."""
     first, following = summary.first_position, summary.next_position
     if isinstance(wanted, str):
         return (following if wanted == "latest" else first), None
@@ -224,7 +224,7 @@ def backlog(positions: Mapping[str, Sequence[int]], listing: Listing) -> int:
 
 
 def shares(limit: int, weights: Mapping[K, int]) -> dict[K, int]:
-    """Split *limit* in proportion to *weights*, at least 1 for each that has any; only that may exceed the limit."""
+    """Split *limit* in proportion to *weights*, at least 1 for each that has any; only this minimum may exceed it."""
     total = sum(weights.values())
     return {name: max(1, limit * weight // total) for name, weight in weights.items() if weight > 0}
 

@@ -33,7 +33,7 @@ _SPARK_OWN = frozenset({"checkpointlocation", "queryname", "triggeravailablenow"
 """Options that Spark's own reader and writer pass on."""
 
 _TABLE_OPTION = "option."
-"""How Spark names the options of `CREATE TABLE … OPTIONS`, next to owner, provider and other table properties."""
+"""Spark's prefix for the options of `CREATE TABLE … OPTIONS`, among owner, provider and other table properties."""
 
 _ELSEWHERE = {
     "maxoffsetspertrigger": "maxRecordsPerTrigger",
@@ -240,7 +240,7 @@ def parse_servers(text: str) -> tuple[Server, ...]:
 
 
 def _of_table(found: dict[str, str]) -> dict[str, str]:
-    """Return the options only, where Spark passes a table's properties with them."""
+    """Return only the options if Spark passes a table's properties along with them."""
     if "provider" not in found or "owner" not in found:
         return found
     given = {name.removeprefix(_TABLE_OPTION): text for name, text in found.items() if name.startswith(_TABLE_OPTION)}
@@ -259,7 +259,7 @@ def _path(found: Mapping[str, str]) -> str | None:
 
 
 def _queue_names(text: str) -> frozenset[str]:
-    """Read `a,b`, or a JSON list for names with commas or blanks at their ends."""
+    """Read `a,b`, or a JSON list for names that contain commas or have blanks at either end."""
     names: object = [name.strip() for name in text.split(",") if name.strip()]
     if text.lstrip().startswith("["):
         try:

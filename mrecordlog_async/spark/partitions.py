@@ -12,7 +12,7 @@ RECORD_COST = 200
 """A record costs a task about as much as this many bytes, in addition to its own."""
 
 SMALL_PARTITION_COST = 8 << 20
-"""Less is not worth another task: a task costs 35 to 55 ms whatever it does, as much as 20,000 records of 200 bytes."""
+"""Less does not justify another task: a task has a fixed cost of 35 to 55 ms, that of 20,000 records of 200 bytes."""
 
 
 class Range(NamedTuple):
@@ -50,7 +50,7 @@ class PartitionSize:
 def partition_size(
     ranges: Iterable[Range], partitions_min: int | None, records_max: int | None, cores: int
 ) -> PartitionSize:
-    """Choose the size: one partition per core, but none so small that its task costs more than its records."""
+    """Choose the size: one partition per core, but not so small that the task costs more than its records."""
     costs = [_cost(each) for each in ranges]
     total = sum(costs)
     wanted = -(-total // partitions_min) if partitions_min else max(-(-total // cores), SMALL_PARTITION_COST)
@@ -60,8 +60,8 @@ def partition_size(
 def pack(server: str, ranges: Iterable[Range], size: PartitionSize) -> list[Partition]:
     """Pack *ranges*, in order, into partitions of about *size*.
 
-    A range without gaps is cut anywhere. One with gaps stays whole: only the server knows where its records are, and
-    the pieces that it plans are already small.
+    A range without gaps can be cut anywhere. One with gaps stays whole: only the server knows where its records are,
+    and the pieces that it plans are already small.
     """
     partitions: list[Partition] = []
     gathered: list[Range] = []

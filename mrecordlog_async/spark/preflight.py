@@ -1,14 +1,14 @@
-"""What a drain is, and what it refuses to start, because truncating is final.
+"""A drain's settings, and what it refuses to start, because truncating is final.
 
-| would lose data | what is done |
+| would lose data | what happens |
 |---|---|
-| a checkpoint of another query, an older one, a lost one; an output of unknown origin or older | refused (`identity`) |
-| a second job on the same output or checkpoint, also at the same time | refused (`identity`, and a lock) |
-| a batch that the sink skipped, or that is not there as the log has it | not truncated, the query ends (`release`) |
-| power loss on a local disk: Spark never calls fsync | synced, noted and only then truncated (`release`) |
+| a checkpoint of another query, an older or lost one; an output of unknown origin or older | refused (`identity`) |
+| a second job on the same output or checkpoint, even at the same time | refused (`identity`, and a lock) |
+| a batch that the sink skipped, or that differs from the log | not truncated, the query ends (`release`) |
+| power failure with a local disk: Spark never calls fsync | synced, recorded and only then truncated (`release`) |
 | local paths on several machines: each has only its part | refused |
 | the same with `shared_paths`: a machine without the mount | its tasks fail (see `shared_storage`) |
-| a loss that was found once | refused until it is accepted (`refusal`) |
+| a loss that was detected before | refused until it is accepted (`refusal`) |
 | a format whose commits cannot be read here | refused with truncate |
 
 Checkpoint and output belong together: keep and delete both or none. An output cannot be moved (`identity`).
@@ -35,7 +35,7 @@ PROVABLE = "parquet"
 """The format whose commits are read back before anything is truncated."""
 
 COPIES = {"server": "_server", "queue": "_queue"}
-"""Column → what the output is partitioned by in its place. See `DrainJob.partition_by`."""
+"""Column → the copy that the output is partitioned by instead. See `DrainJob.partition_by`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class DrainJob:
     def source_options(self, shared_marker: str | None = None, again: Offset | None = None) -> dict[str, str]:
         """Return the options of the data source. It never truncates by itself: `release` does, after the proof.
 
-        again: what a log that went back is read again from; any other that did fails the query, whatever is allowed.
+        again: the positions of logs that went back and are reread; any other log that went back fails the query.
         """
         found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {}), **self.options}
         if shared_marker is not None:
@@ -82,7 +82,7 @@ class DrainJob:
 
 
 def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
-    """Raise RefusedError for a job that makes no sense or would lose data. local: output or checkpoint is on a disk."""
+    """Raise RefusedError for a job that is invalid or would lose data. local: output or checkpoint is on a disk."""
     try:
         Options.parse({**job.source_options(), "truncate": str(job.truncate).lower()}).check_stream_read()
     except OptionError as error:
@@ -116,12 +116,12 @@ class LakeFiles:
         self._context: Any = session.sparkContext  # py4j has no types
 
     def is_local(self, path: str) -> bool:
-        """Tell whether *path* is on a disk of this machine."""
+        """Return whether *path* is on a disk of this machine."""
         files, _ = self._at(path)
         return str(files.getUri().getScheme()) == "file"
 
     def open(self, path: str) -> Lake:
-        """Return the directory *path*; a local one is made."""
+        """Return the directory *path*; a local one is created if it is missing."""
         files, at = self._at(path)
         if self.is_local(path):
             return LocalLake(str(files.makeQualified(at).toUri().getPath()))
@@ -131,7 +131,7 @@ class LakeFiles:
     def locked(self, lakes: list[Lake]) -> Iterator[None]:
         """Hold the locks of *lakes*; raise RefusedError while another drain has one.
 
-        Java gets a lock of its own: it writes batches, and may live a moment longer than the driver that was killed.
+        Java gets its own lock: it writes batches, and may run a moment longer than a driver that was killed.
         """
         with ExitStack() as held:
             for lake in {lake.path: lake for lake in lakes if isinstance(lake, LocalLake)}.values():

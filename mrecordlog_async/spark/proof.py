@@ -1,17 +1,17 @@
-"""Whether a log still is what a checkpoint says: the questions to ask, and what the answers mean. Pure.
+"""Whether a log still matches a checkpoint: the questions to ask, and what the answers mean. Pure.
 
-A log goes back when a snapshot is restored, when a power cut takes unsynced records under a weak policy, or when a live
-copy takes its place. Positions do not show it: they grow past the checkpoint again. So each position carries a mark,
-and whenever the log was opened since:
+A log goes back when a snapshot is restored, when a power failure loses unsynced records under a weak policy, or when a
+live copy replaces it. Positions do not show it: they grow past the checkpoint again. So each position carries a mark,
+and if the log was opened since:
 
-1. a position above the one that the log was opened at went back, for this opening gave it to another record
+1. a position above the one that the log was opened at went back: this opening assigned it to a different record
 2. the record before the position must have the digest it had when it was read, as long as it is retained
 
-Nothing is asked while the opening is the one of the mark. What neither can see: a log that went back and was opened
-once more before anybody looked, where the record at the same position is equal byte for byte or is truncated.
+No request is sent while the opening is that of the mark. Neither rule detects a log that went back and was opened once
+more before it was checked, if the record at the same position is equal byte for byte or is truncated.
 
-A queue that is not listed any more, or was created again, is asked for by its id: if it was read to where it ended, its
-deletion took nothing; otherwise, and where the service does not know, its rest counts as lost.
+A queue that is no longer listed, or was recreated, is looked up by its id: if it was read to its end, its deletion lost
+nothing; otherwise, or if the service does not know the id, its remaining records count as lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mrecordlog_async.spark.options import OptionError
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One server's answer. queues: those subscribed. opened: queue id → next position when the log was opened."""
+    """One server's listing. queues: those subscribed. opened: queue id → next position when the log was opened."""
 
     queues: Mapping[str, QueueSummary]
     log: str = ""
@@ -36,7 +36,7 @@ class Listed:
 
 @dataclass(slots=True)
 class Questions:
-    """What the listing of one server leaves open. gone: queue → id. tails: queue → [id, position behind the record]."""
+    """What one server's listing leaves open. gone: queue → id. tails: queue → [id, position after the record]."""
 
     gone: dict[str, int] = field(default_factory=dict)
     tails: dict[str, list[int]] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class Questions:
 
 @dataclass(slots=True)
 class Answers:
-    """ended: queue → where the incarnation asked for ended, None: not known. tails: queue → digest, None: not there."""
+    """ended: queue → where the requested incarnation ended, None: unknown. tails: queue → digest, None: not there."""
 
     ended: dict[str, int | None] = field(default_factory=dict)
     tails: dict[str, int | None] = field(default_factory=dict)
 
 
 def questions(known: Checkpoint, server: str, listed: Listed, includes: Callable[[str], bool]) -> Questions:
-    """Return what must be asked of *server* before its positions can be believed."""
+    """Return what must be requested from *server* before its positions can be trusted."""
     found = Questions()
     marks = known.marks.get(server, {})
     for queue, (queue_id, position) in known.positions.get(server, {}).items():
@@ -71,7 +71,7 @@ def questions(known: Checkpoint, server: str, listed: Listed, includes: Callable
 def went_back(
     summary: QueueSummary, position: int, mark: Mark | None, listed: Listed, tails: Mapping[str, int | None]
 ) -> str | None:
-    """Return how it shows that the log went back below *position*, None where nothing shows it."""
+    """Return the evidence that the log went back below *position*, or None if there is none."""
     if position > summary.next_position:
         return f"the next position read is {position}, but the log ends at {summary.next_position}"
     if mark is None or mark.opening == listed.opening:
@@ -86,9 +86,9 @@ def went_back(
 
 
 def refuse_renamed(known: Mapping[str, str], listed: Iterable[tuple[str, str]]) -> None:
-    """Raise OptionError where a log is named twice, or goes by another name than in the checkpoint.
+    """Raise OptionError if a log is named twice, or has a different name than in the checkpoint.
 
-    known: server → log, of the checkpoint. listed: (server, log) as they are now.
+    known: server → log, from the checkpoint. listed: the current (server, log) pairs.
     """
     names: dict[str, str] = {log: server for server, log in known.items() if log}
     seen: dict[str, str] = {}

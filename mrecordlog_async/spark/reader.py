@@ -1,6 +1,6 @@
-"""The batch reader: a table that is fixed when it is planned, from services or from a directory.
+"""The batch reader: a table whose contents are fixed when it is planned, from services or from a directory.
 
-Each action of a DataFrame reads the planned positions again; once they are truncated it fails, for it promised them.
+Each action of a DataFrame reads the planned positions again; once they are truncated, it fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlannedPartition(InputPartition):
 
 
 class NothingPartition(InputPartition):
-    """Stands for no partition at all: Spark replaces an empty list by a partition without a value."""
+    """Represents an empty read: Spark replaces an empty list by a partition without a value."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -56,7 +56,7 @@ class LogReader(DataSourceReader):
         self._stop = POSITION_MAX + 1
 
     def partitions(self) -> list[InputPartition]:
-        """Fix what is read, and cut it into what tasks read."""
+        """Decide what is read, and split it into partitions."""
         try:
             found = self.fleet.partitions(self._wanted(self.fleet.listings()))
         finally:
@@ -89,13 +89,13 @@ class LogReader(DataSourceReader):
 
 
 class PushingLogReader(LogReader):
-    """The same, with filters on server, queue and position done before anything is fetched.
+    """Reads services as a table, applying filters on server, queue and position before anything is fetched.
 
-    A class of its own because Spark refuses a reader that can push while its configuration says no.
+    A separate class because Spark refuses a reader that can push filters if its configuration disables pushdown.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """Take the filters that narrow what is fetched; give back the rest."""
+        """Apply the filters that narrow what is fetched; return the rest."""
         for each in filters:
             if not self._take(each):
                 yield each

@@ -1,7 +1,7 @@
-"""A loss that was found once is refused until somebody accepts it, however the log looks later.
+"""A detected loss is refused until the user accepts it, whatever the log looks like later.
 
-A log that went back grows past the checkpoint again: a drain that is only started again and again would go on one day
-as if nothing had been. The sentence stands in `<checkpoint>/_mrecordlog/refused`.
+A log that went back grows past the checkpoint again: a drain that is restarted often enough would one day continue as
+if nothing had happened. The sentence is stored in `<checkpoint>/_mrecordlog/refused`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mrecordlog_async.spark.lake import OWN, Lake
 
 REFUSED = f"{OWN}/refused"
 ACCEPTED = f"{OWN}/accepted"
-"""The positions at which a log that went back was accepted, until the checkpoint has left them."""
+"""The positions at which a log that went back was accepted, until the checkpoint has moved on from them."""
 
 WENT_BACK = "--accept-went-back"
 LOSS = "--allow-data-loss"
@@ -36,8 +36,8 @@ def is_loss(failure: str) -> bool:
 def remember(checkpoint: Lake, sentence: str) -> None:
     """Refuse every start with *checkpoint* from now on.
 
-    The first sentence stays. Other queues that went back are added to it, or one that is found later would keep those
-    that were accepted from being read.
+    The first sentence is kept. Other queues that went back are added to it; otherwise one that is found later would
+    keep those already accepted from being read.
     """
     content = checkpoint.read(REFUSED)
     if content is None:
@@ -54,9 +54,9 @@ def remember(checkpoint: Lake, sentence: str) -> None:
 def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
     """Raise RefusedError for a loss that was found before, unless *accepted* names its flag.
 
-    position: where the checkpoint stands. Returns what is to be read again from its first record: the queues of a log
-    that went back. Their refusal stays until the checkpoint has left that position, or a start that is killed would
-    leave no trace of it.
+    position: the checkpoint's current position. Returns what must be reread from its first record: the queues of a log
+    that went back. Their refusal is kept until the checkpoint has moved on from that position; otherwise a start that
+    is killed would leave no trace of it.
     """
     content = checkpoint.read(REFUSED)
     if content is None:
@@ -83,7 +83,7 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
 
 
 def _left(checkpoint: Lake, again: Offset, accepted_at: int, position: Offset) -> bool:
-    """Tell whether the checkpoint has left every accepted position since; reading may have ended there once more."""
+    """Return whether the checkpoint has left every accepted position since; rereading may have ended there again."""
     batches = Batches(checkpoint, checkpoint)
     later = [batches.end(batch) for batch in numbers(checkpoint, OFFSETS) if batch > accepted_at]
     seen = [position, *(end for end in later if end is not None)]
@@ -124,7 +124,7 @@ def flag_for(sentence: str) -> str:
 
 
 def advice(flag: str) -> str:
-    """Return what the user can do, beginning with what destroys nothing."""
+    """Return what the user can do, the non-destructive options first."""
     fresh = (
         "A new output and a new checkpoint store everything that the log still holds, and leave this output as it is."
     )
