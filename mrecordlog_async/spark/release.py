@@ -1,4 +1,4 @@
-"""Which batches are in the output, shown by the output itself, and what of the log they make superfluous.
+"""Which batches are proven to be in the output, and which part of the log may therefore be truncated.
 
 This is the only place of a drain that truncates. A batch is proven when
 
@@ -47,7 +47,7 @@ class ProofError(RecordLogError):
 
 
 class LogWentBackError(RecordLogError):
-    """The log has records again that were truncated for good: it is an older copy, and positions were given twice."""
+    """The log again has records that were truncated: it is an older copy, and positions were assigned twice."""
 
 
 @dataclass(slots=True)
@@ -86,10 +86,10 @@ class Release:
         return self.ledger.batch
 
     def recover(self, *, adopt: bool = False) -> str | None:
-        """Read the last batches of a run that ended anyhow, and make Spark run again what the output does not hold.
+        """Read the last batches of a run that ended in any way, and make Spark rerun what the output does not hold.
 
-        Returns a sentence about what will run again, None for nothing. Raises RefusedError where the output lost
-        batches that were proven, and SyncFailedError.
+        Returns a sentence about what will run again, or None. Raises RefusedError if the output lost batches that were
+        proven, and SyncFailedError.
         """
         checkpoint, output = self._batches.checkpoint, self._batches.output
         self.ledger = self._load()
@@ -128,9 +128,9 @@ class Release:
         return None
 
     def advance(self, *, last: bool = False) -> int:
-        """Prove the batches that Spark has committed since, and truncate the log behind them. Returns their rows.
+        """Prove the batches that Spark has committed since, and truncate the log up to them. Returns their rows.
 
-        A server that cannot be reached ends the call, unless it is the last one; it is asked again in a later call.
+        A server that cannot be reached ends the call, unless it is the last one; a later call tries it again.
         Raises ProofError, LogWentBackError, SyncFailedError.
         """
         committed, before = newest(self._batches.checkpoint, COMMITS), self.rows
@@ -147,7 +147,7 @@ class Release:
         return self.rows - before
 
     def finish(self) -> None:
-        """Do the same a last time; servers that were down are asked once more."""
+        """Prove and truncate a last time; servers that were down are tried once more."""
         self._down_until.clear()
         self.advance(last=True)
 
@@ -173,7 +173,7 @@ class Release:
                 due[server][queue] = [queue_id, start, stop, rows]
 
     def _contents(self, batch: int, *, whole: bool) -> Contents:
-        """Return what the files of *batch* hold; UnreadableError where that is not what its offsets say."""
+        """Return what the files of *batch* hold; raise UnreadableError if that does not match its offsets."""
         files = self._batches.files(batch)
         if files is None:
             raise UnreadableError(f"its entry in {MANIFEST} is missing or damaged")
@@ -195,7 +195,7 @@ class Release:
         return advanced(start, end)
 
     def _wrong_with(self, batch: int, *, last: bool) -> str | None:
-        """Tell why *batch* has to run again, after a stop of any kind; None where it has not."""
+        """Return why *batch* has to run again after a stop of any kind, or None if it does not."""
         if self._batches.end(batch) is None:
             return "its offsets are missing or damaged"
         begun = batch <= max(newest(self._batches.output, MANIFEST), newest(self._batches.checkpoint, COMMITS))
@@ -234,7 +234,7 @@ class Release:
                     return
 
     def _release_server(self, server: str) -> bool:
-        """Truncate what is due; False where nothing changed in the ledger."""
+        """Truncate what is due; return False if the ledger did not change."""
         client = self._fleet.client(server)
         listed = client.listing()
         listing = {summary.queue: summary for summary in listed.queues}
@@ -260,7 +260,7 @@ class Release:
         return kept != before
 
     def _still_due(self, server: str) -> dict[str, list[int]]:
-        """Return what is due of queues that the checkpoint still has, and reads no more from further below."""
+        """Return what is due of queues that the checkpoint still has, and no longer reads from further below."""
         due = self.ledger.due[server]
         for batch in (self.ledger.batch, newest(self._batches.checkpoint, OFFSETS)):
             known = (self._batches.end(batch) or {}).get(server, {})
@@ -268,9 +268,9 @@ class Release:
         return due
 
     def accept(self, again: Offset) -> None:
-        """Take the queues in *again* as they are: their log went back, and is read again from its first record.
+        """Accept the queues in *again* as they are: their log went back, and is reread from its first record.
 
-        What was read of them before is not released: other records may have its positions by now.
+        What was read from them before is not released: other records may have its positions by now.
         """
         self._again, self._accepted_at = again, newest(self._batches.checkpoint, OFFSETS)
         for known in (self.ledger.released, self.ledger.due):
@@ -287,7 +287,7 @@ class Release:
             try:
                 listing = {summary.queue: summary for summary in self._fleet.client(server).listing().queues}
             except (OSError, ServerDownError, ServiceRefusedError):
-                continue  # the query says so itself
+                continue  # the query reports it
             self._refuse_older_log(server, listing)
 
     def _refuse_older_log(self, server: str, listing: Mapping[str, QueueSummary]) -> None:
@@ -328,7 +328,7 @@ class Release:
             _, start, stop, rows = due[plan.queue]
             if plan.status != "ok" or plan.start >= stop:
                 continue
-            cut = plan.start > start  # somebody else has truncated
+            cut = plan.start > start  # another client has truncated
             if plan.stop != stop or not (rows == plan.records or (cut and rows > plan.records)):
                 raise ProofError(
                     f"server {server!r}, queue {plan.queue!r}: the log holds {plan.records} records before position "

@@ -1,9 +1,9 @@
 """Proof, task by task, that a local path is one directory on every machine.
 
-`--shared-paths` is the user's word for it. Where a machine lacks the mount, its tasks would write into a directory of
-its own, the driver would commit their files unseen, and the log would be truncated behind them. So the driver leaves a
-file with a random name in the output, and a task reads nothing before it has seen it: it fails where the mount is
-missing, and runs again elsewhere, or the query fails with nothing lost. It costs a task one stat.
+`--shared-paths` only states it. On a machine without the mount, tasks would write into a local directory, the driver
+would commit their files unseen, and the log would then be truncated. So the driver leaves a file with a random name in
+the output, and a task reads nothing until it has seen that file: without the mount it fails and runs again elsewhere,
+or the query fails with nothing lost. This costs a task one stat.
 """
 
 from __future__ import annotations

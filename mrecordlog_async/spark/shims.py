@@ -1,4 +1,4 @@
-"""Small scripts that stand in for a program which Spark starts: written once, kept in the user's cache."""
+"""Small scripts that replace a program which Spark starts: written once, kept in the user's cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streaming reader: Spark's questions, answered in its order.
+"""The streaming reader: Spark's calls, in its order.
 
 One trigger (see `plan` for the decisions):
 
@@ -11,10 +11,10 @@ never ask for less again, so truncating there is as safe as in `commit`, and com
 late, and after the last batch not at all. (Spark's asyncProgressTracking writes commit files late: not with truncate.)
 
 Spark keeps one instance for all triggers of a query in a Python process of its own, and sends pickled copies to the
-tasks. A truncate that a service does not answer is logged and tried again at the next trigger; it fails no query. A
-sync that fails does.
+tasks. A truncate that gets no response is logged and retried at the next trigger; it does not fail the query. A failed
+sync does.
 
-A service that has answered once is waited for (`serverWait`, two minutes): a restart of it ends no stream.
+The stream waits for a service that has responded once (`serverWait`, two minutes): its restart does not end the stream.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit in records; the one in bytes is applied beside it."""
+        """Return the limit in records; the limit in bytes applies as well."""
         return ReadMaxRows(self._options.records_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -208,7 +208,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         due = truncations(intact, {server: listed.queues for server, listed in surveys.items()})
         if not due:
             return
-        # A failure ends the query: a failed sync may have lost pages, and the next one would not tell.
+        # A failure ends the query: a failed sync may have lost pages, and the next one would not report it.
         sync_file_systems(self._options.sync_directories)
         for server, queues in due.items():
             self._truncate_one(server, queues, surveys[server].opening)
@@ -257,7 +257,7 @@ def _marked(
 def sync_file_systems(directories: tuple[str, ...]) -> None:
     """Bring the file systems of *directories* to the medium.
 
-    Spark calls fsync nowhere: without this a power cut after a truncate takes the output and the log has let go of it.
+    Spark never calls fsync: without this, a power failure after a truncate loses records in both output and log.
     """
     for directory in directories:
         handle = os.open(directory, os.O_RDONLY)

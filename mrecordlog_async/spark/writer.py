@@ -6,9 +6,9 @@ come in order, each queue in one task:
 
     frame.repartition(n, "queue").sortWithinPartitions("queue", "position").write.format("mrecordlog")…
 
-Spark sorts no streams: to write one with positions, do this in `foreachBatch`.
+Spark does not sort streams: to write one with positions, do this in `foreachBatch`.
 
-Without it the log gives positions as rows arrive, and what is sent again is stored again: at least once.
+Without the column the log assigns positions as rows arrive, and what is sent again is stored again: at least once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LogWriter(DataSourceArrowWriter):
         _report(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say that what was stored stays: a log takes nothing back."""
+        """Report that what was stored stays: appends cannot be undone."""
         logger.warning("the write failed; rows of finished tasks stay in the log")
 
 
@@ -136,7 +136,7 @@ class Appender:
         self._waiting: list[RowRun] = []
         self._bytes = 0
         self._records = 0
-        self._due: dict[str, int] = {}  # queue → the position behind the last row seen
+        self._due: dict[str, int] = {}  # queue → the position after the last row seen
 
     def add(self, row_run: RowRun) -> None:
         """Take the next rows."""
@@ -198,7 +198,7 @@ class Appender:
             return
         first = self._client.queue(queue).first_position
         if position + records <= first:
-            # They were stored, read and truncated in the meantime; the log does not give a position twice.
+            # They were stored, read and truncated in the meantime; the log does not assign a position twice.
             logger.warning("queue %r: positions %d … were truncated already and are not stored again", queue, position)
             self.written.records += records
             self.written.truncated += records
