@@ -1,4 +1,4 @@
-"""The fixed parts: the 64-byte header of a segment and the content of `CLOSED`."""
+"""The fixed-size structures: the 64-byte header of a segment and the content of `CLOSED`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ assert _HEADER.size + _CHECKSUM.size == HEADER_BYTES
 
 
 class HeaderError(ValueError):
-    """The bytes are not a flawless header of a version that is known."""
+    """The bytes are not an intact header of a known version."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment says of itself and its predecessor.
+    """What a segment states about itself and its predecessor.
 
-    first_batch: number of the first batch in it. previous_end: offset behind the predecessor's last COMMIT (0 in
-    segment 0). oldest_segment: no older one holds anything live.
+    first_batch: number of the first batch in it. previous_end: offset after the predecessor's last COMMIT (0 in
+    segment 0). oldest_segment: no older segment holds live records.
     """
 
     log_id: bytes
@@ -41,7 +41,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Where a log that was closed ends: segment, offset behind its last COMMIT, and that batch's number."""
+    """Where a closed log ends: segment, offset after its last COMMIT, and that batch's number."""
 
     log_id: bytes
     segment: int
@@ -65,7 +65,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 
 
 def decode_header(data: bytes | memoryview) -> SegmentHeader:
-    """Decode a segment header; HeaderError says what is wrong with it."""
+    """Decode a segment header; raise HeaderError if it is not valid."""
     _, version, *fields = _HEADER.unpack(_unchecked(data[:HEADER_BYTES], HEADER_BYTES, MAGIC, "a segment header"))
     if version != VERSION:
         raise HeaderError(f"format version {version} is not known here, only {VERSION}")
@@ -78,7 +78,7 @@ def encode_closed(closed: Closed) -> bytes:
 
 
 def decode_closed(data: bytes) -> Closed:
-    """Decode the content of `CLOSED`; HeaderError says what is wrong with it."""
+    """Decode the content of `CLOSED`; raise HeaderError if it is not valid."""
     _, version, *fields = _CLOSED.unpack(_unchecked(data, CLOSED_BYTES, CLOSED_MAGIC, "the note of the log's end"))
     if version != VERSION:
         raise HeaderError(f"format version {version} is not known here, only {VERSION}")
@@ -96,7 +96,7 @@ def _unchecked(data: bytes | memoryview, length: int, magic: bytes, what: str) -
     if len(data) != length:
         raise HeaderError(f"{what} has {len(data)} bytes instead of {length}")
     body, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
-    # An unknown version is named before the checksum is judged: a later format may check itself in another way.
+    # Skip the checksum for an unknown version, which is reported instead: a later format may use another checksum.
     if int.from_bytes(body[8:12], "little") == VERSION and _CHECKSUM.pack(crc32c(body)) != checksum:
         raise HeaderError(f"{what} fails its checksum")
     return body

@@ -1,7 +1,7 @@
-"""From the bytes of a segment to its table and its whole batches. Pure: pieces are handed in, batches come out.
+"""Parse the bytes of a segment into its table and its whole batches. Pure: pieces go in, batches come out.
 
-The parser stops for good at the first place that is not the batch that is due there, and says where. What that place
-means (the clean end, a torn tail, damage) is for recovery to judge.
+The parser stops for good at the first bytes that are not the batch due there, and exposes the offset. Recovery decides
+what they mean: the clean end, a torn tail or damage.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOG_ID_OFFSET_IN_FRAME = FRAME_HEADER_BYTES + LOG_ID_OFFSET_IN_COMMIT
 
 
 class Batch(NamedTuple):
-    """A whole batch: its records, its COMMIT and the offset behind it."""
+    """A whole batch: its records, its COMMIT and the offset after it."""
 
     records: list[LogRecord]
     commit: Commit
@@ -49,7 +49,7 @@ class Batch(NamedTuple):
 
 
 class MalformedError(ValueError):
-    """A frame is valid, so somebody wrote it, but what it holds cannot stand there: damage, or a later version."""
+    """A valid frame holds something that is not allowed there: damage, or a later version wrote it."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(offset, reason)
@@ -58,10 +58,10 @@ class MalformedError(ValueError):
 
 
 class SegmentParser:
-    """Reads one segment from its table on. Feed it pieces in order, each beginning at a block's start.
+    """Parses one segment, starting with its table. Feed it pieces in order, each starting at the start of a block.
 
-    table: once read. end: offset behind the last whole batch (or the table), where the next one is due. due_batch: that
-    batch's number. stopped: a place was met that is not it, so later pieces are ignored.
+    table: None until it was read. end: offset after the last whole batch (or the table), where the next batch is due.
+    due_batch: that batch's number. stopped: other bytes were found there, so later pieces are ignored.
     """
 
     def __init__(self, log_id: bytes, segment: int, first_batch: int) -> None:
@@ -80,13 +80,13 @@ class SegmentParser:
     def feed(self, piece: bytes | memoryview, base: int) -> Iterator[Batch]:
         """Yield the batches that end in *piece*, whose first byte is at offset *base*.
 
-        Raises MalformedError where a valid frame holds what cannot be there.
+        Raises MalformedError if a valid frame holds something that is not allowed there.
         """
         view = memoryview(piece)
         while not self.stopped and self._at < base + len(view):
             at = skip_padding(view, base, self._at - base)
             if at is not None and at >= len(view):
-                self._at = base + at  # the frame begins with the next piece
+                self._at = base + at  # the frame begins in the next piece
                 return
             frame = read_frame(view, base, at, self._seed) if at is not None else None
             if frame is None:
@@ -102,14 +102,14 @@ class SegmentParser:
                 yield batch
 
     def resume(self) -> None:
-        """Forget what was met behind `end`, to read it again from there."""
+        """Discard what was read after `end`, so that parsing resumes there."""
         self.stopped = False
         self._at = self.end
         self._records = []
         self._parts = []
 
     def _gather(self, frame: Frame) -> Sequence[memoryview] | None:
-        """Return the parts of the log record that *frame* completes, None as long as there are more to come."""
+        """Return the parts of the log record that *frame* completes, or None while more frames are due."""
         kind, parts = frame.kind, self._parts
         if kind == FULL and not parts:
             self._record_offset = frame.offset
@@ -140,7 +140,7 @@ class SegmentParser:
         except RecordError as error:
             raise MalformedError(self._record_offset, str(error)) from None
         if type(record) is not Commit:
-            self._records.append(record)  # type: ignore[arg-type]  # a record that is no Commit; mypy keeps the union
+            self._records.append(record)  # type: ignore[arg-type]  # not a Commit here; mypy keeps the union
             return None
         if record[:2] != (self.log_id, self.due_batch) or record.batch_offset != self.end:
             self.stopped = True
@@ -155,8 +155,8 @@ class SegmentParser:
 def find_commits(data: bytes, base: int, log_id: bytes, segment: int) -> Iterator[Commit]:
     """Yield every valid COMMIT anywhere in *data*, whose first byte is at offset *base* of the segment.
 
-    At any byte, not only where frames are due: a damaged length hides where the frames behind it begin. The log id,
-    which no client knows, is the pattern.
+    Searches every byte, not only where frames are due: after a damaged length, the starts of frames are unknown. The
+    pattern is the log id, which no client knows.
     """
     seed = segment_seed(log_id, segment)
     view = memoryview(data)

@@ -1,6 +1,6 @@
-"""Log records: what each kind holds, byte by byte, and the checks on the way in.
+"""Log records: the encoding of each kind, byte by byte, and the checks when decoding.
 
-Decoding trusts nothing: counts and lengths are checked against the bytes that exist before anything is built from them.
+Decoding trusts nothing: counts and lengths are checked against the actual bytes before anything is built from them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _TRUNCATE = struct.Struct("<BQQ")
 _COMMIT = struct.Struct("<B16sQQQQQ")
 
 JOIN_BYTES_MAX = 512
-"""The parts of a run this small are joined: cheaper than a checksum and a buffer for each."""
+"""The parts of a run up to this size are joined: cheaper than one checksum and one buffer per part."""
 
 COMMIT_BYTES = _COMMIT.size
 LOG_ID_BYTES = 16
 LOG_ID_OFFSET_IN_COMMIT = 1
-"""A commit's log id stands behind the kind byte: recovery searches for it and steps back this far."""
+"""Offset of the log id in a COMMIT, after the kind byte: recovery searches for the log id and steps back this far."""
 
 TABLE_BYTES = _QUEUES.size
 
 
 class TableEntry(NamedTuple):
-    """One queue in the table: positions start … next - 1 are retained, start == next means empty."""
+    """One queue in the table: positions start … next - 1 are retained; start == next means empty."""
 
     id: int
     name: str
@@ -52,27 +52,27 @@ class Table:
 
 
 class Create(NamedTuple):
-    """A queue comes into being, empty, with next position 0."""
+    """Creates a queue, empty, with next position 0."""
 
     id: int
     name: str
 
 
 class Delete(NamedTuple):
-    """A queue goes, with all it holds."""
+    """Deletes a queue with all its records."""
 
     id: int
 
 
 class Append(NamedTuple):
-    """A run is added to a queue; its first position is the queue's next one or later."""
+    """Appends a run to a queue; its first position is at least the queue's next position."""
 
     id: int
     run: Run
 
 
 class Truncate(NamedTuple):
-    """Positions up to and including *position* go; beyond the end, the next position moves to position + 1."""
+    """Removes positions up to and including *position*. Past the end, the next position moves to position + 1."""
 
     id: int
     position: int
@@ -82,7 +82,7 @@ class Commit(NamedTuple):
     """The end of a batch.
 
     durable_batch: the highest batch known to be on the medium when this was written. batch_offset: where this batch
-    begins. oldest_segment: no older one holds anything live. time_ns: wall clock, for people only.
+    begins. oldest_segment: no older segment holds live records. time_ns: wall clock, informational.
     """
 
     log_id: bytes
@@ -111,12 +111,12 @@ def encode_table(table: Table) -> tuple[Buffer, ...]:
 
 
 def entry_bytes(name: str) -> int:
-    """Return what a queue of this name takes in the table."""
+    """Return the number of bytes that a queue of this name takes in the table."""
     return _QUEUES_ENTRY.size + len(name.encode())
 
 
 def encode_record(record: LogRecord) -> tuple[Buffer, ...]:
-    """Encode a log record that belongs into a batch, as parts to be written one behind the other."""
+    """Encode a log record of a batch as parts to be written in order."""
     if type(record) is Append:
         queue_id, (first_position, offsets, payload) = record
         head = _APPEND.pack(APPEND, queue_id, first_position, len(offsets) // OFFSET_BYTES - 1)
@@ -137,7 +137,7 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def decode_table(body: memoryview | bytes) -> Table:
-    """Decode a QUEUES record; RecordError if it is anything else, or not sorted, or inconsistent."""
+    """Decode a QUEUES record; raise RecordError if it is another kind, not sorted or inconsistent."""
     kind, next_queue_id, count = _unpack(_QUEUES, body)
     if kind != QUEUES:
         raise RecordError("a segment must begin with the table of queues")
@@ -165,7 +165,7 @@ def decode_table(body: memoryview | bytes) -> Table:
 
 
 def decode_record(body: memoryview | bytes) -> LogRecord | Commit:
-    """Decode a log record of a batch; RecordError for an unknown kind or bytes that do not fit it."""
+    """Decode a log record of a batch; raise RecordError if its kind is unknown or its bytes do not match the kind."""
     kind = body[0] if len(body) else 0
     if kind == APPEND:
         return _decode_append(body)
@@ -185,9 +185,9 @@ def decode_record(body: memoryview | bytes) -> LogRecord | Commit:
 
 
 def decode_parts(parts: Sequence[memoryview]) -> LogRecord | Commit:
-    """Decode a log record that stands in several frames, as `decode_record` does one that stands in one.
+    """Decode a log record split over several frames; otherwise like `decode_record`.
 
-    A run's payload is copied once, from the frames to where it stays.
+    A run's payload is copied only once, from the frames to its final place.
     """
     if len(parts) == 1:
         return decode_record(parts[0])
@@ -215,14 +215,14 @@ def _decode_append(body: memoryview | bytes, *rest: memoryview) -> Append:
 
 
 def check_run(run: Run) -> None:
-    """Hold a run's offsets against its payload; RecordError where they do not fit."""
+    """Check a run's offsets against its payload; raise RecordError if they do not match."""
     ends = run.ends()
     if ends[0] != 0 or ends[-1] != len(run.payload) or (len(ends) > 2 and not _ascending(ends)):
         raise RecordError("the offsets of a run do not fit its payload")
 
 
 def _ascending(numbers: Sequence[int]) -> bool:
-    # Sorting what is sorted already is one pass in C.
+    # Sorting a sorted sequence is a single pass in C.
     return sorted(numbers) == numbers
 
 

@@ -1,1 +1,1 @@
-"""Blocking files: the seam to the operating system, the lock, segments as rows of bytes. Knows nothing of frames."""
+"""Blocking file access: the interface to the operating system, the lock, and segments as plain bytes, not frames."""

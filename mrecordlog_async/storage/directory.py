@@ -1,8 +1,8 @@
-"""The files of one log: which segments it has, where each is, what its header and `CLOSED` say.
+"""The files of one log: its segments, their paths, their headers, and `CLOSED`.
 
-`LogDirectory` is the one place that joins a directory and a segment's number to a path, that decides whether a log is
-there at all, and that reads again where a writer moves segments while somebody reads. What the bytes of a segment mean
-is left to `format` and to the rooms that read it.
+Only `LogDirectory` builds a segment's path from the directory and a number, decides whether a log exists, and retries
+a read when a writer adds or removes segments meanwhile. The meaning of a segment's bytes is left to `format` and to the
+modules that read it.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem, read_e
 from mrecordlog_async.storage.segment import CLOSED_NAME, list_segments, open_segment, read_pieces, segment_name
 
 ATTEMPTS_MAX = 20
-"""How often a log is read again because a writer changed its files between the listing and the last read."""
+"""How many times a log is read if a writer keeps changing its files between the listing and the last read."""
 
 Found = TypeVar("Found")
 
 
 class Listing(NamedTuple):
-    """The files that make up a log: its segments, ascending, and whether there is a `CLOSED`."""
+    """The files of a log: its segments, ascending, and whether `CLOSED` exists."""
 
     segments: tuple[int, ...]
     has_closed: bool
 
 
 class LogDirectory:
-    """A directory with the files of one log, read through *files*."""
+    """The directory of one log, read through *files*."""
 
     __slots__ = ("files", "path")
 
@@ -50,7 +50,7 @@ class LogDirectory:
 
     @classmethod
     def at(cls, path: str | os.PathLike[str], filesystem: FileSystem | None = None) -> LogDirectory:
-        """Return the directory that a caller named; *filesystem* is for tests."""
+        """Return the log directory at *path*; *filesystem* is for tests."""
         return cls(filesystem or OsFileSystem(), os.path.abspath(os.fsdecode(path)))
 
     # Names.
@@ -61,20 +61,20 @@ class LogDirectory:
 
     @property
     def closed_path(self) -> str:
-        """Return the path of the note that says where the log ended when it was closed."""
+        """Return the path of `CLOSED`, which states where the log ended when it was closed."""
         return f"{self.path}/{CLOSED_NAME}"
 
     # Which files exist.
 
     def list(self) -> Listing:
-        """List the log's files; none of them need exist, the directory must."""
+        """List the log's files. The directory must exist; it may be empty."""
         names = self.files.names(self.path)
         return Listing(tuple(list_segments(names)), CLOSED_NAME in names)
 
     def list_log(self) -> Listing:
         """List the log's files.
 
-        Raises FileNotFoundError if there is no log, CorruptionError if all that is left of it is `CLOSED`.
+        Raises FileNotFoundError if there is no log, CorruptionError if only `CLOSED` is left of it.
         """
         listing = self.list()
         if listing.segments:
@@ -88,16 +88,16 @@ class LogDirectory:
         return FileNotFoundError(errno.ENOENT, "there is no log in this directory", self.path)
 
     def removed(self, number: int) -> FileNotFoundError:
-        """Return the error for a segment that the writer removed while it was read."""
+        """Return the error for a segment that the writer removed while it was being read."""
         return FileNotFoundError(errno.ENOENT, "the segment was removed while it was read", self.path_of(number))
 
     def read_while_it_moves(
         self, read: Callable[[Listing], Found], is_settled: Callable[[Found], bool] = lambda found: True
     ) -> Found:
-        """Return what *read* makes of a listing, without the lock, while a writer may add and remove segments.
+        """Call *read* with a listing and return its result, without the lock, while a writer may change the segments.
 
-        A missing file, damage, or a result that is not *is_settled* counts only where the files are still the same
-        afterwards: otherwise the log is listed and read again, up to `ATTEMPTS_MAX` times.
+        A missing file, damage, or a result that is not *is_settled* counts only if the files are unchanged afterwards.
+        Otherwise the log is listed and read again, up to `ATTEMPTS_MAX` times.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             listing = self.list()
@@ -115,15 +115,15 @@ class LogDirectory:
                 return found
         raise self.no_log()
 
-    # What is in them.
+    # What they contain.
 
     def open(self, number: int) -> int:
-        """Open segment *number* for reading; the caller closes the handle."""
+        """Open segment *number* for reading; the caller must close the handle."""
         return open_segment(self.files, self.path, number)
 
     @contextmanager
     def opened(self, number: int) -> Iterator[int]:
-        """Open segment *number* for reading, for as long as the block lasts."""
+        """Open segment *number* for reading; the context manager closes it."""
         handle = self.open(number)
         try:
             yield handle
@@ -131,9 +131,9 @@ class LogDirectory:
             self.files.close(handle)
 
     def header(self, handle: int, number: int) -> SegmentHeader:
-        """Read the header of segment *number*, which *handle* has open.
+        """Read the header of segment *number* through the open *handle*.
 
-        Raises HeaderError for one that is damaged, or that states another number.
+        Raises HeaderError if it is damaged or states another number.
         """
         header = decode_header(read_exact(self.files, handle, HEADER_BYTES, 0))
         if header.segment != number:
@@ -146,11 +146,11 @@ class LogDirectory:
             return self.header(handle, number)
 
     def pieces(self, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
-        """Yield (offset, bytes) of an open segment, in whole blocks from the one of *offset* up to *stop*."""
+        """Yield (offset, bytes) of an open segment in whole blocks, from the block of *offset* up to *stop*."""
         return read_pieces(self.files, handle, offset, stop)
 
     def closed(self) -> Closed | None:
-        """Read `CLOSED`; None if the log was not closed, HeaderError if the note cannot be read."""
+        """Read `CLOSED`. Returns None if the log was not closed; raises HeaderError if the file is damaged."""
         try:
             handle = self.files.open(self.closed_path, write=False)
         except FileNotFoundError:
@@ -161,11 +161,11 @@ class LogDirectory:
             self.files.close(handle)
 
 
-# Directories as such.
+# Any directory.
 
 
 def make_directories(files: FileSystem, path: str) -> None:
-    """Make the directory *path* and its missing parents, each durable in its own parent."""
+    """Create the directory *path* and its missing parents, each durable in its own parent."""
     try:
         files.make_directory(path)
     except FileExistsError:

@@ -1,8 +1,8 @@
 """The only place that touches the operating system.
 
-Everything the log does to a disk goes through one `FileSystem` object, so that tests can put a disk in its place that
-forgets what was not synced, or fails at the n-th call. Methods are as thin as can be: one system call each, offsets
-given, errors as plain OSError. A handle is the file descriptor as an int and means nothing outside its FileSystem.
+Everything the log does to a disk goes through one `FileSystem` object, so that tests can replace it with a disk that
+loses unsynced data or fails at the n-th call. Methods are thin: one system call each, explicit offsets, errors as plain
+OSError. A handle is the file descriptor as an int and means nothing outside its FileSystem.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
-"""What can be written: contiguous bytes."""
+"""Anything that can be written: contiguous bytes."""
 
 BUFFERS_MAX = 1024
-"""Buffers that one write may carry (IOV_MAX of Linux)."""
+"""Maximum number of buffers per write (IOV_MAX on Linux)."""
 
 
 class FileSystem(Protocol):
-    """What the log asks of a disk. `path` is a name under the log's directory or the directory itself."""
+    """The file operations the log needs. `path` is a name under the log's directory or the directory itself."""
 
     def make_directory(self, path: str) -> None:
         """Create *path*, private to the owner (0700); FileExistsError, FileNotFoundError for a missing parent."""
@@ -39,25 +39,25 @@ class FileSystem(Protocol):
         """Open a directory for `sync_directory` (NotADirectoryError for a file)."""
 
     def create(self, path: str) -> int:
-        """Make an empty file (0600) that must not exist, open for reading and writing."""
+        """Create an empty file (0600) and open it for reading and writing; FileExistsError if it exists."""
 
     def open(self, path: str, *, write: bool = True) -> int:
-        """Open a file that exists; IsADirectoryError for a directory, also where it is only read."""
+        """Open an existing file; IsADirectoryError for a directory, even if opened only for reading."""
 
     def close(self, handle: int) -> None:
-        """Close a handle. Never raises: nothing that matters waits for close."""
+        """Close a handle. Never raises: nothing depends on the result of close."""
 
     def size(self, handle: int) -> int:
         """Return the file's length in bytes."""
 
     def links(self, handle: int) -> int:
-        """Return how many names the file has: 0 once it is removed, 2 or more where a hard link shares its bytes."""
+        """Return the file's link count: 0 once it is removed, 2 or more if a hard link shares its bytes."""
 
     def capacity_of(self, handle: int) -> int:
-        """Return the size of the whole file system that the file or directory is on; 0 where it does not say."""
+        """Return the total size of the file system that holds the file or directory; 0 if it does not report one."""
 
     def is_alone(self, handle: int) -> bool:
-        """Tell whether nobody else has the file open. False where the system cannot say."""
+        """Return whether nobody else has the file open; False if the system cannot tell."""
 
     def mode(self, path: str) -> int:
         """Return the permission bits."""
@@ -69,10 +69,10 @@ class FileSystem(Protocol):
         """Write at most `BUFFERS_MAX` buffers at *offset*; return the bytes taken, which may be fewer."""
 
     def reserve(self, handle: int, offset: int, length: int) -> None:
-        """Make sure that *length* bytes from *offset* have space, growing the file if need be. Reads as zeros."""
+        """Reserve space for *length* bytes from *offset*, growing the file if necessary. New bytes read as zeros."""
 
     def cut(self, handle: int, size: int) -> None:
-        """Set the file's length, giving back what lies behind."""
+        """Set the file's length and free the space after it."""
 
     def sync(self, handle: int) -> None:
         """Wait until content and size are on the medium."""
@@ -81,24 +81,24 @@ class FileSystem(Protocol):
         """Wait until the directory's entries are on the medium."""
 
     def forget_cache(self, handle: int) -> None:
-        """Drop clean pages, so that the next read asks the medium."""
+        """Drop clean pages, so that the next read comes from the medium."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file its new name in one step."""
+        """Rename a file atomically."""
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name (FileExistsError where it is taken); both names share its bytes."""
+        """Give a file a second name (FileExistsError if it is taken); both names share its bytes."""
 
     def unlink(self, path: str) -> None:
-        """Remove a file's name; the file goes with its last name and its last handle."""
+        """Remove a file's name; the file is deleted with its last name and its last handle."""
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
 
     def lock(self, path: str) -> int:
-        """Take the exclusive lock on *path*, creating the file; BlockingIOError if somebody holds it.
+        """Take the exclusive lock on *path*, creating the file; BlockingIOError if the lock is held.
 
-        The lock that is returned is on the file that *path* names then, also if it was replaced meanwhile.
+        The returned lock is always on the file that *path* names at that moment, even if it was replaced meanwhile.
         """
 
 
@@ -108,11 +108,11 @@ _Statx = ctypes.c_char * 256
 
 _locks: set[int] = set()
 _fork_guard = threading.Lock()
-"""No fork falls between taking a lock and noting it: every lock that a child inherits is known to `_drop_locks`."""
+"""Prevents a fork between taking a lock and recording it: `_drop_locks` knows every lock that a child inherits."""
 
 
 def _drop_locks() -> None:
-    """In a forked child: close its copies of this process's locks, or they would be held when the parent lets go."""
+    """Close this forked child's copies of the locks; otherwise they stay locked after the parent releases them."""
     for handle in _locks:
         os.close(handle)
     _locks.clear()
@@ -144,7 +144,7 @@ class OsFileSystem:
     def open(self, path: str, *, write: bool = True) -> int:
         """See `FileSystem`."""
         handle = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW)
-        if stat.S_ISDIR(os.fstat(handle).st_mode):  # to be read, a directory opens as well
+        if stat.S_ISDIR(os.fstat(handle).st_mode):  # open(2) accepts a directory for reading
             os.close(handle)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return handle
@@ -162,8 +162,8 @@ class OsFileSystem:
     def links(self, handle: int) -> int:
         """See `FileSystem`.
 
-        Asks for nothing but the number: once somebody has seen a file's times, Linux (6.13 and later) gives the next
-        write a new one, and the sync behind that write takes a quarter longer.
+        Requests only the link count: once a file's timestamps were read, Linux (6.13 and later) updates them at the
+        next write, and the sync after that write takes a quarter longer.
         """
         if _statx is not None:
             found = bytearray(256)
@@ -181,8 +181,8 @@ class OsFileSystem:
         if sys.platform != "linux":
             return False
         try:
-            # An open that had found the name before it was removed breaks the lease, and that sends a signal: SIGIO,
-            # which would end the process, unless told otherwise. SIGURG is ignored by default.
+            # An open that resolved the name before it was removed breaks the lease, which sends a signal: by default
+            # SIGIO, which would kill the process. SIGURG is ignored by default.
             fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -214,14 +214,14 @@ class OsFileSystem:
         os.ftruncate(handle, size)
 
     def sync(self, handle: int) -> None:
-        """See `FileSystem`. macOS flushes the drive's cache only when asked by name."""
+        """See `FileSystem`. macOS flushes the drive's cache only with F_FULLFSYNC."""
         if sys.platform == "darwin":
             fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
         else:
             os.fdatasync(handle)
 
     def sync_directory(self, handle: int) -> None:
-        """See `FileSystem`. A full fsync: fdatasync need not wait for a change of entries alone."""
+        """See `FileSystem`. A full fsync: fdatasync may skip a change that affects only directory entries."""
         os.fsync(handle)
 
     def forget_cache(self, handle: int) -> None:
@@ -246,7 +246,7 @@ class OsFileSystem:
         os.rmdir(path)
 
     def lock(self, path: str) -> int:
-        """See `FileSystem`. flock belongs to the open file: it dies with the process and no other close releases it."""
+        """See `FileSystem`. flock belongs to the open file: it ends with the process; no other close releases it."""
         with _fork_guard:
             handle = self._lock(path)
             _locks.add(handle)
@@ -262,12 +262,12 @@ class OsFileSystem:
             except BaseException:
                 os.close(handle)
                 raise
-            # Somebody replaced the file between open and flock: this lock excludes nobody.
+            # The file was replaced between open and flock: this lock excludes nobody.
             os.close(handle)
 
 
 def write_all(files: FileSystem, handle: int, buffers: Sequence[Buffer], offset: int) -> None:
-    """Write every buffer, going on after a short write; OSError(EIO) if the disk takes nothing."""
+    """Write every buffer, continuing after short writes; OSError(EIO) if a write makes no progress."""
     for group in range(0, len(buffers), BUFFERS_MAX):
         rest = list(buffers[group : group + BUFFERS_MAX])
         total = sum(map(len, rest))
@@ -282,7 +282,7 @@ def write_all(files: FileSystem, handle: int, buffers: Sequence[Buffer], offset:
 
 
 def read_exact(files: FileSystem, handle: int, length: int, offset: int) -> bytes:
-    """Read *length* bytes, fewer only where the file ends."""
+    """Read *length* bytes; fewer only at the end of the file."""
     piece = files.read(handle, length, offset)
     if len(piece) == length or not piece:
         return piece
@@ -298,7 +298,7 @@ def read_exact(files: FileSystem, handle: int, length: int, offset: int) -> byte
 
 
 def _is_named(handle: int, path: str) -> bool:
-    """Tell whether *path* still names the open file."""
+    """Return whether *path* still names the open file."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -314,7 +314,7 @@ def _behind(buffers: list[Buffer], taken: int) -> list[Buffer]:
 
 
 def _reserve_by_writing(handle: int, offset: int, length: int) -> None:
-    """Write zeros where the system has no posix_fallocate, behind the present end only."""
+    """Write zeros after the current end of the file, on systems without posix_fallocate."""
     size = os.fstat(handle).st_size
     at, end = max(offset, size), offset + length
     while at < end:

@@ -1,9 +1,9 @@
-"""One writer per directory: an flock on `LOCK`, with the owner's pid inside for the message to the second one.
+"""One writer per directory: an flock on `LOCK`, which holds the owner's pid for the error message of a second opener.
 
-The file is removed in one case only: when it has a second name (`cp -al` links it), whose owner would be shut out and
-whose bytes would be written. `FileSystem.lock` then sees to it that nobody goes on with a lock on the removed file.
-The lock belongs to the open file, so it ends with the process however that dies, and a forked child that closes its
-copy releases nothing.
+The file is removed in one case only: when it has a second name (`cp -al` links it). Otherwise that name's owner would
+be locked out, and its bytes overwritten. `FileSystem.lock` then ensures that nobody keeps a lock on the removed file.
+The lock belongs to the open file, so it ends with the process, however that dies, and a forked child that closes its
+copy does not release it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def take_lock(files: FileSystem, directory: str) -> int:
 
 
 def _lock_own_file(files: FileSystem, path: str) -> int:
-    """Lock the file at *path*, after it was replaced by a new one if it has a second name."""
+    """Lock the file at *path*, first replacing it with a new one if it has a second name."""
     handle = files.lock(path)
     try:
         if files.links(handle) <= 1:
             return handle
-        # The shared one is held until the new one is: only one opener replaces the file.
+        # The shared file stays locked until the new one is: only one opener replaces the file.
         files.unlink(path)
         own = files.lock(path)
     except BaseException:
@@ -48,7 +48,7 @@ def _lock_own_file(files: FileSystem, path: str) -> int:
 
 
 def _write_owner(files: FileSystem, handle: int) -> None:
-    """Note the pid for a second opener. A disk too full for these bytes does not keep the log shut."""
+    """Write the pid, for a second opener. A disk too full for these bytes does not prevent opening."""
     try:
         files.cut(handle, 0)
         files.write(handle, [b"%d\n" % os.getpid()], 0)
@@ -57,7 +57,7 @@ def _write_owner(files: FileSystem, handle: int) -> None:
 
 
 def _owner(files: FileSystem, path: str) -> tuple[int | None, bool]:
-    """Return the pid in the file, None where there is none, and whether the file has a second name."""
+    """Return the pid in the file (None without one) and whether the file has a second name."""
     try:
         handle = files.open(path, write=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""Making a segment: a temporary file, its header and table, and the space behind them."""
+"""Create a segment: a temporary file, its header and table, and the reserved space after them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile, segment_name
 
 RESERVE_BYTES = 64 * KIB
-"""Space behind every batch that only truncate and delete may use, so that they get through on a full disk."""
+"""Space after every batch that only truncate and delete may use, so that they succeed on a full disk."""
 
 
 def create_or_replace(files: FileSystem, path: str) -> int:
-    """Make an empty temporary file, in place of one that a crash or an error left."""
+    """Create an empty temporary file, replacing one left by a crash or an error."""
     try:
         return files.create(path)
     except FileExistsError:
@@ -35,7 +35,7 @@ def write_preamble(file: SegmentFile, header: SegmentHeader, table: Sequence[Buf
 def make_first_segment(
     files: FileSystem, directory: str, directory_handle: int, log_id: bytes, table: Sequence[Buffer]
 ) -> tuple[SegmentFile, int]:
-    """Make segment 0 of a new log, durable with its name; return it and the offset where its first batch begins."""
+    """Create segment 0 of a new log, durable with its name; return it and the offset where its first batch begins."""
     path = f"{directory}/{segment_name(0)}"
     file = SegmentFile(files, path + TEMPORARY_SUFFIX, create_or_replace(files, path + TEMPORARY_SUFFIX), 0)
     try:

@@ -1,6 +1,6 @@
-"""Segments as files: their names, reading them in pieces, and growing one whose space is reserved before it is written.
+"""Segments as files: naming them, reading them in pieces, and reserving space before it is written.
 
-Leaves to others what the bytes mean. A `SegmentFile` belongs to the log's thread.
+The meaning of the bytes is left to others. A `SegmentFile` belongs to the log's thread.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from mrecordlog_async.options import MIB
 from mrecordlog_async.storage.filesystem import Buffer, FileSystem, read_exact, write_all
 
 PIECE_BYTES = 4 * MIB
-"""Segments are read in pieces of this size, a whole number of blocks: large enough for the disk, small in memory."""
+"""Segments are read in pieces of this size, a whole number of blocks: large enough to be fast, small in memory."""
 
 STEP_BYTES_MIN = 1 * MIB
 STEP_BYTES_MAX = 64 * MIB
-"""A segment grows by steps that double between these."""
+"""A segment grows in steps that double from the first of these to the second."""
 
 TEMPORARY_SUFFIX = ".tmp"
 CLOSED_NAME = "CLOSED"
 
 SEGMENT_NUMBER_MAX = 2**63 - 1
-"""A file whose name holds a higher number is not a segment; 20 digits could hold more than a header can."""
+"""A file with a higher number in its name is not a segment; 20 digits can express more than a header can hold."""
 
 _SEGMENT_NAME = re.compile(r"wal-([0-9]{20})")
 
@@ -35,7 +35,7 @@ def segment_name(number: int) -> str:
 
 
 def segment_number(name: str) -> int | None:
-    """Return the number of the segment called *name*, None for any other file."""
+    """Return the number of the segment named *name*, or None for any other file."""
     match = _SEGMENT_NAME.fullmatch(name)
     return number if match and (number := int(match[1])) <= SEGMENT_NUMBER_MAX else None
 
@@ -46,7 +46,7 @@ def list_segments(names: Sequence[str]) -> list[int]:
 
 
 def open_segment(files: FileSystem, directory: str, number: int) -> int:
-    """Open segment *number* for reading; an OSError that names the file where something else has its name."""
+    """Open segment *number* for reading; OSError with the path if a directory or a link has its name."""
     path = f"{directory}/{segment_name(number)}"
     try:
         return files.open(path, write=False)
@@ -60,7 +60,7 @@ def open_segment(files: FileSystem, directory: str, number: int) -> int:
 
 
 def read_pieces(files: FileSystem, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) from the block of *offset* to *stop* or the file's end, in pieces of whole blocks."""
+    """Yield (offset, bytes) from the block of *offset* to *stop* or the end of the file, in pieces of whole blocks."""
     at = offset - offset % BLOCK_BYTES
     while at < stop:
         piece = read_exact(files, handle, min(PIECE_BYTES, stop - at), at)
@@ -71,7 +71,7 @@ def read_pieces(files: FileSystem, handle: int, offset: int, stop: int) -> Itera
 
 
 class SegmentFile:
-    """A segment that grows: `reserved_bytes` have space on the disk, so writing into them cannot run out of it."""
+    """A growing segment: `reserved_bytes` are allocated on the disk, so writes within them cannot run out of space."""
 
     def __init__(self, files: FileSystem, path: str, handle: int, reserved_bytes: int) -> None:
         self.files = files
@@ -82,17 +82,17 @@ class SegmentFile:
         self._was_shared = False
 
     def is_shared(self) -> bool:
-        """Tell whether the file has a second name: its bytes belong to somebody else too, and are left alone.
+        """Return whether the file has a second name: its bytes then belong to others too and must not be changed.
 
-        Once found, that stays so if the other name goes: the tail behind the last batch was left as it was. OSError
-        where the system does not say.
+        Once True, it stays True even if the other name is removed, because the tail after the last batch was not
+        zeroed. Raises OSError if the system does not report it.
         """
         if not self._was_shared:
             self._was_shared = self.files.links(self.handle) > 1
         return self._was_shared
 
     def may_be_shared(self) -> bool:
-        """As `is_shared`; where the system does not say, the file is taken to have a second name, from then on."""
+        """Do what `is_shared` does; if the system does not report it, treat the file as shared from then on."""
         try:
             return self.is_shared()
         except OSError:
@@ -100,9 +100,9 @@ class SegmentFile:
             return True
 
     def reserve(self, end: int, limit: int) -> None:
-        """Make sure that bytes up to *end* have space; OSError and nothing changed if the disk has no room.
+        """Reserve space for bytes up to *end*; OSError, with nothing changed, if the disk has no room.
 
-        A larger step, up to *limit*, is tried first, so that most batches find their space already there.
+        A larger step, up to *limit*, is tried first, so that most batches find their space already reserved.
         """
         if end <= self.reserved_bytes:
             return
@@ -120,14 +120,14 @@ class SegmentFile:
         try:
             self.files.reserve(self.handle, self.reserved_bytes, end - self.reserved_bytes)
         except OSError:
-            # ext4 keeps what a failed reservation got: give it back, or the disk stays full of nothing.
+            # ext4 keeps what a failed reservation allocated: free it, or the disk stays full of unused space.
             if self.files.size(self.handle) > size and not self.may_be_shared():
                 self.files.cut(self.handle, size)
             raise
         self.reserved_bytes = end
 
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write *buffers* at *offset*; an OSError leaves the content unknown."""
+        """Write *buffers* at *offset*; after an OSError the content is unknown."""
         write_all(self.files, self.handle, buffers, offset)
 
     def sync(self) -> None:
