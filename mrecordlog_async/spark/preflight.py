@@ -73,7 +73,8 @@ class DrainJob:
     def source_options(self, shared_marker: str | None = None, again: Offset | None = None) -> dict[str, str]:
         """Return the options of the data source. It never truncates by itself: `release` does, after the proof.
 
-        again: the positions of logs that went back and are reread; any other log that went back fails the query.
+        again: the positions of logs that went back and are reread; any other log that went back fails the query,
+        whatever `options` allow.
         """
         found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {}), **self.options}
         if shared_marker is not None:
