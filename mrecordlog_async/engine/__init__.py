@@ -1,5 +1,5 @@
-"""Motion: what callers ask for becomes batches, batches become bytes on the disk, bytes become queues again.
+"""The write path: calls become batches, batches become bytes on the disk, and memory follows.
 
-An append goes admission → batch → journal (on the log's thread) → queues → answer. Opening goes files → frames →
-records → queues in `recovery`.
+An append passes through admission → batch → journal (on the log's thread) → queues → acknowledgement. Opening a log is
+files → frames → records → queues, in `recovery`.
 """

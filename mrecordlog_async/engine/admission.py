@@ -1,14 +1,14 @@
-"""The door: which calls may wait for the writer, and in what order.
+"""Admission: which calls may wait for the writer, and in what order.
 
 1. A call that can never fit is refused at once.
 2. As long as there is room, calls join `pending`; single records share a group, whatever their queues, so a
    thousand callers are one command to the writer.
 3. Above `pending_bytes`, appends wait in line and move up in order. Above `memory_bytes` they are refused, or wait;
-   so are those in line for which memory has run out meanwhile. Truncate and delete never stand in that line.
+   the same holds for calls in line once memory has run out. Truncate and delete never wait in that line.
 
 `_fast_budget` is what appends may be charged without asking: the common call (`append_single`) compares and subtracts,
 and nothing else is counted until `update`. It is never more than a batch, so that groups stay that small. It is
-negative while anybody stands in line or the log takes no appends, which sends every caller to `add_append`.
+negative while any call waits in line or the log accepts no appends, which sends every caller to `add_append`.
 Everything here runs on the log's event loop.
 """
 
@@ -42,7 +42,7 @@ ELSEWHERE = (
     "the log belongs to another event loop; from a thread, such as that of a `def` endpoint, call it with "
     "asyncio.run_coroutine_threadsafe or anyio.from_thread.run"
 )
-"""Why a call is refused that was not made on the log's event loop."""
+"""The error message for a call that was not made on the log's event loop."""
 
 
 class Admission:
@@ -97,7 +97,7 @@ class Admission:
         try:
             position: int | None = await future
         finally:
-            # An exception holds this frame: with the future in it that would be a cycle, and keep the payload.
+            # An exception references this frame: with the future in it that would be a cycle that keeps the payload.
             del future, group
         return position
 
@@ -147,7 +147,7 @@ class Admission:
         self.update()
 
     def withdraw(self, call: Append) -> None:
-        """Forget *call* if it still stands in line: its caller gave up."""
+        """Forget *call* if it is still in line: its caller gave up."""
         if self._line.pop(call, self) is None:
             self._line_bytes -= call.bytes
             self.update()
@@ -183,14 +183,14 @@ class Admission:
     def unpark(self) -> None:
         """Let the held commands try again, first in line."""
         self.waiting_for_space = False
-        self._group = None  # the open group stands after the parked calls; later records must not join it
+        self._group = None  # the open group comes after the parked calls; later records must not join it
         self._pending.extendleft(reversed(self._parked))
         self._parked = []
         self.update()
         self.wake()
 
     def refund(self, size: int) -> None:
-        """Give back the charge of commands that were answered, and let callers move up."""
+        """Refund the charge of finished commands, and let callers move up."""
         self._charged_bytes -= size
         self.update()
 
@@ -293,7 +293,7 @@ class Admission:
         return min(self.limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending, memory)
 
     def never_fits(self, call: Append | AppendGroup) -> RecordTooLargeError | None:
-        """Return why *call* could not be stored in a log that holds nothing but its queues, None if it could."""
+        """Return why *call* could not be stored even in a log without records, or None if it could."""
         limits = self.limits
         memory = limits.memory_bytes - len(self._queues) * QUEUE_OVERHEAD_BYTES
         if call.bytes > memory:
@@ -315,7 +315,7 @@ class Admission:
             raise error
 
     def _refusal(self, call: Append) -> Exception | None:
-        """Return why *call*, the first in line, must not go on waiting, None if it may."""
+        """Return why *call*, the first in line, must stop waiting, or None if it may wait."""
         return self.never_fits(call) if self.limits.on_full == "wait" else self._lack_of_memory(call, 0)
 
     def _check_memory(self, call: Append) -> None:

@@ -1,4 +1,4 @@
-"""The door for arguments: what comes from a caller is checked here, once, when the method is called."""
+"""Argument checks: values from callers are checked here, once, when the method is called."""
 
 from __future__ import annotations
 

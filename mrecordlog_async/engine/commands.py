@@ -1,4 +1,4 @@
-"""What a caller may ask the writer for. Each command holds the futures of those who wait and finishes them once."""
+"""The commands a caller can send to the writer. Each holds its callers' futures and finishes each of them once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Command:
         return self.future.done()
 
     def acknowledge(self, value: object) -> None:
-        """Answer the caller."""
+        """Return *value* to the caller."""
         if not self.future.done():
             self.future.set_result(value)
 
@@ -46,10 +46,10 @@ class Command:
 
 
 class AppendGroup(Command):
-    """Single records, each from a caller of its own and for a queue of its choice, by column, in the order they came.
+    """Single records, each from its own caller and for any queue, stored by column in arrival order.
 
-    One group for all queues: one for each would be an object, three lists and an answer more for every record of a
-    batch that names a thousand queues.
+    One group serves all queues: with one group per queue, a batch for a thousand queues would need another object,
+    three lists and an answer for every record.
     """
 
     __slots__ = ("futures", "payloads", "queues")
@@ -84,28 +84,28 @@ class AppendGroup(Command):
             yield one
 
     def add(self, other: AppendGroup) -> None:
-        """Take in the records of *other*, with their charge, behind those that are here."""
+        """Append the records of *other*, with their charge."""
         self.queues += other.queues
         self.payloads += other.payloads
         self.futures += other.futures
         self.bytes += other.bytes
 
     def one_queue(self) -> str | None:
-        """Return the queue that all records are for, None where they are for several."""
+        """Return the queue that all records are for, or None if they are for several."""
         first = self.queues[0]
         return first if self.queues.count(first) == len(self.queues) else None
 
     def acknowledge(self, value: object) -> None:
-        """Answer each caller with a position, counted from *value* or its place in it."""
+        """Return a position to each caller: counted from *value*, or its item of *value*."""
         for _ in self.acknowledge_in_parts(value, len(self.futures) or 1):
             pass
 
     def acknowledge_in_parts(self, value: object, callers: int) -> Iterator[None]:
-        """Do the same for so many *callers* at a time; the rest is answered as the iterator is gone through."""
+        """Acknowledge *callers* calls per step of the returned iterator."""
         positions: Iterator[int] = count(value) if isinstance(value, int) else iter(value)  # type: ignore[call-overload]
         for at in range(0, len(self.futures), callers):
             for future, position in zip(self.futures[at : at + callers], positions, strict=False):  # count has no end
-                try:  # noqa: SIM105  # a with statement for each record would cost more than the answer
+                try:  # noqa: SIM105  # a with statement per record costs more than set_result
                     future.set_result(position)
                 except asyncio.InvalidStateError:  # the caller gave up
                     pass

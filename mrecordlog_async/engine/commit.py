@@ -1,4 +1,4 @@
-"""What the writer hands to the log's thread and gets back."""
+"""What the writer passes to the log's thread, and what it gets back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mrecordlog_async.format.record import LogRecord
 
 
 class LogIOError(Exception):
-    """A write to the segment or a sync failed; the OSError is `__cause__`. Asking again proves nothing."""
+    """A write to the segment or a sync failed; the OSError is `__cause__`. A successful retry would prove nothing."""
 
 
 class PlannedRun(NamedTuple):

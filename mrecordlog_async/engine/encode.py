@@ -33,12 +33,12 @@ def build_records(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
             else:
                 built += [log_record.Append(queue_id, run) for run in split_into_runs(first_position, payloads)]
         else:
-            built.append(record)  # type: ignore[arg-type]  # a record that is no PlannedRun; mypy keeps the union
+            built.append(record)  # type: ignore[arg-type]  # not a PlannedRun here; mypy keeps the union
     return built
 
 
 def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
-    """Join *payloads* into runs of about `RUN_BYTES`; a larger payload gets one of its own."""
+    """Join *payloads* into runs of about `RUN_BYTES`; a larger payload gets its own run."""
     records = len(payloads)
     if sum(map(len, payloads)) + OFFSET_BYTES * records <= RUN_BYTES:
         return [Run.of(first_position, payloads)]

@@ -2,14 +2,14 @@
 
 Strategy:
 1. Space, spare and name first. Whatever fails before the batch's first byte is written raises OSError or LogFullError:
-   the batch is refused, nothing was changed, the log stays healthy.
+   the batch is refused, nothing has changed, and the log stays healthy.
 2. Then one write and one sync. What fails there, and any failed sync, raises `LogIOError`: the log stops.
 3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling and with it giving
    space back works on a full disk.
 
 4. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or cut again: the log rolls, and
-   removes it by its name alone. Each batch asks (one fstat): the link can be made while the log is open. A batch is
-   refused where the system does not answer: rolling instead would spend a segment on each.
+   only unlinks it. Each batch checks (one fstat), as a link can be created while the log is open. If the check fails,
+   the batch is refused: rolling instead would use up a segment per batch.
 
 Everything here blocks and belongs to the log's thread. The table is read from `queues`, which the event loop leaves
 alone while a batch is on its way.
@@ -43,7 +43,7 @@ from mrecordlog_async.storage.new_segment import RESERVE_BYTES, create_or_replac
 from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, SegmentFile, segment_name
 
 SEGMENTS_MIN = 8
-"""`disk_bytes` has room for so many segments at least, whatever `segment_bytes` says."""
+"""`disk_bytes` has room for at least this many segments, whatever `segment_bytes` says."""
 
 
 class Journal:
@@ -122,11 +122,11 @@ class Journal:
         return self._spare.file is None or self._spare.reserved_bytes < self._preamble_bytes(more_table_bytes)
 
     def reclaimable(self) -> bool:
-        """Whether there are segments that nothing needs any more."""
+        """Whether there are segments that are no longer needed."""
         return bool(self.older) and self.older[0][0] < self.durable_oldest
 
     def has_unfreed(self) -> bool:
-        """Whether space of removed segments is still to be given back."""
+        """Whether space of removed segments is still to be freed."""
         return self._older.has_unfreed()
 
     # What the thread does.
@@ -235,7 +235,7 @@ class Journal:
             self._files.sync_directory(self._directory_handle)
 
     def close(self) -> None:
-        """Let go of the files; a spare is removed."""
+        """Close the files; a spare is removed."""
         self._spare.discard()
         self._older.shrink(everything=True)
         self._file.close()
@@ -250,7 +250,7 @@ class Journal:
     # Steps.
 
     def _encode(self, bodies: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:
-        """Cut a batch into frames behind the last one; return the buffers and the offset behind its COMMIT."""
+        """Split a batch into frames after the last one; return the buffers and the offset after its COMMIT."""
         return encode_batch(bodies, self.end, oldest_segment, self._log_id, self._seed, time.time_ns())
 
     def _is_full(self, end: int) -> bool:
@@ -258,7 +258,7 @@ class Journal:
         return self.end.last_batch >= self.end.first_batch and end - self.end.table_end > self._segment_bytes
 
     def _reserve(self, end: int, needs_space: bool) -> None:
-        """Get space for a batch up to *end* and the reserve behind it; truncate and delete may live on the reserve."""
+        """Get space for a batch up to *end* and the reserve after it; truncate and delete may use the reserve."""
         wanted = end + RESERVE_BYTES
         if wanted <= self._file.reserved_bytes:
             return
@@ -311,8 +311,8 @@ class Journal:
         try:
             self._files.rename(spare.path, path)
         except OSError as error:
-            # Some errors leave open whether the name changed. A segment that stands there while batches still go to
-            # the one before it would be damage to the next open.
+            # Some errors leave open whether the rename happened. If the segment exists while batches are still written
+            # to the previous one, the next open reports damage.
             if self._name_is_there(path):
                 raise LogIOError(f"rename failed half-way: {error}") from error
             raise

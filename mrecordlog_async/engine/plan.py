@@ -1,4 +1,4 @@
-"""The decision: what a batch writes and what each of its callers will be told. Pure; no file, no await.
+"""Planning: what a batch writes and what each of its calls returns. Pure; no file, no await.
 
 Positions are given in arrival order. What the batch's own commands change is seen by those behind them through a
 `_View` of each queue; memory itself changes only after the sync. So an answer that rests on a command of the same batch
@@ -41,7 +41,7 @@ from mrecordlog_async.options import Limits
 
 
 class Answer(NamedTuple):
-    """What a command's caller is told: a value, an error, or (`counts`) the records its log record dropped."""
+    """The result of a command: a value, an error, or (`counts`) the number of records its log record dropped."""
 
     command: Command
     value: object = None
@@ -97,7 +97,7 @@ def _last_append(view: _View) -> LastAppend | None:
 
 
 _UNSEEN = _View(None, 0, 0, 0)
-"""Stands for a queue that no command of the batch has named yet."""
+"""Placeholder for a queue that no command of the batch has named yet."""
 
 
 class _Planner:
@@ -260,7 +260,7 @@ class _Planner:
         self.plan.needs_space = True
 
     def _repeats(self, view: _View, first: int, payloads: Sequence[bytes]) -> bool | None:
-        """Tell whether exactly these records are stored, or planned, already; None where that is not known any more.
+        """Return whether exactly these records are already stored or planned; None if that is no longer known.
 
         Every position that is still retained must hold the same payload. Where positions are truncated, the call must
         be the queue's last append, whose digest outlives the records. No record passes without a comparison.
@@ -280,7 +280,7 @@ class _Planner:
         return LastAppend.of(split_into_runs(first, payloads)) == last
 
     def _stored_or_planned(self, view: _View, start: int, stop: int) -> list[Run]:
-        """Return what stands at positions *start* … *stop* - 1, in order, as planned so far."""
+        """Return the runs at positions *start* … *stop* - 1, in order, as planned so far."""
         runs = [*view.queue.runs(start, stop)] if view.queue is not None else []
         for planned in view.planned:
             base = planned.first_position

@@ -27,7 +27,7 @@ class Changes:
                     del self._sleepers[queue_id]
 
     def wake(self, queue_ids: Iterable[int]) -> None:
-        """Wake who waits for one of these queues."""
+        """Wake all waiters for any of these queues."""
         if self._sleepers:
             for queue_id in self._sleepers.keys() & set(queue_ids):
                 for future in self._sleepers.pop(queue_id):

@@ -16,7 +16,7 @@ RELEASE_BYTES_MIN = 32 * MIB
 
 
 def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
-    """Tell whether so much was freed, next to what is retained, that the heap should be trimmed."""
+    """Return whether enough was freed, relative to what is retained, to make trimming the heap worthwhile."""
     return freed_bytes >= max(RELEASE_BYTES_MIN, retained_bytes // 4)
 
 

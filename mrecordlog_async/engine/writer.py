@@ -1,4 +1,4 @@
-"""The one writer: gathers what waits, has the log's thread store it, applies it, answers.
+"""The one writer: collects waiting calls, has the log's thread store them, applies and acknowledges them.
 
 While a batch is being synced the next one gathers: that is group commit. There is no timer and no delay in that path.
 One hand-over and one result per batch. `Upkeep` does what a batch need not wait for.
@@ -35,7 +35,7 @@ logger = logging.getLogger("mrecordlog_async")
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 ANSWERS_AT_ONCE = 128
-"""So many callers go on in one turn of the event loop. With 10,000 in one turn nothing else ran for 11 to 19 ms."""
+"""Callers woken per event-loop iteration. With 10,000 in one iteration, nothing else ran for 11 to 19 ms."""
 
 
 def _is_full(refusal: OSError | LogFullError) -> bool:
@@ -118,7 +118,7 @@ class Writer:
         self._admission.refund(size)
 
     async def _store(self, batch: Plan, commands: list[Command]) -> int:
-        """Write *batch*, apply it, answer its callers; return the charge of commands that went back to wait."""
+        """Write *batch*, apply it, acknowledge its calls; return the charge of commands that went back to wait."""
         try:
             result = await self._commit(batch)
         except (OSError, LogFullError) as refusal:
@@ -244,7 +244,7 @@ class Writer:
 
     @property
     def pending_records(self) -> int:
-        """How many records are in the batch on its way to the disk."""
+        """Number of records in the batch on its way to the disk."""
         return count_records(self._in_flight)
 
     def in_doubt(self) -> dict[str, int]:
@@ -266,7 +266,7 @@ class Writer:
         self._counters.refused_past += isinstance(error, PositionInPastError)
 
     def _refuse(self, commands: list[Command], refusal: OSError | LogFullError) -> None:
-        """Tell *commands* that nothing of them was written."""
+        """Refuse *commands*, of which nothing was written."""
         error: Exception = refusal
         if isinstance(refusal, OSError) and refusal.errno in _OUT_OF_SPACE:
             error = LogFullError("space")
@@ -298,7 +298,7 @@ class Writer:
     # Failing.
 
     def _fail(self, error: BaseException, level: int = logging.CRITICAL) -> None:
-        """Stop for good: whether this batch was stored is not known, what waits behind it was not."""
+        """Stop for good: it is unknown whether this batch was stored; later calls were not."""
         self.failure = error
         cause = str(error) if isinstance(error, LogIOError) else f"{type(error).__name__}: {error}"
         in_doubt = self.in_doubt()
