@@ -16,10 +16,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench, Scale
+from mrecordlog_async.event_loop import loop_factory
 from mrecordlog_async.gc_tuning import calm_collector
 
 APPENDS = "mrecordlog_async.bench.appends"
@@ -88,16 +88,6 @@ def run_workload(workload: Workload, scale: Scale, place: str) -> list[Row]:
             return runner.run(_await(function(Bench(directory, scale, say))))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's factory of event loops, or None (asyncio's own) where uvloop is not installed."""
-    try:
-        uvloop: Any = importlib.import_module("uvloop")
-    except ModuleNotFoundError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 async def _await(rows: Awaitable[list[Row]]) -> list[Row]:

@@ -56,7 +56,7 @@ class RecordLogClient:
         QueueNotFoundError: The queue does not exist; raised by every method that names one, `queue_exists` aside.
         ServiceError: The service refused for a reason that the log itself does not have, such as a missing token.
         ServiceUnreachableError: No attempt succeeded within `retry_seconds`.
-        OutcomeUnknownError: The response to a change was lost, and nothing tells whether the change was made.
+        OutcomeUnknownError: The response to a change was lost, and it is unknown whether the change was made.
         LogFailedError: The log of the service has failed; it can be read, and must be restarted to store records.
         LogClosedError: This client is closed.
     """

@@ -10,7 +10,8 @@ import tests.benchmarks
 from mrecordlog_async.bench import chart
 from mrecordlog_async.bench.probe import machine
 from mrecordlog_async.bench.report import Report, to_json
-from mrecordlog_async.bench.suite import chosen, loop_factory, run_all
+from mrecordlog_async.bench.suite import chosen, run_all
+from mrecordlog_async.event_loop import loop_factory
 from tests.benchmarks import http_service, report, spark_throughput
 from tests.benchmarks.scale import FULL, QUICK
 from tests.benchmarks.suite import WORKLOADS

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.demo.ledger import Ledger, Verdict, produce, start_producers
 from mrecordlog_async.cli.demo.service import ServiceProcess
-from mrecordlog_async.cli.event_loop import loop_factory
 from mrecordlog_async.cli.exit_codes import FAILED, FINE
 from mrecordlog_async.cli.parser import COUNT, PORT, SIZE, TIME
+from mrecordlog_async.event_loop import loop_factory
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,11 +16,11 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.event_loop import loop_factory
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.cli.logging_setup import configure
 from mrecordlog_async.cli.settings import add_settings, gather
 from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.event_loop import loop_factory
 from mrecordlog_async.gc_tuning import calm_collector
 from mrecordlog_async.options import Limits
 from mrecordlog_async.token_file import read_private_tokens

@@ -1,4 +1,4 @@
-"""The event loop that commands run on."""
+"""The event loop that commands and the benchmark run on."""
 
 from __future__ import annotations
 
