@@ -37,9 +37,9 @@ class Interrupted(OsFileSystem):
         self.opened.append(path.rpartition("/")[2])
         return super().open(path, write=write)
 
-    def names(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         self.listed += 1
-        return super().names(path)
+        return super().list_names(path)
 
 
 class Stages:

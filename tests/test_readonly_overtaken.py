@@ -123,9 +123,9 @@ async def test_a_segment_whose_space_is_given_back_while_it_is_read_is_no_damage
     class Shrinking(OsFileSystem):
         listed = 0
 
-        def names(self, path: str) -> list[str]:
+        def list_names(self, path: str) -> list[str]:
             self.listed += 1
-            return super().names(path)
+            return super().list_names(path)
 
         def read(self, handle: int, length: int, offset: int) -> bytes:
             if offset == 0 and length >= BLOCK and first.exists() and _is(handle, first):

@@ -319,7 +319,7 @@ class Journal:
 
     def _name_is_there(self, path: str) -> bool:
         try:
-            return path.rpartition("/")[2] in self._files.names(self.directory)
+            return path.rpartition("/")[2] in self._files.list_names(self.directory)
         except OSError:
             return True
 

@@ -72,7 +72,7 @@ class OlderSegments:
             left = 0 if everything else size - SHRINK_BYTES
             if left > 0:
                 with contextlib.suppress(OSError):
-                    self._files.cut(handle, left)
+                    self._files.set_size(handle, left)
                 self._unfreed[0] = handle, left
             else:
                 self._files.close(handle)

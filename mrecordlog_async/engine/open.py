@@ -80,7 +80,7 @@ def open_log(
         lock_handle = take_lock(files, directory)
         on_error.callback(files.close, lock_handle)
         files.sync_directory(directory_handle)
-        names = files.names(directory)
+        names = files.list_names(directory)
         contents = read_log(files, directory, names, on_progress=on_progress)
         if contents is None:
             contents, file = _make_log(files, directory, directory_handle, names, create)

@@ -38,13 +38,13 @@ def rename_durably(files: FileSystem, partial: str, path: str) -> None:
 
 def remove_directory(files: FileSystem, path: str) -> None:
     """Remove a directory of files, and the files."""
-    for name in files.names(path):
+    for name in files.list_names(path):
         files.unlink(f"{path}/{name}")
     files.remove_directory(path)
 
 
 def _names(files: FileSystem, path: str) -> list[str]:
     try:
-        return files.names(path)
+        return files.list_names(path)
     except FileNotFoundError:
         return []

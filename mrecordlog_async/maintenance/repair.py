@@ -105,7 +105,7 @@ def _locked(log: LogDirectory) -> Iterator[None]:
 
 def _lock(log: LogDirectory) -> int | None:
     """Take the writer's lock; None on a read-only file system, where nobody writes."""
-    if LOCK_NAME not in log.files.names(log.path):
+    if LOCK_NAME not in log.files.list_names(log.path):
         return None
     try:
         return log.files.lock(f"{log.path}/{LOCK_NAME}")

@@ -57,7 +57,7 @@ class Directory:
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self.path = path
-        self.numbers: Sequence[int] = file_numbers(files.names(path))
+        self.numbers: Sequence[int] = file_numbers(files.list_names(path))
         self._files = files
         self._open: tuple[int, int, bool] | None = None  # number, handle, and whether it can be written
 
@@ -70,7 +70,7 @@ class Directory:
         self.close()
         handle = self._files.create(f"{self.path}/{file_name(number)}")
         self._open = number, handle, True
-        self._files.cut(handle, size)
+        self._files.set_size(handle, size)
 
     def write(self, number: int, offset: int, data: bytes) -> None:
         """See `Target`."""

@@ -84,7 +84,7 @@ class Follower:
             if not any(read_exact(self._files, handle, HEAD_BYTES, parser.end)):
                 self.failed_looks = 0
                 return False
-            self._files.forget_cache(handle)
+            self._files.drop_cache(handle)
             batches = self._take_batches(handle)
             if batches:
                 sync_for_readers(self._files, handle)

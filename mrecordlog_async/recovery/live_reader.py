@@ -31,7 +31,7 @@ def read_live_log(files: FileSystem, directory: str, on_progress: Progress | Non
     """
     lost = 0
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        names = sorted(files.names(directory))
+        names = sorted(files.list_names(directory))
         try:
             reading = read_without_lock(files, directory, names, on_progress=on_progress)
             if reading is None or _is_whole(files, directory, reading):
@@ -41,7 +41,7 @@ def read_live_log(files: FileSystem, directory: str, on_progress: Progress | Non
                 return _give_in(reading)
         except (FileNotFoundError, CorruptionError):
             # A missing segment was reclaimed, a missing CLOSED no longer counts, or the writer rolled to a new segment.
-            if attempt == ATTEMPTS_MAX or sorted(files.names(directory)) == names:
+            if attempt == ATTEMPTS_MAX or sorted(files.list_names(directory)) == names:
                 raise
     raise AssertionError("the last attempt returns or raises")
 

@@ -280,7 +280,7 @@ class _LogReader:
         if self._owner:
             # After a failed sync the page cache shows what the disk does not have: write out, drop, ask the disk.
             self._files.sync(handle)
-        self._files.forget_cache(handle)
+        self._files.drop_cache(handle)
         size = self._files.size(handle)
         header = self._read_header(handle, number)
         if closed is not None and (closed.log_id, closed.segment) != (header.log_id, number):
@@ -298,7 +298,7 @@ class _LogReader:
         self._replay.oldest_segment = 0
         if not self._owner:
             # The writer went on while the older segments were read.
-            self._files.forget_cache(segment.handle)
+            self._files.drop_cache(segment.handle)
             size = max(size, self._files.size(segment.handle))
         torn_range = self._read_to_the_end(segment, closed, size)
         if not self._owner:

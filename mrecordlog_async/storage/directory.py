@@ -68,7 +68,7 @@ class LogDirectory:
 
     def list(self) -> Listing:
         """List the log's files. The directory must exist; it may be empty."""
-        names = self.files.names(self.path)
+        names = self.files.list_names(self.path)
         return Listing(tuple(list_segments(names)), CLOSED_NAME in names)
 
     def list_log(self) -> Listing:

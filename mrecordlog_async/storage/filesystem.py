@@ -32,7 +32,7 @@ class FileSystem(Protocol):
     def make_directory(self, path: str) -> None:
         """Create *path*, private to the owner (0700); FileExistsError, FileNotFoundError for a missing parent."""
 
-    def names(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         """List a directory."""
 
     def open_directory(self, path: str) -> int:
@@ -71,7 +71,7 @@ class FileSystem(Protocol):
     def reserve(self, handle: int, offset: int, length: int) -> None:
         """Reserve space for *length* bytes from *offset*, growing the file if necessary. New bytes read as zeros."""
 
-    def cut(self, handle: int, size: int) -> None:
+    def set_size(self, handle: int, size: int) -> None:
         """Set the file's length and free the space after it."""
 
     def sync(self, handle: int) -> None:
@@ -80,7 +80,7 @@ class FileSystem(Protocol):
     def sync_directory(self, handle: int) -> None:
         """Wait until the directory's entries are on the medium."""
 
-    def forget_cache(self, handle: int) -> None:
+    def drop_cache(self, handle: int) -> None:
         """Drop clean pages, so that the next read comes from the medium."""
 
     def rename(self, old: str, new: str) -> None:
@@ -129,7 +129,7 @@ class OsFileSystem:
         """See `FileSystem`."""
         os.mkdir(path, mode=0o700)
 
-    def names(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         """See `FileSystem`."""
         return os.listdir(path)
 
@@ -209,7 +209,7 @@ class OsFileSystem:
             return
         _reserve_by_writing(handle, offset, length)
 
-    def cut(self, handle: int, size: int) -> None:
+    def set_size(self, handle: int, size: int) -> None:
         """See `FileSystem`."""
         os.ftruncate(handle, size)
 
@@ -224,7 +224,7 @@ class OsFileSystem:
         """See `FileSystem`. A full fsync: fdatasync may skip a change that affects only directory entries."""
         os.fsync(handle)
 
-    def forget_cache(self, handle: int) -> None:
+    def drop_cache(self, handle: int) -> None:
         """See `FileSystem`."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)

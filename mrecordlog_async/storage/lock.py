@@ -50,7 +50,7 @@ def _lock_own_file(files: FileSystem, path: str) -> int:
 def _write_owner(files: FileSystem, handle: int) -> None:
     """Write the pid, for a second opener. A disk too full for these bytes does not prevent opening."""
     try:
-        files.cut(handle, 0)
+        files.set_size(handle, 0)
         files.write(handle, [b"%d\n" % os.getpid()], 0)
     except OSError:
         return

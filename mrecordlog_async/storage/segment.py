@@ -122,7 +122,7 @@ class SegmentFile:
         except OSError:
             # ext4 keeps what a failed reservation allocated: free it, or the disk stays full of unused space.
             if self.files.size(self.handle) > size and not self.may_be_shared():
-                self.files.cut(self.handle, size)
+                self.files.set_size(self.handle, size)
             raise
         self.reserved_bytes = end
 

@@ -104,8 +104,8 @@ async def test_a_log_that_goes_on_and_is_closed_meanwhile_misses_no_segment(dire
     class Late(Interrupted):
         """Lists what was there two segments ago, once."""
 
-        def names(self, path: str) -> list[str]:
-            found = sorted(name for name in super().names(path) if name.startswith("wal-"))
+        def list_names(self, path: str) -> list[str]:
+            found = sorted(name for name in super().list_names(path) if name.startswith("wal-"))
             return found if self.listed > 1 else found[:-2]
 
     found = await asyncio.to_thread(salvage, str(directory), filesystem=Late())

@@ -81,10 +81,10 @@ from mrecordlog_async.storage.filesystem import OsFileSystem
 class Forking(OsFileSystem):
     "Forks while the log is opened: the child lives on until the pipe is closed."
     child = 0
-    def names(self, path):
+    def list_names(self, path):
         if not self.child:
             self.child = fork()
-        return super().names(path)
+        return super().list_names(path)
 
 reading, writing = os.pipe()
 lives, say = os.pipe()

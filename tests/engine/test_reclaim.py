@@ -27,9 +27,9 @@ class Watched(OsFileSystem):
         self.calls.append("unlink")
         super().unlink(path)
 
-    def cut(self, handle: int, size: int) -> None:
-        self.calls.append("cut")
-        super().cut(handle, size)
+    def set_size(self, handle: int, size: int) -> None:
+        self.calls.append("set_size")
+        super().set_size(handle, size)
 
     def write(self, handle: int, buffers: Sequence[bytes | bytearray | memoryview], offset: int) -> int:
         self.calls.append("write")
@@ -68,8 +68,8 @@ async def test_large_segments_are_given_back_in_steps(directory: Path, monkeypat
         assert not open_files(directory, "(deleted)")
         assert len(damage.segments(directory)) == 1
         assert log.resource_usage().disk_bytes <= before - 2 * 8 * BLOCK
-        assert files.calls.count("cut") >= 2 * 6
-        assert files.calls.index("unlink") < files.calls.index("cut")
+        assert files.calls.count("set_size") >= 2 * 6
+        assert files.calls.index("unlink") < files.calls.index("set_size")
 
 
 async def test_close_lets_go_of_what_was_still_to_be_given_back(

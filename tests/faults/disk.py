@@ -221,8 +221,8 @@ class Disk:
         self._change(parent, EntryChange("", name, node))
         done()
 
-    def names(self, path: str) -> list[str]:
-        self._begin("names")
+    def list_names(self, path: str) -> list[str]:
+        self._begin("list_names")
         node = self._find(path)
         if node not in self._directories:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -315,9 +315,9 @@ class Disk:
                 self._resize(file, offset + length)
         done()
 
-    def cut(self, handle: int, size: int) -> None:
+    def set_size(self, handle: int, size: int) -> None:
         file = self._file(handle, write=True)
-        done = self._begin("cut")
+        done = self._begin("set_size")
         self._resize(file, size)
         done()
 
@@ -335,7 +335,7 @@ class Disk:
         directory.durable, directory.pending = dict(directory.current), []
         done()
 
-    def forget_cache(self, handle: int) -> None:
+    def drop_cache(self, handle: int) -> None:
         file = self._file(handle)
         if file.stale:
             file.stale = []

@@ -38,7 +38,7 @@ EMPTY = State(FIRST_QUEUE_ID, ())
 SEGMENT_BYTES = 32_768
 HAND_OVER_TURNS = 3
 STEP_TURNS = 2
-UNEVENTFUL = ("read", "size", "names", "open", "open_directory", "lock", "links", "capacity_of")
+UNEVENTFUL = ("read", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of")
 """Calls that change nothing: the moment before them is the one before the next call."""
 TIME_NS = 1_767_225_600_000_000_000
 LOG_ID = b"the-log's-own-id"

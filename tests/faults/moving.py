@@ -44,7 +44,7 @@ class MovingDisk:
 
     # FileSystem, as far as readers need it.
 
-    def names(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         self.let_pass()
         own = [name.rpartition("/")[2] for name in self._own_names if name.rpartition("/")[0] == path]
         directories = [name.rpartition("/")[2] for name in self._own_directories if name.rpartition("/")[0] == path]
@@ -92,7 +92,7 @@ class MovingDisk:
     def sync_directory(self, handle: int) -> None:
         self.let_pass()
 
-    def forget_cache(self, handle: int) -> None:
+    def drop_cache(self, handle: int) -> None:
         self.let_pass()
 
     # What a snapshot writes.
@@ -130,7 +130,7 @@ class MovingDisk:
             for name, node in self._own_names.items()
         }
 
-    def cut(self, handle: int, size: int) -> None:
+    def set_size(self, handle: int, size: int) -> None:
         raise AssertionError("a reader cuts nothing")
 
     def reserve(self, handle: int, offset: int, length: int) -> None:

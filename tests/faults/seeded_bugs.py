@@ -169,7 +169,7 @@ def failed_fsync_tried_again() -> AbstractContextManager[Any]:
 
 
 def cache_believed_after_a_failed_fsync() -> AbstractContextManager[Any]:
-    return patch.object(Disk, "forget_cache", lambda self, handle: None)
+    return patch.object(Disk, "drop_cache", lambda self, handle: None)
 
 
 def damage_cut_like_a_torn_tail() -> AbstractContextManager[Any]:

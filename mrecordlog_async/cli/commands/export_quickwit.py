@@ -74,5 +74,5 @@ def export(log: ReadOnlyLog, writer: Writer) -> int:
 def _make_empty(files: FileSystem, path: str) -> None:
     """Create the directory durably, unless it exists. Raises UsageError if anything is in it."""
     make_directories(files, os.path.abspath(path))
-    if files.names(path):
+    if files.list_names(path):
         raise UsageError(f"{path} is not empty: name a directory that does not exist yet")
