@@ -468,7 +468,7 @@ class MultiRecordLog(QueueReader):
             if healthy:
                 self._opened.journal.write_closed()
         finally:
-            self._opened.release()
+            self._opened.close()
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         """Wake all waiters; if the loop ended, release the directory after the thread's last job."""

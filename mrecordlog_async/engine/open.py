@@ -37,7 +37,7 @@ FIRST_QUEUE_ID_BITS = 48
 
 @dataclass(slots=True)
 class OpenedLog:
-    """A log that is ready to write. `release` gives everything back, the lock last."""
+    """A log that is ready to write. `close` gives everything back, the lock last."""
 
     files: FileSystem
     directory: str
@@ -48,7 +48,7 @@ class OpenedLog:
     lock_handle: int
     directory_handle: int
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Close every file, then let go of the lock."""
         self.journal.close()
         self.files.close(self.directory_handle)

@@ -26,7 +26,7 @@ _ending: dict[str, Future[None]] = {}  # by directory: logs that nobody closed a
 
 def release_later(opened: OpenedLog, thread: LogThread) -> None:
     """Have *thread* give the directory back behind its last work, and end. Opening it again waits for that."""
-    _ending[opened.directory] = thread.submit(opened.release)
+    _ending[opened.directory] = thread.submit(opened.close)
     thread.shutdown(wait=False)
 
 
@@ -100,4 +100,4 @@ class _Opening:
     def give_back(self) -> None:
         """Release what was opened, if anything was."""
         if self._opened is not None:
-            self._opened.release()
+            self._opened.close()

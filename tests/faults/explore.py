@@ -122,7 +122,7 @@ class Explorer:
         """Cut the power at every call of a recovery: the next one finds the same."""
         moments: list[Snapshot] = []
         disk.on_call = lambda call: moments.append(disk.snapshot())
-        recover(disk, where, self._directory).release()
+        recover(disk, where, self._directory).close()
         for index, moment in enumerate(_distinct(moments)):
             for name, plan in few_plans(moment, chance):
                 self._same(moment.crash(plan), state, f"{where}; recovery cut at its step {index}, {name}")
@@ -169,7 +169,7 @@ class Explorer:
             states.append(state_of(opened.queues))
             durable = len(states) - 1 if synced else durable
         moments.append((disk.snapshot(), durable, len(states)))
-        opened.release()
+        opened.close()
         for step, (snapshot, least, most) in enumerate(moments):
             if step and snapshot == moments[step - 1][0]:
                 continue
@@ -193,7 +193,7 @@ class Explorer:
                 before = open_twice(disk, place, kept)
                 opened = recover(disk, place, emptied)
                 empty(opened)
-                opened.release()
+                opened.close()
                 self.tally.nested_states += 1
                 if open_twice(disk, place, kept) != before:
                     raise Violation(f"{place}: {kept} is another one")
@@ -202,7 +202,7 @@ class Explorer:
         """Append after the crash, with sizes like those that were lost, and crash again: no stale byte returns."""
         opened = recover(disk, where, self._directory)
         if not state.queues:
-            opened.release()
+            opened.close()
             return
         moments: list[Snapshot] = []
         disk.on_call = lambda call: moments.append(disk.snapshot())
@@ -219,7 +219,7 @@ class Explorer:
                 found = open_twice(again, place, self._directory)
                 if found not in allowed:
                     raise Violation(f"{place}: something else returned: {found}")
-        opened.release()
+        opened.close()
 
     def _same(self, disk: Disk, state: State, where: str) -> None:
         self.tally.nested_states += 1
@@ -232,14 +232,14 @@ def open_twice(disk: Disk, where: str, directory: str = DIRECTORY) -> State:
     opened = recover(disk, where, directory)
     state = state_of(opened.queues)
     _check_files(disk, opened, where, directory)
-    opened.release()
+    opened.close()
     reader = state_of(ReadOnlyLog.open(directory, filesystem=disk).recovered.queues)
     again = recover(disk, where, directory)
     if not state == reader == state_of(again.queues):
         raise Violation(f"{where}: opened again it is another log")
     if not again.report.clean:
         raise Violation(f"{where}: the torn tail that was cut is still there")
-    again.release()
+    again.close()
     if disk.open_handles() or disk.misuse:
         raise Violation(f"{where}: {disk.open_handles()} handles left open; {disk.misuse}")
     return state

@@ -107,7 +107,7 @@ def _judge(run: Run, where: str) -> None:
     reopened = snapshot.kill()
     opened = recover(reopened, f"{where}; reopened")
     seen = state_of(opened.queues)
-    opened.release()
+    opened.close()
     verdict.check(seen, bounds, f"{where}; reopened")
     if seen.queues and open_twice(reopened.snapshot().crash(Plan()), where) != seen:
         raise Violation(f"{where}: what was seen after reopening did not survive a power cut")

@@ -98,7 +98,7 @@ def _check(damaged: Damaged, due: Due | None) -> None:
     else:
         assert due is not None, f"{damaged.what}: opened with less than was promised"
         assert state_of(opened.queues) == due.state, f"{damaged.what}: opened with a wrong state"
-        opened.release()
+        opened.close()
     assert not disk.open_handles() and not disk.misuse
 
 
@@ -188,7 +188,7 @@ def test_read_errors_are_not_taken_for_damage() -> None:
             before = _content(disk)
             disk.fault = Fault(number, calls=frozenset({"read"}), on=True)
             try:
-                open_log(disk, DIRECTORY, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40).release()
+                open_log(disk, DIRECTORY, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40).close()
             except OSError:
                 assert _content(disk) == before
             assert not disk.open_handles()
