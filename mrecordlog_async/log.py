@@ -288,7 +288,7 @@ class MultiRecordLog(QueueReader):
             # One run at a time: records truncated meanwhile are not yielded, and are not kept in memory for long.
             head = found.head(position)
             for run in head:
-                for record in run.each():
+                for record in run.records():
                     if record[0] < found.start:  # truncated since, or deleted with its queue
                         continue
                     yield record

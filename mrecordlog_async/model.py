@@ -55,7 +55,7 @@ class Run(NamedTuple):
         return cls(first_position, pack_offsets(accumulate(map(len, payloads), initial=0)), b"".join(payloads))
 
     @property
-    def records(self) -> int:
+    def record_count(self) -> int:
         """Number of records."""
         return len(self.offsets) // OFFSET_BYTES - 1
 
@@ -66,7 +66,7 @@ class Run(NamedTuple):
 
     def before(self, position: int) -> int:
         """Return the number of records before *position*."""
-        return min(max(position - self.first_position, 0), self.records)
+        return min(max(position - self.first_position, 0), self.record_count)
 
     def leads_to(self, later: Run) -> bool:
         """Return whether one call may have been split into this run and *later*: its next record did not fit here.
@@ -88,7 +88,7 @@ class Run(NamedTuple):
         # BytesIO.read avoids slice objects: 19 M payloads/s instead of 14 M.
         return list(map(BytesIO(self.payload).read, map(sub, ends[1:], ends)))
 
-    def each(self) -> Iterator[Record]:
+    def records(self) -> Iterator[Record]:
         """Yield the records one by one."""
         # No Python frame per record: 6.2 M records/s, against 4.2 M with starmap(Record, ...).
         return map(tuple.__new__, repeat(Record), zip(count(self.first_position), self.payloads()))
@@ -96,9 +96,9 @@ class Run(NamedTuple):
     def cut(self, start: int, stop: int) -> Run:
         """Return the part with positions *start* … *stop* - 1, which must not be empty; the run itself if it is all."""
         first = max(start - self.first_position, 0)
-        last = min(stop - self.first_position, self.records)
+        last = min(stop - self.first_position, self.record_count)
         assert first < last, "an empty part of a run is not a run"
-        if first == 0 and last == self.records:
+        if first == 0 and last == self.record_count:
             return self
         ends = memoryview(self.offsets).cast("i")[first : last + 1].tolist()
         base = ends[0]

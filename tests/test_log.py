@@ -469,7 +469,7 @@ async def test_range_bounds(log: MultiRecordLog, start: int | None, stop: int | 
     await log.append_records("q", 3, [b"a", b"b", b"c"])
     await log.append_records("q", 10, [b"d", b"e"])
     assert [position for position, _ in log.range("q", start, stop)] == expected
-    assert [position for run in log.runs("q", start, stop) for position, _ in run.each()] == expected
+    assert [position for run in log.runs("q", start, stop) for position, _ in run.records()] == expected
 
 
 async def test_iter_from_and_last_record(log: MultiRecordLog) -> None:

@@ -250,7 +250,7 @@ class RecordLogClient:
             QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
         """
         async for run in self.runs(queue, start, stop):
-            for record in run.each():
+            for record in run.records():
                 yield record
 
     def iter_from(self, queue: str, position: int) -> AsyncIterator[Record]:
@@ -292,7 +292,7 @@ class RecordLogClient:
             if queue_id != summary.id:
                 return
             for run in runs:
-                for record in run.each():
+                for record in run.records():
                     yield record
 
     async def queue_exists(self, queue: str) -> bool:

@@ -79,7 +79,7 @@ async def copy_queues(log: MultiRecordLog, queues: Iterable[QueueCopy]) -> int:
                     await log.truncate(queue.name, call.position)
                 else:
                     await log.append_records(queue.name, call.first_position, call.payloads())
-                    records += call.records
+                    records += call.record_count
     return records
 
 

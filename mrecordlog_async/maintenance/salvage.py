@@ -69,7 +69,7 @@ class SalvagedQueue:
     @property
     def records(self) -> int:
         """Return how many live records were read."""
-        return sum(run.records for run in self.live_runs())
+        return sum(run.record_count for run in self.live_runs())
 
     @property
     def readable_next(self) -> int:
@@ -176,7 +176,7 @@ class _SalvageState:
         elif type(item) is DamagedRange:
             for table in item.tables:
                 self._correct(table)
-            rescued = sum(record.run.records for record in item.records if type(record) is Append)
+            rescued = sum(record.run.record_count for record in item.records if type(record) is Append)
             place = item.offset, item.bytes, item.reason, item.first_batch, item.last_batch
             self.lose(Damage(segment, *place, rescued))
             for found in item.found:

@@ -183,8 +183,8 @@ class _RecordEnds:
         for run in self.runs[first:]:
             ends = memoryview(run.offsets).cast("i")
             dead = max(start - run.first_position, 0)
-            share.records += run.records - dead
-            share.bytes += ends[run.records] - ends[dead]
+            share.records += run.record_count - dead
+            share.bytes += ends[run.record_count] - ends[dead]
         return share
 
 
@@ -251,7 +251,7 @@ class _UsageCounter:
 
     def _append(self, segment: SegmentUsage, queue: QueueUsage | None, record: Append) -> None:
         run = record.run
-        segment.records += run.records
+        segment.records += run.record_count
         segment.bytes += len(run.payload)
         if queue is None:  # its create is damaged
             return

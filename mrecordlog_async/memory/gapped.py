@@ -36,7 +36,7 @@ class GappedRun(NamedTuple):
         return cls(first, offsets, payload, array(code, [position - first for position in positions]).tobytes())
 
     @property
-    def records(self) -> int:
+    def record_count(self) -> int:
         """Number of records."""
         return len(self.offsets) // OFFSET_BYTES - 1
 
@@ -61,7 +61,7 @@ class GappedRun(NamedTuple):
         first, last = self.before(start), self.before(stop)
         if first == last:
             return None
-        if first == 0 and last == self.records:
+        if first == 0 and last == self.record_count:
             return self
         ends = memoryview(self.offsets).cast("i")[first : last + 1].tolist()
         offsets = pack_offsets([end - ends[0] for end in ends])
@@ -71,7 +71,7 @@ class GappedRun(NamedTuple):
             return Run(positions[0], offsets, payload)
         return GappedRun.of(positions, offsets, payload)
 
-    def each(self) -> Iterator[Record]:
+    def records(self) -> Iterator[Record]:
         """Yield the records one by one."""
         payloads = Run(0, self.offsets, self.payload).payloads()
         return map(tuple.__new__, repeat(Record), zip(self._positions(), payloads, strict=True))

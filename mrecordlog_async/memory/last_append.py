@@ -33,7 +33,7 @@ def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[b
 
     Payloads before the first run are not compared.
     """
-    if runs and sum(run.records for run in runs) != first_position + len(payloads) - runs[0].first_position:
+    if runs and sum(run.record_count for run in runs) != first_position + len(payloads) - runs[0].first_position:
         return False
     return all(
         payload == payloads[position - first_position]

@@ -279,14 +279,14 @@ class Queue:
             run = tail.drop_oldest()
             self._forget(run)
             self._open_bytes -= len(run.payload)
-            self._open_records -= run.records
+            self._open_records -= run.record_count
         runs = sealed or tail
         dead = runs.oldest().before(start) if runs else 0
         self.records -= dead - self._dead_records
         self._dead_records = dead
 
     def _forget(self, run: HeldRun) -> None:
-        self.records -= run.records - self._dead_records
+        self.records -= run.record_count - self._dead_records
         self._dead_records = 0
         self.held_bytes -= len(run.payload)
         self.memory_bytes -= _memory_bytes(run)

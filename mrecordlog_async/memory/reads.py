@@ -22,7 +22,7 @@ class QueueReader:
 
         What is yielded is fixed at the call: later appends and truncates do not change it.
         """
-        return chain.from_iterable(run.each() for run in self._queue(queue).held(start, stop))
+        return chain.from_iterable(run.records() for run in self._queue(queue).held(start, stop))
 
     def iter_from(self, queue: str, position: int) -> Iterator[Record]:
         """Yield the records of *queue* from *position* on, as `range` does."""

@@ -176,7 +176,7 @@ def encode(runs: Iterable[Run]) -> Iterator[bytes]:
     with arrow.ipc.new_stream(sink, schema) as writer:
         for run in runs:
             buffers = [None, arrow.py_buffer(run.offsets), arrow.py_buffer(run.payload)]
-            payload = arrow.BinaryArray.from_buffers(arrow.binary(), run.records, buffers)
+            payload = arrow.BinaryArray.from_buffers(arrow.binary(), run.record_count, buffers)
             position = arrow.array(range(run.first_position, run.next_position), arrow.int64())
             writer.write_batch(arrow.record_batch([position, payload], schema=schema))
             del buffers, payload

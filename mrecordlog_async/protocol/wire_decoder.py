@@ -23,21 +23,21 @@ from mrecordlog_async.protocol.wire import (
 class Block(NamedTuple):
     """A run as it was received: views into the buffer, nothing copied.
 
-    offsets: records + 1 int32, little endian. payload: the payloads back to back. Both are empty where only positions
+    offsets: record_count + 1 int32, little endian. payload: the payloads back to back. Both are empty where only positions
     were asked for.
     """
 
     queue: str
     queue_id: int
     first_position: int
-    records: int
+    record_count: int
     offsets: memoryview
     payload: memoryview
 
     @property
     def next_position(self) -> int:
         """Position after the last record."""
-        return self.first_position + self.records
+        return self.first_position + self.record_count
 
     def run(self) -> Run:
         """Return a copy as a run, which does not keep the buffer alive."""

@@ -30,15 +30,15 @@ def take_head(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run
     for run in runs:
         if records_max <= 0 or (taken and bytes_max <= 0):
             break
-        part = run if run.records <= records_max else run.cut(run.first_position, run.first_position + records_max)
+        part = run if run.record_count <= records_max else run.cut(run.first_position, run.first_position + records_max)
         if len(part.payload) > bytes_max:
             part = part.cut_bytes(bytes_max)
             if taken and len(part.payload) > bytes_max:
                 break
         taken.append(part)
-        if part.records < run.records:
+        if part.record_count < run.record_count:
             break
-        records_max -= part.records
+        records_max -= part.record_count
         bytes_max -= len(part.payload)
     return taken
 
@@ -46,7 +46,7 @@ def take_head(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run
 def head_of(run: Run, records_max: int, bytes_max: int, *, at_least_one: bool) -> tuple[int, int]:
     """Return how many records at the head of *run* keep both limits, and their bytes."""
     ends = memoryview(run.offsets).cast("i")
-    most = min(run.records, max(records_max, 0))
+    most = min(run.record_count, max(records_max, 0))
     count = max(min(most, bisect_right(ends, bytes_max, 0, most + 1) - 1), 0)
     if not count and at_least_one:
         count = 1

@@ -76,7 +76,7 @@ class Fetcher:
             queue_id, found = check_range(self._log, one).id, list[tuple[int, int]]()
             async for held in self._each(one):
                 for run in held:
-                    more = [(run.first_position, run.records)] if isinstance(run, Run) else run.stretches()
+                    more = [(run.first_position, run.record_count)] if isinstance(run, Run) else run.stretches()
                     wire.join_spans(found, more)
             parts.append(wire.QueuePositions(one.queue, queue_id, found))
         return parts

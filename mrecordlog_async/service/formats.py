@@ -171,10 +171,10 @@ def take_runs(held: list[HeldRun]) -> Iterator[Run]:
 
 def cut_up(run: Run) -> Iterator[Run]:
     """Yield *run* in parts of at most `PIECE_RECORDS` and about `PIECE_BYTES`, or itself where it is no larger."""
-    if len(run.payload) <= PIECE_BYTES and run.records <= PIECE_RECORDS:
+    if len(run.payload) <= PIECE_BYTES and run.record_count <= PIECE_RECORDS:
         yield run
         return
-    ends, records, first = memoryview(run.offsets).cast("i"), run.records, run.first_position
+    ends, records, first = memoryview(run.offsets).cast("i"), run.record_count, run.first_position
     at = 0
     while at < records:
         fitting = bisect_right(ends, ends[at] + PIECE_BYTES, at + 1) - 1
@@ -191,10 +191,10 @@ def record_lines(run: Run, as_text: bool) -> Pieces:
         yield b'"}\n'
     elif as_text:
         yield _lines_encoder.encode_lines(
-            [TextRecordResponse(position, payload.decode(errors="replace")) for position, payload in run.each()]
+            [TextRecordResponse(position, payload.decode(errors="replace")) for position, payload in run.records()]
         )
     else:
-        yield _lines_encoder.encode_lines([RecordResponse(*record) for record in run.each()])
+        yield _lines_encoder.encode_lines([RecordResponse(*record) for record in run.records()])
 
 
 def _base64_parts(payload: bytes) -> Pieces:
@@ -231,7 +231,7 @@ def _ndjson_text(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
 def _text(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
     for run in runs:
         for part in cut_up(run):
-            if part.records == 1:
+            if part.record_count == 1:
                 yield part.payload
                 yield b"\n"
             else:
@@ -256,7 +256,7 @@ def _payload_bytes(queue: str, runs: Sequence[Run]) -> int:
 
 
 def _text_bytes(queue: str, runs: Sequence[Run]) -> int:
-    return sum(len(run.payload) + run.records for run in runs)
+    return sum(len(run.payload) + run.record_count for run in runs)
 
 
 def _runs_bytes(queue: str, runs: Sequence[Run]) -> int:

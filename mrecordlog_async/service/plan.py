@@ -101,7 +101,7 @@ class Planner:
             available.records, available.bytes = summary.records, summary.bytes
             return available
         async for held in self._held(available):
-            available.records += held.records
+            available.records += held.record_count
             available.bytes += len(held.payload)
         return available
 
@@ -173,7 +173,7 @@ class Planner:
                 await self._cut(cutter, run, count)
                 taken.records, taken.bytes = taken.records + count, taken.bytes + size
                 taken.tail = digest(run, count) if self._request.tails else None
-            if count < run.records:
+            if count < run.record_count:
                 taken.stop = run.first_position + count if count else cutter.next_position
                 break
         taken.pieces = cutter.finish(taken.stop)

@@ -197,7 +197,7 @@ def _runs(body: bytes, records_max: int, charge: Charge) -> Steps:
         at += size
         entries += 1
         if block is not None:
-            records += block.records
+            records += block.record_count
             _check_count(records, records_max)
             for some in _payloads(block):
                 found += some
@@ -218,7 +218,7 @@ def _runs(body: bytes, records_max: int, charge: Charge) -> Steps:
 def _payloads(block: wire_decoder.Block) -> Steps:
     """Copy the records out of a block, some at a time."""
     ends = wire_decoder.check_offsets(block.offsets)
-    for at in range(0, block.records, PIECE_RECORDS):
+    for at in range(0, block.record_count, PIECE_RECORDS):
         yield [bytes(block.payload[start:stop]) for start, stop in pairwise(ends[at : at + PIECE_RECORDS + 1])]
 
 

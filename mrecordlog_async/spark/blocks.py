@@ -62,7 +62,7 @@ def record_batches(server: str, blocks: Iterable[Block], *, payload: bool = True
             yield _record_batch(server, gathered, payload)
             gathered, records, size = [], 0, 0
         gathered.append(block)
-        records += block.records
+        records += block.record_count
         size += len(block.payload)
         if records >= BATCH_RECORDS:
             yield _record_batch(server, gathered, payload)
@@ -73,10 +73,10 @@ def record_batches(server: str, blocks: Iterable[Block], *, payload: bool = True
 
 def _pieces(block: Block) -> Iterable[Block]:
     """Cut a long block that contains only positions."""
-    if block.offsets or block.records <= BATCH_RECORDS:
+    if block.offsets or block.record_count <= BATCH_RECORDS:
         return (block,)
     return (
-        block._replace(first_position=first, records=min(block.next_position - first, BATCH_RECORDS))
+        block._replace(first_position=first, record_count=min(block.next_position - first, BATCH_RECORDS))
         for first in range(block.first_position, block.next_position, BATCH_RECORDS)
     )
 
@@ -99,15 +99,15 @@ def _spans(blocks: list[Block]) -> list[tuple[str, int, int]]:
     for block in blocks:
         queue, first, records = spans[-1] if spans else ("", 0, 0)
         if spans and queue == block.queue and first + records == block.first_position:
-            spans[-1] = (queue, first, records + block.records)
+            spans[-1] = (queue, first, records + block.record_count)
         else:
-            spans.append((block.queue, block.first_position, block.records))
+            spans.append((block.queue, block.first_position, block.record_count))
     return spans
 
 
 def _payloads(block: Block) -> Any:
     buffers = [None, pa.py_buffer(block.offsets), pa.py_buffer(block.payload)]
-    column = pa.Array.from_buffers(pa.binary(), block.records, buffers)
+    column = pa.Array.from_buffers(pa.binary(), block.record_count, buffers)
     # Offsets come from outside; decreasing ones would crash the process that reads the column.
     column.validate(full=True)
     return column

@@ -422,12 +422,12 @@ def verified(blocks: Iterable[Block], ranges: Sequence[Range]) -> Iterator[Block
             missing, position = ranges[index].records, ranges[index].start
         due = ranges[index]
         inside = position <= block.first_position and block.next_position <= due.stop
-        if (block.queue, block.queue_id) != (due.queue, due.id) or not inside or block.records > missing:
+        if (block.queue, block.queue_id) != (due.queue, due.id) or not inside or block.record_count > missing:
             raise ShortAnswerError(
                 f"expected {missing} more records of queue {due.queue!r} from position {position}, "
-                f"got {block.records} of {block.queue!r} at {block.first_position}"
+                f"got {block.record_count} of {block.queue!r} at {block.first_position}"
             )
-        missing, position = missing - block.records, block.next_position
+        missing, position = missing - block.record_count, block.next_position
         yield block
     left = missing + sum(each.records for each in ranges[index + 1 :])
     if left:
@@ -542,7 +542,7 @@ def _rest(part: list[Range], block: Block) -> list[Range]:
     """Return what remains of *part* after *block*, which `verified` checks."""
     for index, each in enumerate(part):
         if (each.queue, each.id) == (block.queue, block.queue_id) and each.start <= block.first_position < each.stop:
-            records = each.records - block.records
+            records = each.records - block.record_count
             left = [each._replace(start=block.next_position, records=records)] if records > 0 else []
             return left + part[index + 1 :]
     return part

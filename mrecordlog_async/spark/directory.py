@@ -155,4 +155,4 @@ def _blocks(batch: Batch, part: SegmentPart) -> Iterator[Block]:
         if run.first_position < stop and run.next_position > start:
             run = run.cut(start, stop)
             offsets, payload = memoryview(run.offsets), memoryview(run.payload)
-            yield Block(queue, record.id, run.first_position, run.records, offsets, payload)
+            yield Block(queue, record.id, run.first_position, run.record_count, offsets, payload)

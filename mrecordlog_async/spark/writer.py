@@ -147,7 +147,7 @@ class Appender:
             position = None if row_run.position is None else run.first_position
             self._waiting.append(RowRun(row_run.queue, position, run))
             self._bytes += len(run.payload)
-            self._records += run.records
+            self._records += run.record_count
             if self._bytes >= APPEND_BYTES or self._records >= APPEND_RECORDS:
                 self.flush()
 
@@ -178,7 +178,7 @@ class Appender:
 
     def _put(self, queue: str, position: int | None, runs: list[Run]) -> None:
         """Append, and work out what a refusal means: the rows, or some of them, may be there already."""
-        records = sum(run.records for run in runs)
+        records = sum(run.record_count for run in runs)
         try:
             answer = self._client.append(queue, runs, position=position, create=self._create)
         except ServiceRefusedError as error:

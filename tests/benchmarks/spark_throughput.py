@@ -52,7 +52,7 @@ class TupleReader(DataSourceReader):
         value = partition.value
         client = self._reader.fleet.client(value.server)
         for block in client.fetch(value):
-            for position, payload in block.run().each():
+            for position, payload in block.run().records():
                 yield value.server, block.queue, position, payload
         client.close()
 

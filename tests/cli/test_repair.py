@@ -206,7 +206,7 @@ def test_any_damage_loses_what_is_named_and_nothing_else(
         assert found.damage
     for queue in found.queues:
         records = dict(truth[queue.name][2])
-        read = {position: payload for run in queue.live_runs() for position, payload in run.each()}
+        read = {position: payload for run in queue.live_runs() for position, payload in run.records()}
         named = {position for first, last in queue.missing for position in range(first, last + 1)}
         lost = records.keys() - read.keys()
         assert read.items() <= records.items()
@@ -231,7 +231,7 @@ def test_what_is_written_is_what_was_found(tmp_path: Path, seed: int) -> None:
     with ReadOnlyLog.open(tmp_path / "wal.repaired") as repaired:
         written = {name: (following, records) for name, (_, following, records) in contents(repaired).items()}
     assert written == {
-        queue.name: (queue.readable_next, [tuple(record) for run in queue.live_runs() for record in run.each()])
+        queue.name: (queue.readable_next, [tuple(record) for run in queue.live_runs() for record in run.records()])
         for queue in found.queues
         if queue.records or not queue.name_lost
     }

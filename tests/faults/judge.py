@@ -260,7 +260,7 @@ def _state_of(queues: Queues) -> State:
                 queue.id,
                 queue.start,
                 queue.next,
-                tuple(tuple(record) for run in queue.runs(None, None) for record in run.each()),  # type: ignore[misc]  # pairs
+                tuple(tuple(record) for run in queue.runs(None, None) for record in run.records()),  # type: ignore[misc]  # pairs
             )
             for queue in sorted(queues, key=lambda queue: queue.name)
         ),

@@ -48,7 +48,7 @@ class Judge:
         yield from self._against_opening()
 
     def _queue(self, queue: SalvagedQueue) -> Iterator[str]:
-        read = [record for run in queue.live_runs() for record in run.each()]
+        read = [record for run in queue.live_runs() for record in run.records()]
         positions = [position for position, _ in read]
         if positions != sorted(set(positions)):
             yield f"{queue.name}: positions do not ascend"
@@ -102,7 +102,7 @@ class Judge:
         if self._found.damage:
             yield f"opening takes it, damage was found: {self._found.damage}"
         salvaged = {
-            queue.id: {position: payload for run in queue.live_runs() for position, payload in run.each()}
+            queue.id: {position: payload for run in queue.live_runs() for position, payload in run.records()}
             for queue in self._found.queues
         }
         if salvaged != opened:

@@ -51,7 +51,7 @@ def read(directory: Path) -> dict[str, SalvagedQueue]:
 
 
 def records(queue: SalvagedQueue) -> dict[int, bytes]:
-    return {position: payload for run in queue.live_runs() for position, payload in run.each()}
+    return {position: payload for run in queue.live_runs() for position, payload in run.records()}
 
 
 def lost_name(queue_id: int) -> str:

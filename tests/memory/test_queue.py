@@ -82,18 +82,18 @@ def test_queue_is_what_a_dictionary_says(actions: list[tuple[str, int, int, int]
         assert (queue.start, queue.next, queue.records) == (start, next_position, len(model))
         assert queue.live_bytes() == sum(map(len, model.values()))
     everything = sorted(model.items())
-    assert [tuple(record) for run in queue.runs(None, None) for record in run.each()] == everything
+    assert [tuple(record) for run in queue.runs(None, None) for record in run.records()] == everything
     low, high = bounds
     inside = [(p, payload) for p, payload in everything if low <= p < high]
-    assert [tuple(record) for run in queue.runs(low, high) for record in run.each()] == inside
-    assert [tuple(record) for held in queue.held(low, high) for record in held.each()] == inside
+    assert [tuple(record) for run in queue.runs(low, high) for record in run.records()] == inside
+    assert [tuple(record) for held in queue.held(low, high) for record in held.records()] == inside
     runs = queue.runs(low, high)
     assert len(runs) == len(list(runs))
     assert bool(runs) == bool(inside)
     if runs:
         assert runs[-1] == list(runs)[-1]
     beyond = [record for record in everything if record[0] >= low]
-    head = [tuple(record) for held in queue.head(low) for record in held.each()]
+    head = [tuple(record) for held in queue.head(low) for record in held.records()]
     assert head == beyond[: len(head)]
     assert bool(head) == bool(beyond)
     assert queue.last_record() == (Record(*everything[-1]) if everything else None)
@@ -142,8 +142,8 @@ def test_a_head_is_no_more_than_a_sealed_run_or_the_tail() -> None:
         queue, at, records = filled(step, 20_300, size=100), 0, 0
         while head := queue.head(at):
             assert sum(len(run.payload) for run in head) <= SEAL_BYTES + 100
-            assert sum(run.records for run in head) <= SEAL_RECORDS
-            records += sum(run.records for run in head)
+            assert sum(run.record_count for run in head) <= SEAL_RECORDS
+            records += sum(run.record_count for run in head)
             at = head[-1].next_position
         assert records == 20_300
 
@@ -163,7 +163,7 @@ def test_memory_is_counted_to_the_byte_with_gaps_and_without() -> None:
         while queue.records:
             queue.truncate(queue.start + 700 * step)
             kept = queue.held(None, None)
-            assert queue.records == sum(run.records for run in kept)
+            assert queue.records == sum(run.record_count for run in kept)
             assert queue.live_bytes() == sum(len(run.payload) for run in kept)
             columns = [
                 sum(map(len, run[1:])) for runs in (queue._sealed, queue._open_runs) for run in runs.between(0, 2**62)
@@ -224,16 +224,16 @@ def test_large_payload_is_handed_out_without_a_copy() -> None:
     payload = bytes(100_000)
     queue.append(0, Run.of(0, [payload]))
     (run,) = queue.runs(None, None)
-    assert next(run.each()).payload is payload
+    assert next(run.records()).payload is payload
 
 
 def test_run_cuts() -> None:
     """Heads and parts of runs keep positions and payloads together."""
     run = Run.of(10, [b"a", b"", b"ccc", b"dd"])
-    assert list(run.cut(11, 13).each()) == [(11, b""), (12, b"ccc")]
+    assert list(run.cut(11, 13).records()) == [(11, b""), (12, b"ccc")]
     assert run.cut(0, 99) is run
-    assert list(run.cut_bytes(1).each()) == [(10, b"a"), (11, b"")]
-    assert list(run.cut_bytes(0).each()) == [(10, b"a")]
+    assert list(run.cut_bytes(1).records()) == [(10, b"a"), (11, b"")]
+    assert list(run.cut_bytes(0).records()) == [(10, b"a")]
     assert run.cut_bytes(6) is run
 
 
@@ -272,7 +272,7 @@ def test_a_queue_over_several_segments_counts_what_all_of_them_hold() -> None:
         queues.apply(segment, record)
     queue = queues.get("q")
     assert queue is not None
-    assert [p for run in queue.runs(None, None) for p, _ in run.each()] == list(range(15, 22))
+    assert [p for run in queue.runs(None, None) for p, _ in run.records()] == list(range(15, 22))
     assert queue.records == 7
     assert queue.live_bytes() == 14
     assert queue.segments() == [1, 2]

@@ -30,7 +30,7 @@ def encode_positions(sent: list[QueueRuns]) -> Iterator[bytes]:
     for_positions = []
     for queue, queue_id, runs in sent:
         found: list[tuple[int, int]] = []
-        join_spans(found, ((run.first_position, run.records) for run in runs))
+        join_spans(found, ((run.first_position, run.record_count) for run in runs))
         for_positions.append(QueuePositions(queue, queue_id, found))
     return wire.encode_positions(for_positions)
 
@@ -51,9 +51,9 @@ def test_positions_alone_name_every_record(sent: list[QueueRuns]) -> None:
         (block.queue, block.queue_id, at) for block in blocks for at in range(block.first_position, block.next_position)
     ]
     assert got == [
-        (part.queue, part.queue_id, record.position) for part in sent for run in part.runs for record in run.each()
+        (part.queue, part.queue_id, record.position) for part in sent for run in part.runs for record in run.records()
     ]
-    assert all(block.records and not block.offsets and not block.payload for block in blocks)
+    assert all(block.record_count and not block.offsets and not block.payload for block in blocks)
 
 
 @given(st.integers(0, 2**62), st.lists(payload_lists, min_size=1, max_size=6), st.integers(1, 9))
@@ -65,9 +65,9 @@ def test_runs_that_follow_each_other_share_an_entry(first: int, groups: list[lis
     (block,) = decode(b"".join(encode_positions([QueueRuns("q", 1, following)])), positions=True)
     assert (block.first_position, block.next_position) == (first, following[-1].next_position)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire, "RECORDS_MAX", max(most, *(run.records for run in following), 1))
+        patch.setattr(wire, "RECORDS_MAX", max(most, *(run.record_count for run in following), 1))
         cut = list(decode(b"".join(encode_positions([QueueRuns("q", 1, following)])), positions=True))
-    assert sum(each.records for each in cut) == block.records
+    assert sum(each.record_count for each in cut) == block.record_count
     assert all(each.next_position == after.first_position for each, after in pairwise(cut))
 
 

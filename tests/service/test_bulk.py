@@ -118,7 +118,7 @@ async def test_fetch_without_payload_answers_positions(served: Served) -> None:
     ranges = [{"queue": "q", "start": 3, "stop": 93}, {"queue": "r", "start": 0, "stop": 0}]
     answer = await served.call("POST", "/v1/fetch", {"ranges": ranges, "payload": False})
     blocks = list(wire_decoder.decode(answer.body, positions=True))
-    assert [(block.queue, block.first_position, block.records) for block in blocks] == [("q", 3, 7), ("q", 90, 3)]
+    assert [(block.queue, block.first_position, block.record_count) for block in blocks] == [("q", 3, 7), ("q", 90, 3)]
     assert len(answer.body) < 300
 
 
@@ -205,8 +205,8 @@ def test_taking_keeps_both_limits_and_gets_on(groups: list[list[bytes]], records
     for group in groups:
         runs.append(Run.of(position, group))
         position += len(group)
-    everything = [record for run in runs for record in run.each()]
-    taken = [record for run in take_head(runs, records, size) for record in run.each()]
+    everything = [record for run in runs for record in run.records()]
+    taken = [record for run in take_head(runs, records, size) for record in run.records()]
     assert taken == everything[: len(taken)]
     assert len(taken) <= records
     assert sum(len(record.payload) for record in taken) <= size or len(taken) == 1

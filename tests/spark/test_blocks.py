@@ -19,7 +19,7 @@ PAYLOADS = st.lists(st.binary(max_size=20), min_size=1, max_size=5)
 
 
 def block(queue: str, run: Run) -> Block:
-    return Block(queue, 1, run.first_position, run.records, memoryview(run.offsets), memoryview(run.payload))
+    return Block(queue, 1, run.first_position, run.record_count, memoryview(run.offsets), memoryview(run.payload))
 
 
 def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
@@ -96,7 +96,7 @@ def test_rows_are_cut_where_queue_or_position_jumps(
         }
     ).slice(skip)
     found = list(row_runs(batch, None))
-    assert [(each.queue, at, payload) for each in found for at, payload in each.run.each()] == rows[skip:]
+    assert [(each.queue, at, payload) for each in found for at, payload in each.run.records()] == rows[skip:]
     assert all(each.position == each.run.first_position for each in found)
     jumps = [(row[0], row[1] - n) for n, row in enumerate(rows[skip:])]
     assert len(found) == len(list(groupby(jumps)))

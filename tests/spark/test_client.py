@@ -118,9 +118,9 @@ def test_fetch_and_truncate(service: ThreadedService) -> None:
         queue_id = client.queue("a/b ü").id
         partition = Partition("s", (Range("a/b ü", queue_id, 2, 5, 3, 9),))
         runs = [block.run() for block in client.fetch(partition)]
-        assert [record for run in runs for record in run.each()] == [(at, f"q:{at}".encode()) for at in (2, 3, 4)]
+        assert [record for run in runs for record in run.records()] == [(at, f"q:{at}".encode()) for at in (2, 3, 4)]
         (block,) = client.fetch(partition, payload=False)
-        assert (block.queue, block.first_position, block.records, len(block.payload)) == ("a/b ü", 2, 3, 0)
+        assert (block.queue, block.first_position, block.record_count, len(block.payload)) == ("a/b ü", 2, 3, 0)
         answers = client.truncate({"a/b ü": [queue_id, 4], "gone": [1, 4]})
         assert [(answer.status, answer.dropped) for answer in answers] == [("ok", 5), ("missing", 0)]
         with pytest.raises(ServiceRefusedError) as refused:
@@ -257,7 +257,7 @@ def test_a_partition_is_fetched_in_small_parts(service: ThreadedService) -> None
         parts = list(_parts(ranges))
         assert [[each.records for each in part] for part in parts] == [[5, 5, 8_388], [8_388], [3_224]]  # 8 MiB each
         blocks = list(client.fetch(Partition("s", ranges)))
-        assert sum(block.records for block in blocks) == 20_010
+        assert sum(block.record_count for block in blocks) == 20_010
 
 
 def test_many_queues_are_asked_for_in_many_requests(service: ThreadedService) -> None:
@@ -321,7 +321,7 @@ def test_a_broken_answer_is_continued_where_it_ended(cut: int) -> None:
     """Records handed out are not requested again; if all arrived, the missing end of the response costs nothing."""
     broken = http(RUNS)[: cut - len(RUNS)]
     with answering(broken, http(RUNS)) as (url, _), client_of(url, retries=1) as client:
-        assert sum(block.records for block in client.fetch(WANTED)) == 10
+        assert sum(block.record_count for block in client.fetch(WANTED)) == 10
 
 
 def blocks(*parts: tuple[str, int, int, int]) -> list[Block]:

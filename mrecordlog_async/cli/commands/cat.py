@@ -91,7 +91,7 @@ def write(run: Run, arguments: argparse.Namespace) -> None:
     elif arguments.json:
         lines = (
             json.dumps({"position": position, "payload": base64.b64encode(payload).decode()}).encode()
-            for position, payload in run.each()
+            for position, payload in run.records()
         )
         sys.stdout.buffer.write(b"\n".join([*lines, b""]))
     else:

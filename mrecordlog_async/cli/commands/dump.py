@@ -60,7 +60,7 @@ async def _dump_service(arguments: argparse.Namespace) -> int:
             summary = await client.queue_summary(queue)
             sys.stdout.write(queue_line(summary))
             async for run in client.runs(queue, summary.first_position, summary.next_position):
-                sys.stdout.writelines(record_lines(queue, run.each(), text=arguments.text))
+                sys.stdout.writelines(record_lines(queue, run.records(), text=arguments.text))
     return FINE
 
 

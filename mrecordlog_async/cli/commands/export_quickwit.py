@@ -66,7 +66,7 @@ def export(log: ReadOnlyLog, writer: Writer) -> int:
                 writer.truncate(name, call.position)
             else:
                 writer.append(name, call.first_position, call.payloads())
-                records += call.records
+                records += call.record_count
     writer.sync()
     return records
 

@@ -98,7 +98,7 @@ def _rename(name: str, empty_name: str | None, taken: Any) -> str:
 
 
 def _records(copies: list[QueueCopy]) -> int:
-    return sum(run.records for copy in copies for run in copy.runs)
+    return sum(run.record_count for copy in copies for run in copy.runs)
 
 
 def _facts(report: Report, copies: list[QueueCopy], accepted: bool) -> dict[str, object]:

@@ -117,7 +117,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     held = log.held(queue, start, stop, most=READ_RUNS)
     runs = take_head(islice(runs_of(held), READ_RUNS), records_max, bytes_max)
     headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
-    if sum(len(run.payload) + LINE_BYTES * run.records for run in runs) <= READ_AT_ONCE_BYTES:
+    if sum(len(run.payload) + LINE_BYTES * run.record_count for run in runs) <= READ_AT_ONCE_BYTES:
         body = b"".join(format_.encode(queue, summary.id, runs))
         return web.Response(body=body, content_type=content_type, headers=headers)
     response = web.StreamResponse(headers=headers)

@@ -141,7 +141,7 @@ def _events(run: Run, text: bool) -> Iterator[bytes]:
         else:
             yield b"".join(
                 b"id: %d\ndata: %s\n\n" % (position, _record(position, payload, text))
-                for position, payload in part.each()
+                for position, payload in part.records()
             )
 
 
