@@ -289,7 +289,7 @@ class MultiRecordLog(QueueReader):
             head = found.head(position)
             for run in head:
                 for record in run.records():
-                    if record[0] < found.start:  # truncated since, or deleted with its queue
+                    if record[0] < found.first_position:  # truncated since, or deleted with its queue
                         continue
                     yield record
                     if self._is_closing():
@@ -314,7 +314,7 @@ class MultiRecordLog(QueueReader):
         """
         queue_id = self._queue(queue).id
         while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
-            if found.next > position:
+            if found.next_position > position:
                 return True
             await self._change_of(queue_id)
         return False

@@ -85,7 +85,7 @@ class _View:
 
     def touched(self) -> bool:
         """Whether this batch changes the queue."""
-        return self.queue is None or bool(self.planned) or self.start != self.queue.start
+        return self.queue is None or bool(self.planned) or self.start != self.queue.first_position
 
 
 def _last_append(view: _View) -> LastAppend | None:
@@ -238,7 +238,7 @@ class _Planner:
         queue = self._queues.get(name)
         if queue is None:
             return None
-        view = self._views[name] = _View(queue, queue.id, queue.start, queue.next)
+        view = self._views[name] = _View(queue, queue.id, queue.first_position, queue.next_position)
         return view
 
     def _not_found(self, name: str) -> RecordLogError:

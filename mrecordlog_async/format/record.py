@@ -35,12 +35,12 @@ TABLE_BYTES = _QUEUES.size
 
 
 class TableEntry(NamedTuple):
-    """One queue in the table: positions start … next - 1 are retained; start == next means empty."""
+    """One queue in the table: first_position … next_position - 1 are retained; equal means empty."""
 
     id: int
     name: str
-    start: int
-    next: int
+    first_position: int
+    next_position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def encode_table(table: Table) -> tuple[Buffer, ...]:
     parts = [_QUEUES.pack(QUEUES, table.next_queue_id, len(table.entries))]
     for entry in table.entries:
         name = entry.name.encode()
-        parts.append(_QUEUES_ENTRY.pack(entry.id, entry.start, entry.next, len(name)))
+        parts.append(_QUEUES_ENTRY.pack(entry.id, entry.first_position, entry.next_position, len(name)))
         parts.append(name)
     return (b"".join(parts),)
 

@@ -270,16 +270,18 @@ class _SalvageState:
     def _correct_queue(self, entry: TableEntry) -> None:
         queue = self._queues.get(entry.id)
         if queue is None:
-            queue = self._queues[entry.id] = SalvagedQueue(entry.id, entry.name, entry.start, entry.next)
-            if entry.start < entry.next:
-                self._owed[entry.id] = entry.next
+            queue = self._queues[entry.id] = SalvagedQueue(
+                entry.id, entry.name, entry.first_position, entry.next_position
+            )
+            if entry.first_position < entry.next_position:
+                self._owed[entry.id] = entry.next_position
             queue.counted = self._epoch
         else:
             queue.counted = NEVER  # what is missing up to here is lost, not left out by a producer
-            self._count(queue, entry.next, entry.next)
+            self._count(queue, entry.next_position, entry.next_position)
         queue.name, queue.name_lost, queue.named = entry.name, False, self._epoch
-        self._raise_start(queue, entry.start)
-        queue.next = entry.next
+        self._raise_start(queue, entry.first_position)
+        queue.next = entry.next_position
 
     def _replace_name(self, name: str, queue_id: int) -> None:
         """Forget an older queue of this name: its delete was lost."""

@@ -264,8 +264,8 @@ class _UsageCounter:
     def _table(self, table: Table) -> None:
         queues = {}
         for entry in table.entries:
-            queue = self._queues.get(entry.id) or QueueUsage(entry.name, entry.start, entry.next)
-            queue.first_position, queue.next_position = entry.start, entry.next
+            queue = self._queues.get(entry.id) or QueueUsage(entry.name, entry.first_position, entry.next_position)
+            queue.first_position, queue.next_position = entry.first_position, entry.next_position
             queues[entry.id] = queue
         self._queues = queues
 

@@ -5,7 +5,7 @@ once they hold 32 to 64 KiB or 500 to 1,000 records, or when the segment changes
 retained record costs its payload and four bytes, plus four or eight where neighbouring positions have gaps. Truncating
 drops whole runs from the left, so its cost does not depend on the length of the queue.
 
-Log records are applied by position alone, whatever memory holds: a queue is empty when start == next.
+Log records are applied by position alone, whatever memory holds: a queue is empty when first_position == next_position.
 """
 
 from __future__ import annotations
@@ -65,20 +65,22 @@ class Queue:
         "_pins",
         "_sealed",
         "began",
+        "first_position",
         "held_bytes",
         "id",
         "memory_bytes",
         "name",
-        "next",
+        "next_position",
         "records",
-        "start",
     )
 
-    def __init__(self, queue_id: int, name: str, pins: SegmentPins, start: int = 0, next_position: int = 0) -> None:
+    def __init__(
+        self, queue_id: int, name: str, pins: SegmentPins, first_position: int = 0, next_position: int = 0
+    ) -> None:
         self.id = queue_id
         self.name = name
-        self.start = start
-        self.next = next_position
+        self.first_position = first_position
+        self.next_position = next_position
         self.began = 0  # no record was ever stored below; 0 if not known (the table does not say)
         self.records = 0
         self.held_bytes = 0
@@ -88,12 +90,12 @@ class Queue:
         self._open_runs = NO_RUNS
         self._open_bytes = 0
         self._open_records = 0
-        self._last_first = -1  # first position of the append that ends at `next`; -1 if not known
+        self._last_first = -1  # first position of the append that ends at next_position; -1 if not known
         self._last_checksum_of = -1  # the first position of the append that `_last_checksum` is of
         self._last_checksum = 0
-        self._dead_records = 0  # of the oldest run: those before `start`
+        self._dead_records = 0  # of the oldest run: those before first_position
         self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position after its last record)
-        self._newest_segment: int | None = None  # with records up to `next`
+        self._newest_segment: int | None = None  # with records up to next_position
 
     def append(self, segment: int, run: Run, goes_on: bool = False) -> int:
         """Add *run*, which was stored in *segment*; return by how much the memory in use grew.
@@ -103,15 +105,15 @@ class Queue:
         first, offsets, payload = run
         held = self.memory_bytes
         records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
-        if first < self.next:
-            raise ReplayError(f"queue {self.name!r}: position {first} is taken, the next one is {self.next}")
+        if first < self.next_position:
+            raise ReplayError(f"queue {self.name!r}: position {first} is taken, the next one is {self.next_position}")
         if segment != self._newest_segment:
             self._enter(segment)
-        if first != self.next and self.start == 0 == self.next:
-            self.start = self.began = first
+        if first != self.next_position and self.first_position == 0 == self.next_position:
+            self.first_position = self.began = first
         if not goes_on:
             self._last_first = first
-        self.next = first + records
+        self.next_position = first + records
         self.records += records
         self.held_bytes += size
         self.memory_bytes += RUN_OVERHEAD_BYTES + len(offsets) + size
@@ -133,16 +135,16 @@ class Queue:
 
     def truncate(self, position: int) -> int:
         """Drop positions up to and including *position*; return how many records were dropped."""
-        if position < self.start:
+        if position < self.first_position:
             return 0
         before = self.records
-        if self.start <= self._last_first <= position:
+        if self.first_position <= self._last_first <= position:
             self._digest_last_append()
-        self.start = position + 1
-        if self.start >= self.next:
-            if self.start > self.next:
+        self.first_position = position + 1
+        if self.first_position >= self.next_position:
+            if self.first_position > self.next_position:
                 self._last_first = -1
-            self.next = self.start
+            self.next_position = self.first_position
             self._clear()
         else:
             self._drop_dead_runs()
@@ -152,7 +154,7 @@ class Queue:
     def clear(self) -> None:
         """Drop everything: the queue is deleted."""
         self._clear()
-        self.start = self.next
+        self.first_position = self.next_position
         self._drop_dead_segments()
 
     def runs(self, start: int | None, stop: int | None) -> Sequence[Run]:
@@ -165,8 +167,8 @@ class Queue:
 
         most: only the first so many pieces. Cutting may leave fewer of them, even none.
         """
-        first = self.start if start is None else max(start, self.start)
-        last = self.next if stop is None else min(stop, self.next)
+        first = self.first_position if start is None else max(start, self.first_position)
+        last = self.next_position if stop is None else min(stop, self.next_position)
         if first >= last:
             return []
         found = self._sealed.between(first, last, most)
@@ -176,10 +178,10 @@ class Queue:
 
     def head(self, start: int) -> list[HeldRun]:
         """Return the oldest part of what `held` returns: a sealed run, or the few open ones."""
-        first = max(start, self.start)
+        first = max(start, self.first_position)
         run = self._sealed.first_from(first)
-        found: list[HeldRun] = [*self._open_runs.between(first, self.next)] if run is None else [run]
-        return _cut_ends(found, first, self.next)
+        found: list[HeldRun] = [*self._open_runs.between(first, self.next_position)] if run is None else [run]
+        return _cut_ends(found, first, self.next_position)
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
@@ -198,14 +200,14 @@ class Queue:
         first = self._last_first
         if first < 0:
             return None
-        if self.start <= first:
-            return LastAppend.of(self.runs(first, self.next))
+        if self.first_position <= first:
+            return LastAppend.of(self.runs(first, self.next_position))
         if self._last_checksum_of != first:
             return None
-        return LastAppend(first, self.next - first, self._last_checksum)
+        return LastAppend(first, self.next_position - first, self._last_checksum)
 
     def live_bytes(self) -> int:
-        """Return the payload bytes of the positions from start on."""
+        """Return the payload bytes of the positions from first_position on."""
         if not self._dead_records:
             return self.held_bytes
         oldest = (self._sealed or self._open_runs).oldest()
@@ -230,14 +232,16 @@ class Queue:
         first = self._last_first
         newest = (self._open_runs or self._sealed).newest()
         # Usually it is the newest run as a whole, which needs no search.
-        runs = [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next)
+        runs = (
+            [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next_position)
+        )
         self._last_checksum_of, self._last_checksum = first, checksum_of(runs)
 
     def _enter(self, segment: int) -> None:
         """Continue in *segment*: a run never spans segments."""
         self._seal()
         if self._newest_segment is not None:
-            self._older_segments = (*self._older_segments, (self._newest_segment, self.next))
+            self._older_segments = (*self._older_segments, (self._newest_segment, self.next_position))
         self._newest_segment = segment
         self._pins.add(segment)
 
@@ -271,8 +275,8 @@ class Queue:
         self._open_bytes = self._open_records = 0
 
     def _drop_dead_runs(self) -> None:
-        """Drop the runs wholly below start, and count the records below it in the oldest run that stays."""
-        start, sealed, tail = self.start, self._sealed, self._open_runs
+        """Drop the runs wholly below first_position, and count the records below it in the oldest run that stays."""
+        start, sealed, tail = self.first_position, self._sealed, self._open_runs
         while sealed and sealed.oldest().next_position <= start:
             self._forget(sealed.drop_oldest())
         while not sealed and tail and tail.oldest().next_position <= start:
@@ -292,14 +296,14 @@ class Queue:
         self.memory_bytes -= _memory_bytes(run)
 
     def _drop_dead_segments(self) -> None:
-        """Unpin the segments that hold no position from start on."""
+        """Unpin the segments that hold no position from first_position on."""
         older = self._older_segments
-        count = bisect_right(older, self.start, key=itemgetter(1))
+        count = bisect_right(older, self.first_position, key=itemgetter(1))
         for segment, _ in older[:count]:
             self._pins.drop(segment)
         if count:
             self._older_segments = older[count:]
-        if self.start >= self.next and self._newest_segment is not None:
+        if self.first_position >= self.next_position and self._newest_segment is not None:
             self._pins.drop(self._newest_segment)
             self._newest_segment = None
 

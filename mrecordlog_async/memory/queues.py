@@ -52,12 +52,15 @@ class Queues:
         """Start from a segment's table: positions without records."""
         queues = cls(table.next_queue_id)
         for entry in table.entries:
-            queues._add(Queue(entry.id, entry.name, queues.pins, entry.start, entry.next))
+            queues._add(Queue(entry.id, entry.name, queues.pins, entry.first_position, entry.next_position))
         return queues
 
     def table(self) -> Table:
         """Return the table that the next segment begins with."""
-        entries = (TableEntry(queue.id, queue.name, queue.start, queue.next) for queue in self._by_id.values())
+        entries = (
+            TableEntry(queue.id, queue.name, queue.first_position, queue.next_position)
+            for queue in self._by_id.values()
+        )
         return Table(self.next_queue_id, tuple(entries))
 
     def get(self, name: str) -> Queue | None:
@@ -148,7 +151,7 @@ class Queues:
         return dropped
 
     def _remember(self, queue: Queue) -> None:
-        self.deleted[queue.id] = queue.next
+        self.deleted[queue.id] = queue.next_position
         if len(self.deleted) > DELETED_REMEMBERED:
             del self.deleted[next(iter(self.deleted))]
 

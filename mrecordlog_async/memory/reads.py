@@ -70,15 +70,15 @@ class QueueReader:
 
     def first_position(self, queue: str) -> int:
         """Return the lowest position of *queue* that is not truncated; `next_position` if it is empty."""
-        return self._queue(queue).start
+        return self._queue(queue).first_position
 
     def last_position(self, queue: str) -> int | None:
         """Return the position before the next one, even if it is truncated; None if nothing was ever appended."""
-        return self._queue(queue).next - 1 if self._queue(queue).next else None
+        return self._queue(queue).next_position - 1 if self._queue(queue).next_position else None
 
     def next_position(self, queue: str) -> int:
         """Return the position that the next record of *queue* will have."""
-        return self._queue(queue).next
+        return self._queue(queue).next_position
 
     def last_record(self, queue: str) -> Record | None:
         """Return the newest retained record of *queue*."""
@@ -96,7 +96,7 @@ class QueueReader:
     def next_positions(self) -> dict[int, int]:
         """Return the next position of every queue, by id."""
         self._check_readable()
-        return {queue.id: queue.next for queue in self._queues}
+        return {queue.id: queue.next_position for queue in self._queues}
 
     def deleted_end(self, queue_id: int) -> int | None:
         """Return the next position that a deleted queue had, None if it is not known, or no longer."""
@@ -136,8 +136,8 @@ def summarize(queue: Queue) -> QueueSummary:
     return QueueSummary(
         queue=queue.name,
         id=queue.id,
-        first_position=queue.start,
-        next_position=queue.next,
+        first_position=queue.first_position,
+        next_position=queue.next_position,
         records=queue.records,
         bytes=queue.live_bytes(),
         first_segment=queue.first_segment(),

@@ -23,8 +23,8 @@ from mrecordlog_async.protocol.wire import (
 class Block(NamedTuple):
     """A run as it was received: views into the buffer, nothing copied.
 
-    offsets: record_count + 1 int32, little endian. payload: the payloads back to back. Both are empty where only positions
-    were asked for.
+    offsets: record_count + 1 int32, little endian. payload: the payloads back to back. Both are empty where only
+    positions were asked for.
     """
 
     queue: str

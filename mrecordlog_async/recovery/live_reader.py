@@ -69,8 +69,8 @@ def _give_in(reading: Reading) -> RecoveredLog:
     assert gone is not None
     for entry in first_table.entries:
         queue = recovered.queues.by_id(entry.id)
-        if queue is not None and queue.start < entry.next:
-            recovered.queues.apply(recovered.segment, Truncate(entry.id, entry.next - 1))
+        if queue is not None and queue.first_position < entry.next_position:
+            recovered.queues.apply(recovered.segment, Truncate(entry.id, entry.next_position - 1))
     recovered.oldest_segment = max(recovered.oldest_segment, gone + 1)
     recovered.overtaken = True
     return recovered

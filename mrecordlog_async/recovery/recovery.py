@@ -126,11 +126,15 @@ def check_nothing_is_missing(recovered: RecoveredLog, first_table: Table) -> Non
     name = segment_name(oldest)
     for entry in first_table.entries:
         queue = recovered.queues.by_id(entry.id)
-        if entry.start < entry.next and queue is not None and queue.start < entry.next:
+        if (
+            entry.first_position < entry.next_position
+            and queue is not None
+            and queue.first_position < entry.next_position
+        ):
             raise CorruptionError(
                 name,
                 None,
-                f"positions {queue.start} to {entry.next - 1} of queue {entry.name!r} are missing: "
+                f"positions {queue.first_position} to {entry.next_position - 1} of queue {entry.name!r} are missing: "
                 "a segment file was removed",
             )
     for queue in recovered.queues:
@@ -139,8 +143,8 @@ def check_nothing_is_missing(recovered: RecoveredLog, first_table: Table) -> Non
             raise CorruptionError(
                 name, None, f"it is named as the oldest live segment, but queue {queue.name!r} has records before it"
             )
-        if queue.start < queue.next and queue.held_end() != queue.next:
-            raise CorruptionError(name, None, f"position {queue.next - 1} of queue {queue.name!r} is missing")
+        if queue.first_position < queue.next_position and queue.held_end() != queue.next_position:
+            raise CorruptionError(name, None, f"position {queue.next_position - 1} of queue {queue.name!r} is missing")
 
 
 def _read(

@@ -218,6 +218,10 @@ def finish(answer: Answer, value: object) -> None:
 def contents(queues: Queues) -> dict[str, tuple[int, int, list[Any]]]:
     """Return all queues with positions and records."""
     return {
-        queue.name: (queue.start, queue.next, [tuple(r) for run in queue.runs(None, None) for r in run.records()])
+        queue.name: (
+            queue.first_position,
+            queue.next_position,
+            [tuple(r) for run in queue.runs(None, None) for r in run.records()],
+        )
         for queue in queues
     }

@@ -257,7 +257,7 @@ def _check_files(disk: Disk, opened: OpenedLog, where: str, directory: str) -> N
 def _append(opened: OpenedLog, name: str, payload: bytes) -> None:
     queue = opened.queues.get(name)
     assert queue is not None
-    commit(opened, [PlannedRun(queue.id, queue.next, [payload])])
+    commit(opened, [PlannedRun(queue.id, queue.next_position, [payload])])
 
 
 def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync: bool = True) -> None:
@@ -270,7 +270,9 @@ def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync
 
 def empty(opened: OpenedLog) -> None:
     """Truncate everything, leave the segment, and give all space back."""
-    records: list[LogRecord] = [Truncate(queue.id, queue.next - 1) for queue in opened.queues if queue.next]
+    records: list[LogRecord] = [
+        Truncate(queue.id, queue.next_position - 1) for queue in opened.queues if queue.next_position
+    ]
     commit(opened, records)
     opened.journal.roll(opened.queues.pins.oldest())
     opened.journal.reclaim()
@@ -308,13 +310,13 @@ def makes_and_deletes(queues: Queues) -> Iterator[Step]:
 
 def truncates_all(queues: Queues) -> Iterator[Step]:
     """Truncate everything, then append one record."""
-    yield [Truncate(queue.id, queue.next + 3) for queue in queues], True
+    yield [Truncate(queue.id, queue.next_position + 3) for queue in queues], True
     yield [*_record(queues, 90)], True
 
 
 def appends_in_one_batch(queues: Queues) -> Iterator[Step]:
     """One batch with records of all queues, as long as what a dead process may have left behind."""
-    yield [PlannedRun(queue.id, queue.next, [b"N" * 350, b"E" * 30]) for queue in queues], True
+    yield [PlannedRun(queue.id, queue.next_position, [b"N" * 350, b"E" * 30]) for queue in queues], True
 
 
 FOLLOW_UPS = [appends_a_little, makes_and_deletes, appends_in_one_batch, appends_much, truncates_all]
@@ -322,7 +324,7 @@ FOLLOW_UPS = [appends_a_little, makes_and_deletes, appends_in_one_batch, appends
 
 def _record(queues: Queues, size: int) -> Iterator[PlannedRun]:
     for queue in list(queues)[:1]:
-        yield PlannedRun(queue.id, queue.next, [(b"again" * (size // 5 + 1))[:size]])
+        yield PlannedRun(queue.id, queue.next_position, [(b"again" * (size // 5 + 1))[:size]])
 
 
 def _distinct(moments: list[Snapshot]) -> list[Snapshot]:

@@ -258,8 +258,8 @@ def _state_of(queues: Queues) -> State:
             QueueState(
                 queue.name,
                 queue.id,
-                queue.start,
-                queue.next,
+                queue.first_position,
+                queue.next_position,
                 tuple(tuple(record) for run in queue.runs(None, None) for record in run.records()),  # type: ignore[misc]  # pairs
             )
             for queue in sorted(queues, key=lambda queue: queue.name)

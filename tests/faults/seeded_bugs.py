@@ -246,8 +246,8 @@ def fold_that_looks_at_records() -> AbstractContextManager[Any]:
     original = Queue.append
 
     def append(self: Queue, segment: int, run: Any) -> None:
-        if not self.records and run.first_position >= self.next:
-            self.start = run.first_position
+        if not self.records and run.first_position >= self.next_position:
+            self.first_position = run.first_position
         original(self, segment, run)
 
     return patch.object(Queue, "append", append)

@@ -167,14 +167,14 @@ def _ends(record: LogRecord | Commit | Table, queue: SalvagedQueue) -> bool:
 def _start(record: LogRecord | Commit | Table, queue_id: int) -> int:
     """Return the position below which a log record says that a queue is truncated."""
     if isinstance(record, Table):
-        return next((entry.start for entry in record.entries if entry.id == queue_id), 0)
+        return next((entry.first_position for entry in record.entries if entry.id == queue_id), 0)
     return record.position + 1 if isinstance(record, Truncate) and record.id == queue_id else 0
 
 
 def _next(record: LogRecord | Commit | Table, queue_id: int) -> int:
     """Return the position below which a log record says that all of a queue's positions were assigned."""
     if isinstance(record, Table):
-        return next((entry.next for entry in record.entries if entry.id == queue_id), 0)
+        return next((entry.next_position for entry in record.entries if entry.id == queue_id), 0)
     return record.run.next_position if isinstance(record, Append) and record.id == queue_id else 0
 
 

@@ -79,7 +79,7 @@ def test_queue_is_what_a_dictionary_says(actions: list[tuple[str, int, int, int]
             model.update(zip(range(first, first + len(payloads)), payloads, strict=True))
             home.update(dict.fromkeys(range(first, first + len(payloads)), segment))
             next_position = first + len(payloads)
-        assert (queue.start, queue.next, queue.records) == (start, next_position, len(model))
+        assert (queue.first_position, queue.next_position, queue.records) == (start, next_position, len(model))
         assert queue.live_bytes() == sum(map(len, model.values()))
     everything = sorted(model.items())
     assert [tuple(record) for run in queue.runs(None, None) for record in run.records()] == everything
@@ -161,7 +161,7 @@ def test_memory_is_counted_to_the_byte_with_gaps_and_without() -> None:
     for step in (1, 2, 2**33):
         queue = filled(step, 5_000)
         while queue.records:
-            queue.truncate(queue.start + 700 * step)
+            queue.truncate(queue.first_position + 700 * step)
             kept = queue.held(None, None)
             assert queue.records == sum(run.record_count for run in kept)
             assert queue.live_bytes() == sum(len(run.payload) for run in kept)
