@@ -43,8 +43,8 @@ class QueueCopy(NamedTuple):
     """A queue to create: its name, its positions, and the runs it retains, ascending."""
 
     name: str
-    start: int
-    next: int
+    first_position: int
+    next_position: int
     runs: Iterable[Run]
 
 
@@ -53,18 +53,20 @@ def calls(queue: QueueCopy) -> Iterator[Truncate | Run]:
 
     Raises ValueError where its positions are outside this package's range.
     """
-    if queue.next > POSITION_MAX + 1:
+    if queue.next_position > POSITION_MAX + 1:
         raise ValueError(
-            f"queue {queue.name!r}: its next position is {queue.next}, but positions here end at {POSITION_MAX}"
+            f"queue {queue.name!r}: its next position is {queue.next_position}, but positions end at {POSITION_MAX}"
         )
-    if queue.start:
-        yield Truncate(queue.start - 1)
-    reached = queue.start
+    if queue.first_position:
+        yield Truncate(queue.first_position - 1)
+    reached = queue.first_position
     for run in queue.runs:
         yield run
         reached = run.next_position
-    if reached < queue.next:
-        raise ValueError(f"queue {queue.name!r}: its last records, up to position {queue.next - 1}, are missing")
+    if reached < queue.next_position:
+        raise ValueError(
+            f"queue {queue.name!r}: its last records, up to position {queue.next_position - 1}, are missing"
+        )
 
 
 async def copy_queues(log: MultiRecordLog, queues: Iterable[QueueCopy]) -> int:

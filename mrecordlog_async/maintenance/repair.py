@@ -84,9 +84,9 @@ async def write_log(
 ) -> None:
     """Write what was salvaged as a new log in *target*, whole or not at all."""
     copies = (
-        QueueCopy(queue.name, queue.start, queue.readable_next, queue.live_runs())
+        QueueCopy(queue.name, queue.first_position, queue.readable_next_position, queue.live_runs())
         for queue in queues
-        if queue.records or not queue.name_lost  # neither name nor record: nothing is left of it
+        if queue.record_count or not queue.name_lost  # neither name nor record: nothing is left of it
     )
     async with new_log(target, segment_bytes, filesystem) as log:
         await copy_queues(log, copies)

@@ -45,20 +45,20 @@ class SalvagedQueue:
     Attributes:
         id: identifies the queue for as long as the log exists.
         name: its name, or one made from its id.
-        start: the first position that was not truncated.
-        next: the position after the highest one known to be assigned.
+        first_position: the first position that was not truncated.
+        next_position: the position after the highest one known to be assigned.
         runs: the records that could be read, ascending.
         missing: (first, last) positions of records that are lost.
         name_lost: nothing that can be read shows its name.
         maybe_gone: damage after the last log record that names it may have deleted it.
-        counted: the last epoch in which next was known for sure.
+        counted: the last epoch in which next_position was known for sure.
         named: the last epoch that names the queue at all.
     """
 
     id: int
     name: str
-    start: int = 0
-    next: int = 0
+    first_position: int = 0
+    next_position: int = 0
     runs: list[Run] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
     name_lost: bool = False
@@ -67,18 +67,22 @@ class SalvagedQueue:
     named: int = NEVER
 
     @property
-    def records(self) -> int:
+    def record_count(self) -> int:
         """Return how many live records were read."""
         return sum(run.record_count for run in self.live_runs())
 
     @property
-    def readable_next(self) -> int:
-        """Return the position after the last record that was read; `next` if none was."""
-        return self.runs[-1].next_position if self.runs else self.next
+    def readable_next_position(self) -> int:
+        """Return the position after the last record that was read; `next_position` if none was."""
+        return self.runs[-1].next_position if self.runs else self.next_position
 
     def live_runs(self) -> list[Run]:
-        """Return the runs from start on."""
-        return [run.cut(self.start, run.next_position) for run in self.runs if run.next_position > self.start]
+        """Return the runs from first_position on."""
+        return [
+            run.cut(self.first_position, run.next_position)
+            for run in self.runs
+            if run.next_position > self.first_position
+        ]
 
 
 @dataclass(slots=True)
@@ -197,14 +201,14 @@ class _SalvageState:
         self._name_the_lost()
         for queue_id, next_position in self._owed.items():
             queue = self._queues.get(queue_id)
-            if queue is not None and queue.start < next_position:
+            if queue is not None and queue.first_position < next_position:
                 first = queue.runs[0].first_position if queue.runs else next_position
-                self._miss(queue, queue.start, min(next_position, first))
+                self._miss(queue, queue.first_position, min(next_position, first))
         for queue in self._queues.values():
             queue.missing = _merge(_outside(queue.missing, queue))
             queue.maybe_gone = queue.named < self._epoch
-            if not queue.records:
-                queue.start = queue.next  # empty, and its positions do not go back
+            if not queue.record_count:
+                queue.first_position = queue.next_position  # empty, and its positions do not go back
         return sorted(self._queues.values(), key=lambda queue: queue.name)
 
     def _apply(self, record: LogRecord) -> None:
@@ -228,33 +232,33 @@ class _SalvageState:
         return found
 
     def _append(self, queue: SalvagedQueue, run: Run) -> None:
-        if queue.start == 0 == queue.next and queue.counted == self._epoch:
-            queue.start = run.first_position
+        if queue.first_position == 0 == queue.next_position and queue.counted == self._epoch:
+            queue.first_position = run.first_position
         self._count(queue, run.first_position, run.next_position)
         queue.runs.append(run)
 
     def _count(self, queue: SalvagedQueue, first: int, stop: int) -> None:
         """Know that positions *first* … *stop* - 1 were assigned, and none after them yet."""
         if queue.counted != self._epoch:
-            self._miss(queue, queue.next, first)
+            self._miss(queue, queue.next_position, first)
         while queue.missing and queue.missing[-1][1] >= first:  # a damaged header claimed too much
             lost_first, _ = queue.missing.pop()
             self._miss(queue, lost_first, first)
             if lost_first < first:
                 break
-        queue.next = stop
+        queue.next_position = stop
         queue.counted = self._epoch
 
     def _truncate(self, queue: SalvagedQueue, position: int) -> None:
-        if position >= queue.start:
+        if position >= queue.first_position:
             self._raise_start(queue, position + 1)
-            queue.next = max(queue.next, queue.start)
+            queue.next_position = max(queue.next_position, queue.first_position)
 
     def _raise_start(self, queue: SalvagedQueue, start: int) -> None:
-        queue.start = max(queue.start, start)
+        queue.first_position = max(queue.first_position, start)
         dead = 0
         for run in queue.runs:
-            if run.next_position > queue.start:
+            if run.next_position > queue.first_position:
                 break
             dead += 1
         del queue.runs[:dead]
@@ -281,7 +285,7 @@ class _SalvageState:
             self._count(queue, entry.next_position, entry.next_position)
         queue.name, queue.name_lost, queue.named = entry.name, False, self._epoch
         self._raise_start(queue, entry.first_position)
-        queue.next = entry.next_position
+        queue.next_position = entry.next_position
 
     def _replace_name(self, name: str, queue_id: int) -> None:
         """Forget an older queue of this name: its delete was lost."""
@@ -303,12 +307,12 @@ class _SalvageState:
         if lost.certain:
             queue = self._known(lost.id)
             self._count(queue, lost.first_position, lost.first_position)
-        elif lost.id in self._queues and self._queues[lost.id].next == lost.first_position:
+        elif lost.id in self._queues and self._queues[lost.id].next_position == lost.first_position:
             queue = self._queues[lost.id]
         else:
             return
         self._miss(queue, lost.first_position, stop)
-        queue.next = max(queue.next, stop)
+        queue.next_position = max(queue.next_position, stop)
 
     def _miss(self, queue: SalvagedQueue, first: int, stop: int) -> None:
         if first < stop:
@@ -318,7 +322,7 @@ class _SalvageState:
 def _outside(ranges: Sequence[tuple[int, int]], queue: SalvagedQueue) -> Iterator[tuple[int, int]]:
     """Cut ranges to live positions of which no record was read."""
     for first, last in sorted(ranges):
-        at = max(first, queue.start)
+        at = max(first, queue.first_position)
         for run in queue.runs:
             if run.first_position > last:
                 break

@@ -17,36 +17,36 @@ class PositionError(ValueError):
 
 
 class Queue:
-    """One queue: positions start … next - 1, and the records retained, each with the file it counts for."""
+    """One queue: first_position … next_position - 1, and the records retained, each with the file it counts for."""
 
-    __slots__ = ("next", "records", "start")
+    __slots__ = ("first_position", "next_position", "records")
 
     def __init__(self, next_position: int = 0) -> None:
-        self.start = next_position
-        self.next = next_position
+        self.first_position = next_position
+        self.next_position = next_position
         self.records: deque[tuple[int, bytes, int]] = deque()
 
     def append(self, position: int, payload: bytes, file: int) -> None:
         """Add a record at *position*, which may leave a gap."""
-        if position < self.next:
-            raise PositionError(f"position {position} comes after {self.next - 1}")
-        if self.start == 0 and not self.records:
-            self.start = position
+        if position < self.next_position:
+            raise PositionError(f"position {position} comes after {self.next_position - 1}")
+        if self.first_position == 0 and not self.records:
+            self.first_position = position
         self.records.append((position, payload, file))
-        self.next = position + 1
+        self.next_position = position + 1
 
     def truncate(self, position: int) -> int:
-        """Drop records up to and including *position*; return how many. Past the end, next moves forward."""
-        if position < self.start:
+        """Drop records up to and including *position*; return how many. Past the end, next_position moves forward."""
+        if position < self.first_position:
             return 0
         before = len(self.records)
-        if position + 1 >= self.next:
+        if position + 1 >= self.next_position:
             self.records.clear()
-            self.next = position + 1
+            self.next_position = position + 1
         else:
             while self.records and self.records[0][0] <= position:
                 self.records.popleft()
-        self.start = position + 1
+        self.first_position = position + 1
         return before - len(self.records)
 
     def first_file(self) -> int | None:
@@ -87,7 +87,7 @@ class State:
             if queue is not None:
                 queue.truncate(record.position)
         elif record.kind == TOUCH:
-            if queue is None or queue.records or queue.next != record.position:
+            if queue is None or queue.records or queue.next_position != record.position:
                 self.queues[record.queue] = Queue(record.position)
         elif record.kind == DELETE:
             self.queues.pop(record.queue, None)

@@ -52,11 +52,11 @@ class Writer:
     def append(self, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
         """Append *payloads* as one record; return the last position; None for a repeat of the last one or nothing."""
         found = self.state.queues[queue]
-        first = found.next if position is None else position
-        if first + 1 == found.next or not payloads:
+        first = found.next_position if position is None else position
+        if first + 1 == found.next_position or not payloads:
             return None
-        if first < found.next:
-            raise ValueError(f"position {first} is already taken, the next one is {found.next}")
+        if first < found.next_position:
+            raise ValueError(f"position {first} is already taken, the next one is {found.next_position}")
         if any(len(payload) > PAYLOAD_BYTES_MAX for payload in payloads):
             raise ValueError("the crate takes payloads below 4 GiB")
         file = self._file
@@ -77,7 +77,7 @@ class Writer:
     def delete_queue(self, queue: str) -> None:
         """Delete *queue*."""
         found = self.state.queues[queue]
-        self._write(LogRecord(DELETE, queue, found.next))
+        self._write(LogRecord(DELETE, queue, found.next_position))
         del self.state.queues[queue]
         self._collect()
         self.sync()
@@ -116,7 +116,7 @@ class Writer:
         if not self._may_remove():
             return
         for queue in self.state.empty_queues():
-            self._write(LogRecord(TOUCH, queue, self.state.queues[queue].next))
+            self._write(LogRecord(TOUCH, queue, self.state.queues[queue].next_position))
         self.sync()
         while self._may_remove():
             self._target.unlink(self._files.pop(0))

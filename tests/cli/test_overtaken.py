@@ -110,7 +110,7 @@ async def test_a_log_that_goes_on_and_is_closed_meanwhile_misses_no_segment(dire
 
     found = await asyncio.to_thread(salvage, str(directory), filesystem=Late())
     assert not found.damage
-    assert [queue.records for queue in found.queues] == [8]
+    assert [queue.record_count for queue in found.queues] == [8]
     counted = await asyncio.to_thread(usage, str(directory), filesystem=Late())
     assert not any(segment.damaged_bytes for segment in counted.segments)
     await asyncio.to_thread(snapshot, str(directory), f"{directory}.copy", filesystem=Late())

@@ -105,7 +105,7 @@ def test_a_log_becomes_a_directory_of_the_crate(tmp_path: Path, capsys: pytest.C
     assert (file.name, file.stat().st_size) == ("wal-00000000000000000000", 134_217_728)
     report = read(Memory({0: file.read_bytes()}))
     assert report.findings == []
-    assert {name: (queue.start, queue.next) for name, queue in report.state.queues.items()} == {
+    assert {name: (queue.first_position, queue.next_position) for name, queue in report.state.queues.items()} == {
         "audit": (0, 1),
         "orders": (30, 40),
         "idle": (42, 42),
@@ -126,7 +126,7 @@ def test_there_and_back_again(calls: list[tuple[object, ...]], blocks: int) -> N
     async def through(directory: str) -> Memory:
         async with MultiRecordLog.open(directory, segment_bytes=BLOCK_BYTES) as log:
             queues = state.queues.items()
-            await copy_queues(log, [QueueCopy(name, q.start, q.next, q.runs()) for name, q in queues])
+            await copy_queues(log, [QueueCopy(name, q.first_position, q.next_position, q.runs()) for name, q in queues])
         exported = Memory()
         with ReadOnlyLog.open(directory) as log:
             export(log, Writer(exported, file_bytes=BLOCK_BYTES))

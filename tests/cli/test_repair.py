@@ -231,7 +231,10 @@ def test_what_is_written_is_what_was_found(tmp_path: Path, seed: int) -> None:
     with ReadOnlyLog.open(tmp_path / "wal.repaired") as repaired:
         written = {name: (following, records) for name, (_, following, records) in contents(repaired).items()}
     assert written == {
-        queue.name: (queue.readable_next, [tuple(record) for run in queue.live_runs() for record in run.records()])
+        queue.name: (
+            queue.readable_next_position,
+            [tuple(record) for run in queue.live_runs() for record in run.records()],
+        )
         for queue in found.queues
-        if queue.records or not queue.name_lost
+        if queue.record_count or not queue.name_lost
     }

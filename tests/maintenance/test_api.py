@@ -61,7 +61,7 @@ def test_a_damaged_log_is_repaired_into_a_new_one(tmp_path: Path) -> None:
     assert maintenance.verify(done.target).ok
     with ReadOnlyLog.open(done.target) as repaired:
         held = {name: len(records) for name, (_, _, records) in contents(repaired).items()}
-    assert held == {queue.name: queue.records for queue in maintenance.salvage(directory).queues}
+    assert held == {queue.name: queue.record_count for queue in maintenance.salvage(directory).queues}
     with pytest.raises(FileExistsError):
         maintenance.repair(directory)
 

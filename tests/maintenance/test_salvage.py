@@ -193,7 +193,7 @@ def test_a_queue_of_which_only_heads_are_left_is_named(directory: Path) -> None:
     harm(segment, CREATE)
     damage.flip_byte(segment, last + 20)
     (queue,) = read(directory).values()
-    assert (queue.name_lost, queue.records, queue.missing, queue.next) == (True, 0, [(0, 3)], 4)
+    assert (queue.name_lost, queue.record_count, queue.missing, queue.next_position) == (True, 0, [(0, 3)], 4)
 
 
 def test_a_truncate_behind_damage_hides_no_loss(directory: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_damaged_head_is_believed_only_up_to_the_next_position(directory: Path
     damage.flip_byte(segment, appends[1] + 7 + 18, mask=0x04)  # of the count
     damage.zero(segment, appends[3], 30)
     (queue,) = read(directory).values()
-    assert (sorted(records(queue)), queue.missing, queue.next) == ([0, 2, 4, 5], [(1, 1), (3, 3)], 6)
+    assert (sorted(records(queue)), queue.missing, queue.next_position) == ([0, 2, 4, 5], [(1, 1), (3, 3)], 6)
 
 
 async def two_segments(log: MultiRecordLog) -> None:

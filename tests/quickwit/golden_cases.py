@@ -108,7 +108,7 @@ class Replay:
             count, length, seed = map(int, arguments)
             for index in range(count):
                 self.writer.append(queue, None, [pattern(length, seed + index)])
-            answer += f" last={self.writer.state.queues[queue].next - 1}"
+            answer += f" last={self.writer.state.queues[queue].next_position - 1}"
         else:
             assert verb in ("append", "append_many"), verb
             position = None if arguments[0] == "-" else int(arguments[0])
@@ -125,8 +125,8 @@ def dump(report: Report) -> list[str]:
         shown = encode_name(name)
         file = queue.first_file()
         lines.append(
-            f"queue {shown} start={queue.start} last={queue.next - 1 if queue.next else '-'} next={queue.next} "
-            f"file={'-' if file is None else file} records={len(queue.records)}"
+            f"queue {shown} start={queue.first_position} last={queue.next_position - 1 if queue.next_position else '-'}"
+            f" next={queue.next_position} file={'-' if file is None else file} records={len(queue.records)}"
         )
         digest = size = 0
         for position, payload, _ in queue.records:

@@ -57,7 +57,7 @@ def test_one_file_is_open_at_a_time_and_all_are_synced(tmp_path: Path) -> None:
     target.close()
     assert len(list(tmp_path.iterdir())) > 20
     source = Directory(files, str(tmp_path))
-    assert read(source).state.queues["q"].next == 40
+    assert read(source).state.queues["q"].next_position == 40
     source.close()
     assert files.most == 1
     assert not files.names_of

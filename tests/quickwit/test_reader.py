@@ -98,7 +98,7 @@ def test_a_touch_of_a_queue_with_records_empties_it() -> None:
     files = written(records=2)
     files.write(0, frame_at(2), b"".join(encode_frames(encode_record(LogRecord(TOUCH, "q", 7)), frame_at(2))))
     queue = read(files).state.queues["q"]
-    assert (queue.start, queue.next, len(queue.records)) == (7, 7, 0)
+    assert (queue.first_position, queue.next_position, len(queue.records)) == (7, 7, 0)
 
 
 def test_a_missing_file_in_the_middle_is_damage() -> None:

@@ -25,7 +25,11 @@ CALLS = st.one_of(
 
 def seen(state: State) -> Seen:
     return {
-        name: (queue.start, queue.next, [(position, payload) for position, payload, _ in queue.records])
+        name: (
+            queue.first_position,
+            queue.next_position,
+            [(position, payload) for position, payload, _ in queue.records],
+        )
         for name, queue in state.queues.items()
     }
 
@@ -41,7 +45,7 @@ def do(writer: Writer, call: tuple[object, ...]) -> None:
     elif verb == "append":
         payloads, gap = arguments
         assert isinstance(payloads, list) and isinstance(gap, int)
-        writer.append(queue, writer.state.queues[queue].next + gap if gap else None, payloads)
+        writer.append(queue, writer.state.queues[queue].next_position + gap if gap else None, payloads)
     elif verb == "truncate":
         assert isinstance(arguments[0], int)
         writer.truncate(queue, arguments[0])
@@ -74,7 +78,7 @@ def test_files_go_when_no_record_counts_for_them() -> None:
     assert len(files.numbers) > 4
     writer.truncate("q", 8)
     assert len(files.numbers) <= 2
-    assert {name: queue.next for name, queue in read(files).state.queues.items()} == {"idle": 42, "q": 10}
+    assert {name: queue.next_position for name, queue in read(files).state.queues.items()} == {"idle": 42, "q": 10}
 
 
 def test_a_record_that_spans_two_files_counts_for_the_first() -> None:

@@ -82,7 +82,7 @@ def _copies(report: Report, empty_name: str | None) -> Iterator[QueueCopy]:
     for name in sorted(queues):
         queue = queues[name]
         new_name = _rename(name, empty_name, queues)
-        yield QueueCopy(new_name, queue.start, queue.next, list(queue.runs()))
+        yield QueueCopy(new_name, queue.first_position, queue.next_position, list(queue.runs()))
 
 
 def _rename(name: str, empty_name: str | None, taken: Any) -> str:

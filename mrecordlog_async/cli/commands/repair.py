@@ -88,9 +88,9 @@ def _facts(found: Salvage, written_to: str | None) -> dict[str, object]:
                 "id": queue.id,
                 "name_lost": queue.name_lost,
                 "maybe_gone": queue.maybe_gone,
-                "first_position": queue.start,
-                "next_position": queue.readable_next,
-                "records": queue.records,
+                "first_position": queue.first_position,
+                "next_position": queue.readable_next_position,
+                "records": queue.record_count,
                 "missing": queue.missing,
             }
             for queue in found.queues
@@ -128,13 +128,13 @@ def describe(damage: Damage) -> str:
 
 
 def _queue_line(queue: SalvagedQueue) -> str:
-    text = f"queue {printable(queue.name)}: {plural(queue.records, 'record')} readable"
+    text = f"queue {printable(queue.name)}: {plural(queue.record_count, 'record')} readable"
     if not queue.missing:
         text += ", nothing known to be missing"
     else:
         text += f", missing position{'s' if _many(queue.missing) else ''} {ranges(queue.missing)}"
-        if queue.readable_next < queue.next:
-            text += f"; the next position goes back from {queue.next} to {queue.readable_next}"
+        if queue.readable_next_position < queue.next_position:
+            text += f"; the next position goes back from {queue.next_position} to {queue.readable_next_position}"
     if queue.name_lost:
         text += f"; its name is lost, its id is {queue.id}"
     if queue.maybe_gone:
