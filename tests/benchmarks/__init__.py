@@ -1,12 +1,14 @@
 """The project's own measurements: `python -m tests.benchmarks`, at the top of the repository.
 
 They add to `mrecordlog bench` what a user does not need: other stores under the same callers (`peers`), further
-workloads (`workloads`), and the targets of this project (`targets`). Two more commands measure the service next to a
-bare aiohttp handler (`http_service`) and Spark (`spark_throughput`).
+workloads (`workloads`), and the targets of this project (`targets`). `compare` measures two versions of the log in
+turn, one row in 20 seconds. Two more commands measure the service next to a bare aiohttp handler (`http_service`) and
+Spark (`spark_throughput`).
 
     pip install -e '.[dev]' --group benchmarks
     python -m tests.benchmarks suite --list
     python -m tests.benchmarks suite --gc-threshold 20000 --markdown    # the published run; several minutes
+    python -m tests.benchmarks compare main . --only one-caller --quick    # before and after a change
     python -m tests.benchmarks http-service
     python -m tests.benchmarks spark-throughput
 

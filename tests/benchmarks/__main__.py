@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks suite | http-service | spark-throughput`."""
+"""`python -m tests.benchmarks suite | compare | http-service | spark-throughput`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from mrecordlog_async.bench.report import Report, to_json
 from mrecordlog_async.bench.suite import chosen, run_all
 from mrecordlog_async.event_loop import loop_factory
 from tests.benchmarks import http_service, report, spark_throughput
+from tests.benchmarks.compare import command as compare
 from tests.benchmarks.scale import FULL, QUICK
 from tests.benchmarks.suite import WORKLOADS
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one of the three."""
+    """Run one command."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
         description=tests.benchmarks.__doc__,
@@ -28,7 +29,11 @@ def main(words: list[str] | None = None) -> int:
     suite = commands.add_parser("suite", help="run the workloads and check the targets")
     _add_suite_options(suite)
     suite.set_defaults(run=run_suite)
-    for name, module in (("http-service", http_service), ("spark-throughput", spark_throughput)):
+    for name, module in (
+        ("compare", compare),
+        ("http-service", http_service),
+        ("spark-throughput", spark_throughput),
+    ):
         summary, _, _ = (module.__doc__ or "").partition("\n")
         command = commands.add_parser(
             name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

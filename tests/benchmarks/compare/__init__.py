@@ -1,0 +1,13 @@
+"""Compare versions of this log on one row, in turn: `python -m tests.benchmarks compare OLD NEW --only ROW`.
+
+OLD and NEW are directories that hold a checkout, or git revisions of this repository. Each version runs in its own
+process (`contestant`), which keeps its log open for the whole row. In each round every version is measured once, and
+then the raw disk with as many writes and syncs of the same mean size. The order of the versions is reversed in every
+second round. All ratios are taken within a round, and the table shows their medians.
+
+On a machine with other work, compare the CPU time per record. Rates and latencies then depend on the neighbors.
+
+Both versions are driven by the same code, that of the tree where the command runs: `place` puts the package of a
+version next to this tree's `bench` and `tests`. `rows` and `opening` hold what a row measures; they use only the public
+API of the log, so that older versions can be measured too. `command` runs the rounds and `table` prints them.
+"""

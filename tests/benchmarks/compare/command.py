@@ -1,0 +1,109 @@
+"""Measure two versions of the log in turn, row by row, and print their ratios."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+
+from mrecordlog_async.bench.raw import RawDisk
+from tests.benchmarks.compare import table
+from tests.benchmarks.compare.place import Version, make_place
+from tests.benchmarks.compare.process import Contestant
+from tests.benchmarks.compare.suite import ROWS, Row, chosen
+
+EVERYTHING = 10**9
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "versions", nargs="*", metavar="VERSION", help="a checkout's directory or a revision; ratios are to the first"
+    )
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="measure these rows only (see --list)")
+    parser.add_argument("--list", action="store_true", help="print the rows and exit")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds per row (default: 15)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="length of one measurement (default: 0.2)")
+    parser.add_argument("--quick", action="store_true", help="11 rounds of 0.1 s: under 20 s for two versions")
+    parser.add_argument("--at-most", type=int, default=EVERYTHING, help="prepare at most this many records or queues")
+    parser.add_argument("--dir", default=".", help="directory to write in; cleaned up afterwards (default: here)")
+    parser.add_argument("--json", action="store_true", help="print every round as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print, row by row."""
+    if arguments.list:
+        sys.stdout.writelines(f"{row.name:<15}{row.what}\n" for row in ROWS)
+        return 0
+    rows = chosen(arguments.only)
+    rounds, seconds = (11, 0.1) if arguments.quick else (arguments.rounds, arguments.seconds)
+    place = tempfile.mkdtemp(prefix="mrecordlog-compare-", dir=arguments.dir)
+    try:
+        place = os.path.abspath(place)
+        versions = [
+            make_place(version, os.path.join(place, f"version-{number}"))
+            for number, version in enumerate(arguments.versions or ["."], 1)
+        ]
+        for row in rows:
+            contestants = measure(row, versions, place, rounds, seconds, arguments.at_most)
+            if arguments.json:
+                print(_to_json(row, contestants), flush=True)
+            else:
+                print(*table.text(row, contestants), "", sep="\n", flush=True)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return 0
+
+
+def measure(
+    row: Row, versions: Sequence[Version], place: str, rounds: int, seconds: float, at_most: int = EVERYTHING
+) -> list[Contestant]:
+    """Measure *row* on all *versions* in turn; return them with their rounds.
+
+    Raises:
+        ContestantError: A version failed, or did not store what it acknowledged.
+    """
+    directory = os.path.join(place, row.name)
+    os.mkdir(directory)
+    raw = RawDisk(directory)
+    try:
+        with ExitStack() as stack:
+            contestants = [
+                stack.enter_context(Contestant(version, row.name, os.path.join(directory, f"log-{number}"), at_most))
+                for number, version in enumerate(versions, 1)
+            ]
+            for contestant in contestants:
+                _say(f"{row.name}: preparing {contestant.version.label}")
+                contestant.prepare()
+            for number in range(rounds):
+                _say(f"{row.name}: round {number + 1} of {rounds}")
+                for contestant in contestants if number % 2 == 0 else reversed(contestants):
+                    contestant.round(seconds, raw)
+    finally:
+        raw.close()
+        shutil.rmtree(directory)
+    return contestants
+
+
+def _to_json(row: Row, contestants: Sequence[Contestant]) -> str:
+    versions = [
+        {
+            "version": contestant.version.label,
+            "rounds": [
+                {**asdict(one.figures), "of_raw": one.of_raw, "p50_over_raw": one.p50_over_raw}
+                for one in contestant.rounds
+            ],
+        }
+        for contestant in contestants
+    ]
+    return json.dumps({"row": row.name, "what": row.what, "versions": versions}, ensure_ascii=False)
+
+
+def _say(what: str) -> None:
+    print(f"    {what}", file=sys.stderr, flush=True)

@@ -1,0 +1,53 @@
+"""The process of one version: prepares a row, measures a round for each line it reads, and checks at the end.
+
+`python -m tests.benchmarks.compare.contestant ROW DIRECTORY AT_MOST`, started by `process` in a directory that `place`
+made. Standard input: one line per round, with its length in seconds. Standard output: a line when the row is prepared,
+and one with figures for each round. The end of the input ends the row; exit code 0 says that it was complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import sys
+from collections.abc import Callable
+
+from tests.benchmarks.compare.log_api import THIS_LOG
+from tests.benchmarks.compare.rows import Place
+from tests.benchmarks.compare.suite import chosen
+
+READY = "ready"
+
+
+def main() -> None:
+    """Run the row that the arguments name."""
+    name, directory, at_most = sys.argv[1:]
+    (row,) = chosen([name])
+    _calm_collector()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        running = row.make(Place(THIS_LOG, directory, runner, int(at_most)))
+        running.prepare()
+        print(READY, flush=True)
+        for line in sys.stdin:
+            print(running.round(float(line)).to_json(), flush=True)
+        running.finish()
+
+
+# Both are written out here, not imported from the package: older versions have them elsewhere, or with other settings.
+def _calm_collector() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    except ModuleNotFoundError:
+        return None
+    return factory
+
+
+if __name__ == "__main__":
+    main()

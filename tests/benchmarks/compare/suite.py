@@ -1,0 +1,76 @@
+"""The table of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from mrecordlog_async.options import KIB, MIB
+from tests.benchmarks.compare.log_api import LogApi
+from tests.benchmarks.compare.opening import Opening
+from tests.benchmarks.compare.rows import Appends, CreateQueues, Place, Range, Running, fill, fill_in_turn
+
+QUEUES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: its name for `--only`, what it measures, and what makes it in a contestant's process.
+
+    Attributes:
+        per_second: what the rate counts.
+    """
+
+    name: str
+    what: str
+    make: Callable[[Place], Running]
+    per_second: str = "records"
+
+
+async def _in_batches(log: LogApi, records: int) -> None:
+    await fill(log, records, 200)
+
+
+async def _in_turn(log: LogApi, records: int) -> None:
+    await fill_in_turn(log, records, min(QUEUES, records))
+
+
+ROWS = (
+    Row("one-caller", "1 caller, 100 B", partial(Appends, callers=1)),
+    Row("10-callers", "10 callers, 100 B", partial(Appends, callers=10)),
+    Row("100-callers", "100 callers, 100 B", partial(Appends, callers=100)),
+    Row("1000-callers", "1,000 callers, 100 B", partial(Appends, callers=1_000)),
+    Row("10000-callers", "10,000 callers, 100 B", partial(Appends, callers=10_000)),
+    Row("large", "16 callers, 1 MiB", partial(Appends, callers=16, size=MIB, truncate=True)),
+    Row("batches", "4 callers, 1,000 × 1 KiB", partial(Appends, callers=4, size=KIB, records=1_000, truncate=True)),
+    Row("queues", "1,000 callers, 100 B, 10,000 queues in turn", partial(Appends, callers=1_000, queues=QUEUES)),
+    Row("range", "range over 1 M records of 100 B", partial(Range, records=1_000_000, size=100)),
+    Row("create", "10,000 queues created at once", partial(CreateQueues, queues=QUEUES), "queues"),
+    Row(
+        "open-warm", "open 1 M × 200 B after a crash, warm cache", partial(Opening, records=1_000_000, fill=_in_batches)
+    ),
+    Row(
+        "open-cold",
+        "open 1 M × 200 B after a crash, cold cache",
+        partial(Opening, records=1_000_000, fill=_in_batches, cold=True),
+    ),
+    Row(
+        "open-queues",
+        "open 1.5 M single records of 10,000 queues after a crash, warm cache",
+        partial(Opening, records=1_500_000, fill=_in_turn),
+    ),
+)
+"""Every row, in the order of a run."""
+
+
+def chosen(names: Sequence[str] | None) -> list[Row]:
+    """Return the rows of these names (None: all), in the order of the table.
+
+    Raises:
+        ValueError: A name is not in the table; the message lists those that are.
+    """
+    unknown = sorted(set(names or ()) - {row.name for row in ROWS})
+    if unknown:
+        raise ValueError(f"unknown row {', '.join(unknown)}; rows: {', '.join(row.name for row in ROWS)}")
+    return [row for row in ROWS if names is None or row.name in names]

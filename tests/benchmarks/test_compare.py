@@ -1,0 +1,112 @@
+"""Comparing versions: every row once with next to nothing, the ratios, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.__main__ import main
+from tests.benchmarks.compare.command import measure
+from tests.benchmarks.compare.figures import Figures, measured
+from tests.benchmarks.compare.place import TREE, UnknownVersionError, Version, make_place
+from tests.benchmarks.compare.process import ContestantError, Round
+from tests.benchmarks.compare.suite import ROWS, Row, chosen
+from tests.benchmarks.compare.table import ratios
+
+AT_MOST = 300
+
+
+@pytest.fixture(scope="module")
+def this_tree(tmp_path_factory: pytest.TempPathFactory) -> Version:
+    return make_place(TREE, str(tmp_path_factory.mktemp("places") / "this"))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_row_yields_figures_and_leaves_nothing(row: Row, this_tree: Version, tmp_path: Path) -> None:
+    """Each row measures, reads back what it stored, and removes its files."""
+    (contestant,) = measure(row, [this_tree], str(tmp_path), rounds=1, seconds=0.01, at_most=AT_MOST)
+    (found,) = contestant.rounds
+    assert found.figures.records > 0
+    assert found.figures.rate > 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_two_versions_are_measured_in_turn(this_tree: Version, tmp_path: Path) -> None:
+    """Both have the same number of rounds, each with the raw disk."""
+    found = measure(chosen(["one-caller"])[0], [this_tree, this_tree], str(tmp_path), rounds=2, seconds=0.01)
+    assert [len(each.rounds) for each in found] == [2, 2]
+    assert all(one.raw is not None and one.p50_over_raw for each in found for one in each.rounds)
+
+
+def test_contestant_imports_the_log_of_its_version(this_tree: Version, tmp_path: Path) -> None:
+    """A version whose log does not work fails, and no files are left."""
+    broken = tmp_path / "broken"
+    (broken / "mrecordlog_async").mkdir(parents=True)
+    (broken / "mrecordlog_async" / "__init__.py").write_text("raise ImportError('a broken version')")
+    version = make_place(str(broken), str(tmp_path / "place"))
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    with pytest.raises(ContestantError, match=r"broken .* failed on row range"):
+        measure(chosen(["range"])[0], [version], str(rows), rounds=1, seconds=0.01, at_most=AT_MOST)
+    assert os.listdir(rows) == []
+
+
+def test_version_may_be_a_revision(tmp_path: Path) -> None:
+    """Its package is extracted; `bench` and `tests` are those of this tree."""
+    if not os.path.exists(os.path.join(TREE, ".git")):
+        pytest.skip("this tree is no git checkout")
+    version = make_place("HEAD", str(tmp_path / "place"))
+    package = Path(version.directory, "mrecordlog_async")
+    assert (package / "log.py").resolve().is_relative_to(tmp_path)
+    assert (package / "bench").resolve() == Path(TREE, "mrecordlog_async", "bench").resolve()
+
+
+def test_unknown_version_is_named(tmp_path: Path) -> None:
+    """Neither a checkout nor a revision."""
+    with pytest.raises(UnknownVersionError, match="no-such-version"):
+        make_place("no-such-version", str(tmp_path / "place"))
+
+
+def test_unknown_row_is_named() -> None:
+    """The message lists the rows that exist."""
+    with pytest.raises(ValueError, match="unknown row rnage; rows: one-caller"):
+        chosen(["rnage"])
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    """A slow minute slows both versions of a round, so it cancels out."""
+    slow, fast = _round(seconds=2.0), _round(seconds=1.0)
+    assert ratios([fast, slow], [slow, slow], lambda one: one.rate) == [2.0, 1.0]
+    assert ratios([fast], [slow], lambda one: one.p50) == []
+
+
+def test_figures_survive_the_way_between_processes() -> None:
+    """The line that a contestant prints is what is read."""
+    figures = measured(3, 0.5, 0.25, [0.1, 0.3, 0.2], commits=2, written_bytes=400)
+    assert Figures.from_json(figures.to_json()) == figures
+    assert (figures.p50, figures.longest) == (0.2, 0.3)
+
+
+def test_command_prints_rounds_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script can read every round of every version."""
+    options = ["--only", "create", "--rounds", "2", "--at-most", "20", "--dir", str(tmp_path), "--json"]
+    assert main(["compare", TREE, *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["row"] == "create"
+    assert [len(version["rounds"]) for version in found["versions"]] == [2]
+
+
+def test_command_prints_a_table_and_the_list_of_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table has one line per version and one line of ratios."""
+    options = ["--only", "create", "--rounds", "1", "--at-most", "20", "--dir", str(tmp_path)]
+    assert main(["compare", TREE, TREE, *options]) == 0
+    assert capsys.readouterr().out.count(f"\n{TREE} (") == 3
+    assert main(["compare", "--list"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(ROWS)
+
+
+def _round(seconds: float) -> Round:
+    return Round(Figures(records=10, seconds=seconds, cpu_seconds=0.1), None)
