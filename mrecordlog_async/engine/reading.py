@@ -1,0 +1,148 @@
+"""The reading side of an open log: following a queue, and numbers about the log. Nothing here changes the log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from hashlib import blake2b
+
+from mrecordlog_async.engine.running import RunningLog
+from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.memory.oldest_pin import oldest_pin_in_steps
+from mrecordlog_async.memory.reads import QueueReader, check_name
+from mrecordlog_async.metrics import Counters, SegmentPin
+from mrecordlog_async.model import Record, ResourceUsage
+
+
+class LiveReader(RunningLog, QueueReader):
+    """Reads from the memory of a log that is open. What `QueueReader` offers never waits; `tail` and `wait_for` do."""
+
+    # Following a queue.
+
+    async def tail(self, queue: str, start: int | None = None) -> AsyncGenerator[Record, None]:
+        """Yield the records of *queue* from *start* (default: the first retained) and wait for more.
+
+        Ends when the queue is deleted or the log closes. Records truncated before they were yielded are skipped.
+
+        Args:
+            queue: The queue.
+            start: The first position to yield; None starts with the first retained record.
+
+        Yields:
+            The records in order of position, each once it is durable under the persist policy.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            LogFailedError: The log failed.
+        """
+        queue_id = self._queue(queue).id
+        position = 0 if start is None else start
+        while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
+            # One run at a time: records truncated meanwhile are not yielded, and are not kept in memory for long.
+            head = found.head(position)
+            for run in head:
+                for record in run.records():
+                    if record[0] < found.first_position:  # truncated since, or deleted with its queue
+                        continue
+                    yield record
+                    if self._is_closing():
+                        return
+                position = run.next_position
+            if not head:
+                await self._change_of(queue_id)
+
+    async def wait_for(self, queue: str, position: int) -> bool:
+        """Wait until *position* has been assigned in *queue*.
+
+        Args:
+            queue: The queue.
+            position: The position to wait for; truncated records count.
+
+        Returns:
+            True once the queue's next position is past *position*; False if the queue was deleted or the log closed.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            LogFailedError: The log failed.
+        """
+        queue_id = self._queue(queue).id
+        while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
+            if found.next_position > position:
+                return True
+            await self._change_of(queue_id)
+        return False
+
+    async def _change_of(self, queue_id: int) -> None:
+        """Wait until the queue changes or the log ends; raise LogFailedError if it failed."""
+        failure = self._writer.failure
+        if failure is not None:
+            raise LogFailedError(str(failure)) from failure
+        await self._changes.wait(queue_id)
+
+    # Numbers.
+
+    def resource_usage(self) -> ResourceUsage:
+        """Return the bytes, queues and segments in use, with their limits."""
+        journal, limits = self._opened.journal, self.limits
+        return ResourceUsage(
+            memory_bytes=self._queues.memory_bytes,
+            memory_limit_bytes=limits.memory_bytes,
+            disk_bytes=journal.disk_bytes,
+            disk_written_bytes=journal.written_bytes,
+            disk_limit_bytes=limits.disk_bytes,
+            pending_bytes=self._admission.pending_bytes,
+            pending_limit_bytes=limits.pending_bytes,
+            queues=len(self._queues),
+            queues_limit=limits.queues,
+            segments=len(journal.older) + 1,
+        )
+
+    @property
+    def segments(self) -> range:
+        """Numbers of the segments on the disk, oldest first. The last one is being written."""
+        journal = self._opened.journal
+        older, current = journal.older[:1], journal.end.segment
+        return range(older[0][0] if older else current, current + 1)
+
+    @property
+    def pending_records(self) -> int:
+        """Number of records waiting to be stored. Counted on demand, so that appends do not pay for it."""
+        return self._writer.pending_records + self._admission.pending_records()
+
+    @property
+    def public_id(self) -> str:
+        """A stable name for this log, derived from the log id. Moving the log keeps it, and snapshots share it."""
+        return blake2b(self._opened.log_id, digest_size=16).hexdigest()
+
+    def pin(self) -> SegmentPin | None:
+        """Return the queue that keeps the oldest segment on the disk.
+
+        Scans every queue if there are older segments: 100,000 queues take 14 ms.
+
+        Returns:
+            The queue and the segments it keeps, or None if no queue needs a segment older than the current one.
+        """
+        found = None
+        for found in self.pin_in_steps():  # noqa: B007  # the last one counts
+            pass
+        return found
+
+    def pin_in_steps(self) -> Iterator[SegmentPin | None]:
+        """Do what `pin` does, a thousand queues at a time, so that other work can run between two steps.
+
+        Yields:
+            The result so far, after each step. The last one is the result of `pin`.
+        """
+        yield from oldest_pin_in_steps(self._queues, self.segments)
+
+    def stats(self) -> Counters:
+        """Return a copy of the counters since the log was opened; it no longer changes."""
+        return self._counters.snapshot()
+
+    # Checks before every read.
+
+    def _check_name(self, queue: object) -> None:
+        """Raise QueueNameError if *queue* is invalid. Only for unknown names: an existing queue's name passes."""
+        check_name(queue, self.limits.name_bytes)
+
+    def _check_readable(self) -> None:
+        self._check_not_closed()

@@ -1,0 +1,205 @@
+"""An open log: its parts, its state and its end, whichever way it ends.
+
+| how it ends | what happens |
+|---|---|
+| `close` | the writer stores what waits and syncs; the log's thread writes CLOSED and releases the directory |
+| the log failed, then `close` | nothing more is written; the log's thread releases the directory |
+| the event loop ends | the writer's task is cancelled; the log's thread releases the directory after its last job |
+| garbage collected | a ResourceWarning; the log's thread releases the directory after its last job |
+| in a forked child | the child closes its copies of the descriptors; lock and files stay with the parent |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+import weakref
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from mrecordlog_async.engine.admission import ELSEWHERE, Admission
+from mrecordlog_async.engine.open import OpenedLog
+from mrecordlog_async.engine.open_async import release_later
+from mrecordlog_async.engine.subscribers import Changes
+from mrecordlog_async.engine.thread import LogThread
+from mrecordlog_async.engine.writer import Writer
+from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.metrics import Counters
+from mrecordlog_async.model import LogState, RecoveryReport
+from mrecordlog_async.options import Limits, PersistPolicy
+
+_FORKED = "the log belongs to the process that opened it, not to its forked child"
+
+
+class RunningLog:
+    """Owns the writer's task, the log's thread and the open files. Everything here runs on one event loop."""
+
+    def __init__(
+        self,
+        opened: OpenedLog,
+        thread: LogThread,
+        policy: PersistPolicy,
+        limits: Limits,
+    ) -> None:
+        """Start the writer. Called by `MultiRecordLog.open`."""
+        self.directory = opened.directory
+        self.limits = limits
+        self.persist_policy = policy
+        self.recovery_report: RecoveryReport = opened.report
+        self._opened = opened
+        self._queues = opened.queues
+        self._thread = thread
+        self._loop = asyncio.get_running_loop()
+        self._counters = Counters()
+        self._admission = Admission(limits, opened.queues, opened.journal.disk_bytes_at_best)
+        self._append_single = self._admission.append_single  # bound once: the common append looks up one name less
+        self._changes = Changes(self._loop)
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = False
+        self._foreign = False  # True in a forked child: the log belongs to the parent
+        self._writer = Writer(
+            opened.journal,
+            opened.queues,
+            self._admission,
+            policy,
+            limits,
+            self._counters,
+            thread,
+            self._changes.wake,
+        )
+        self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
+        self._writer_task.add_done_callback(self._on_writer_done)
+        _open_logs.add(self)
+        self._unclosed = weakref.finalize(self, _give_back_unclosed, opened, thread)
+        self._unclosed.atexit = False
+
+    @property
+    def state(self) -> LogState:
+        """The log's current state."""
+        if self._closed or self._foreign:
+            return LogState.CLOSED
+        if self._writer.failure is not None:
+            return LogState.FAILED
+        return LogState.CLOSING if self._is_closing() else LogState.OPEN
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that stopped the log, or None."""
+        return self._writer.failure
+
+    # The end.
+
+    async def close(self) -> None:
+        """End tails, store what is pending, sync, and release the directory. A repeated call waits for the same close.
+
+        Cancelling stops the waiting, not the closing.
+
+        Raises:
+            LogFailedError: Acknowledged changes could not be synced; `in_doubt` names their queues and first
+                positions. Raised after the directory is released, and only under policies weaker than `always()`.
+                Under `always()` a failed log closes without an error: acknowledged changes are on the disk, and
+                every other caller has had an error.
+            LogClosedError: Called on another event loop than the log's.
+        """
+        if self._foreign:
+            return
+        if not self._closed:
+            if asyncio.get_running_loop() is not self._loop:
+                raise LogClosedError(ELSEWHERE)
+            if self._closing is None:
+                self._closing = self._loop.create_task(self._close(), name="mrecordlog close")
+            await asyncio.shield(self._closing)
+        failure = self._writer.failure
+        if failure is not None and (in_doubt := self._writer.in_doubt()):
+            raise LogFailedError(str(failure), "acknowledged", in_doubt) from failure
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except LogFailedError as failed:
+            if error is None:
+                raise
+            error.add_note(f"closing the log: {failed}")
+
+    async def _close(self) -> None:
+        self._admission.close()
+        self._writer.closing = True
+        self._admission.wake()
+        self._changes.wake_all()
+        # Wait even if this task is cancelled, as all are when the loop ends: nothing here may overtake the writer.
+        while not self._writer_task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([self._writer_task])
+        if self._writer_task.cancelled():  # the loop ended: `_on_writer_done` releases the directory
+            return
+        for command in self._admission.take_all():
+            command.refuse(LogClosedError("the log was closed while this call was waiting for space"))
+        ending = self._thread.call(self._give_back, self._writer.failure is None)
+        self._thread.shutdown(wait=False)
+        try:
+            await ending  # a single job on the thread: cancelling the wait still releases the lock
+        finally:
+            self._forget()
+
+    def _give_back(self, healthy: bool) -> None:
+        """Record where a healthy log ends, then release its files and its lock. Runs on the log's thread."""
+        try:
+            if healthy:
+                self._opened.journal.write_closed()
+        finally:
+            self._opened.close()
+
+    def _on_writer_done(self, task: asyncio.Task[None]) -> None:
+        """Wake all waiters; if the loop ended, release the directory after the thread's last job."""
+        if task.cancelled():
+            release_later(self._opened, self._thread)
+            self._forget()
+        else:
+            task.exception()  # marked as retrieved; `failure` holds it
+        self._changes.wake_all()
+
+    def _forget(self) -> None:
+        """Note that the directory is released, or is about to be."""
+        self._closed = True
+        self._unclosed.detach()
+        _open_logs.discard(self)
+
+    def _check_not_closed(self) -> None:
+        if self._closed or self._foreign:
+            raise LogClosedError(_FORKED) if self._foreign else LogClosedError()
+
+    def _is_closing(self) -> bool:
+        return self._writer.closing or self._closed or self._foreign
+
+    def _disown(self) -> None:
+        """Close this forked child's copies of the descriptors. The lock and the files belong to the parent."""
+        self._foreign = True
+        self._admission.stop(partial(LogClosedError, _FORKED))
+        for handle in self._opened.handles():
+            self._opened.files.close(handle)
+
+
+_open_logs: weakref.WeakSet[RunningLog] = weakref.WeakSet()
+
+
+def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:
+    """Release the directory of a log that was garbage collected without being closed."""
+    release_later(opened, thread)
+    warnings.warn(f"the log in {opened.directory!r} was never closed", ResourceWarning, stacklevel=2)
+
+
+def _disown_after_fork() -> None:
+    for log in list(_open_logs):
+        log._disown()
+    _open_logs.clear()
+
+
+os.register_at_fork(after_in_child=_disown_after_fork)
