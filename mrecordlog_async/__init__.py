@@ -1,4 +1,4 @@
-"""An asyncio write-ahead log: many named queues, one directory, one fsync for everyone who is waiting.
+"""An asyncio write-ahead log: many named queues in one directory, and one fsync for all waiting callers.
 
     async with MultiRecordLog.open("./wal") as log:
         await log.create_queue("orders", exist_ok=True)

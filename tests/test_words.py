@@ -23,7 +23,7 @@ EVERYWHERE = {
 """Phrases that stand nowhere any more, in pages or in the package: pattern → what to write instead."""
 
 IN_PAGES = {
-    r"\bis no (?!longer|more)": "is not a",
+    r"(?<!there )\bis no (?!longer|more)": "is not a",
     r"(he|she|it|they) tells?\b": "reports, prints",
     r"\bwhoever\b": "a client that",
     r"\b(an?|the|its|every|whole) answers?\b": "response",
