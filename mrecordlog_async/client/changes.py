@@ -1,0 +1,186 @@
+"""Changes of one client: create and delete queues, append and truncate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from mrecordlog_async.client.responses import ServiceError, decoded
+from mrecordlog_async.client.retry import OutcomeUnknownError, Repeat
+from mrecordlog_async.client.transport import Payload, Transport, copied, path_of
+from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError
+from mrecordlog_async.model import Run
+from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.schemas import AppendResponse, TruncateRequest, TruncateResponse
+
+OCTET_STREAM = "application/octet-stream"
+
+
+class Changes:
+    """The methods of `RecordLogClient` that change queues."""
+
+    _transport: Transport
+
+    async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
+        """Create *queue* and wait until that is durable.
+
+        Args:
+            queue: Its name.
+            exist_ok: Accept a queue that exists already. The request is then sent again after a lost response, which
+                otherwise raises OutcomeUnknownError.
+
+        Returns:
+            True if the queue was created, False if it existed.
+
+        Raises:
+            QueueExistsError: The queue exists, and *exist_ok* is false.
+            QueueNameError: The name is not valid.
+            LogFullError: The log holds as many queues as it may, or the disk is full.
+        """
+        query = {"exist_ok": "1"} if exist_ok else {}
+        repeat = Repeat.FREELY if exist_ok else Repeat.NEVER
+        reply = await self._transport.send("PUT", path_of(queue), query=query, repeat=repeat)
+        return reply.status == 201
+
+    async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
+        """Delete *queue* and all its records.
+
+        Args:
+            queue: Its name.
+            queue_id: Delete only this incarnation (`queue_summary(queue).id`). Such a call is sent again after a lost
+                response. Without an id a lost response raises OutcomeUnknownError, because a second request could
+                delete a queue that was created in between.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or is another incarnation.
+        """
+        if queue_id is None:
+            await self._transport.send("DELETE", path_of(queue), repeat=Repeat.NEVER)
+            return
+        try:
+            await self._transport.send("DELETE", path_of(queue), query={"id": str(queue_id)}, repeat=Repeat.RECOGNIZED)
+        except OutcomeUnknownError as error:
+            # After a lost response: the queue of this id does not exist, which is what was asked for.
+            if not isinstance(error.__cause__, QueueNotFoundError):
+                raise
+
+    async def append_record(self, queue: str, position: int | None, payload: Payload) -> int | None:
+        """Append *payload* to *queue* and wait until it is stored.
+
+        Without a position, a lost response raises OutcomeUnknownError, because sending the record again could store it
+        twice. With a position it is sent again; if that is refused, the call raises OutcomeUnknownError too, because
+        the first attempt may have been stored. `producer` assigns positions itself.
+
+        Args:
+            queue: Its name.
+            position: Position of the record, at least the next position; None assigns the next one.
+            payload: The record; it may be empty.
+
+        Returns:
+            The position, or None if exactly this record was stored at *position* before.
+
+        Raises:
+            PositionInPastError: Another record has this position.
+            RecordTooLargeError: The record exceeds a limit of the service.
+            LogFullError: The log has no room within `retry_seconds`; truncate queues.
+        """
+        response, _ = await _send_append(self._transport, queue, position, [copied(payload)])
+        return None if response.duplicate else response.position
+
+    async def append_records(self, queue: str, position: int | None, payloads: Iterable[Payload]) -> int | None:
+        """Append *payloads* to *queue*, all or none, and wait until they are stored.
+
+        Args:
+            queue: Its name.
+            position: Position of the first record; None assigns the next one. Lost responses are handled as in
+                `append_record`.
+            payloads: The records; they get consecutive positions.
+
+        Returns:
+            The last position, or None if the records were stored before or *payloads* is empty.
+
+        Raises:
+            PositionInPastError: Other records have these positions.
+            RecordTooLargeError: A record, or all together, exceed a limit of the service.
+            LogFullError: The log has no room within `retry_seconds`; truncate queues.
+        """
+        records = [copied(payload) for payload in payloads]
+        response, _ = await _send_append(self._transport, queue, position, records)
+        return None if response.duplicate else response.position
+
+    async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:
+        """Append *payloads* at *position*, for a queue with this one writer.
+
+        Unlike in `append_records`, records stored before the first attempt are an error even if they are the same.
+        Only an attempt that follows a lost response counts as a repeat.
+
+        Args:
+            queue: Its name.
+            position: Position of the first record, which no other writer may have taken.
+            payloads: The records, at least one.
+
+        Returns:
+            The last position.
+
+        Raises:
+            PositionInPastError: Another writer stored records at these positions.
+        """
+        records = [copied(payload) for payload in payloads]
+        response, repeated = await _send_append(self._transport, queue, position, records)
+        last = position + len(records) - 1
+        if response.duplicate and not repeated:
+            raise PositionInPastError(queue, position, last + 1)
+        return last
+
+    async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
+        """Drop the records of *queue* up to and including *position*, and wait until that is durable.
+
+        Args:
+            queue: Its name.
+            position: The last position to drop; it must have been assigned.
+            queue_id: Truncate only this incarnation of the queue.
+
+        Returns:
+            The number of records dropped.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or is another incarnation.
+            ServiceError: The position has not been assigned yet (code `ahead`).
+        """
+        body = msgspec.json.encode(TruncateRequest(position, queue_id))
+        reply = await self._transport.send(
+            "POST", path_of(queue, "truncate"), body=body, content_type="application/json"
+        )
+        return decoded(reply, TruncateResponse).dropped
+
+
+async def _send_append(
+    transport: Transport, queue: str, position: int | None, records: list[bytes]
+) -> tuple[AppendResponse, bool]:
+    """Append *records*; return the response, and whether the response to an earlier try was lost."""
+    body, content_type = _body_of(records, queue)
+    reply = await transport.send(
+        "POST",
+        path_of(queue, "records"),
+        query={} if position is None else {"position": str(position)},
+        body=body,
+        content_type=content_type,
+        repeat=Repeat.NEVER if position is None else Repeat.RECOGNIZED,
+    )
+    response = decoded(reply, AppendResponse)
+    count = len(records)
+    # A proxy may mix up responses; a response to another request acknowledges nothing.
+    if response.records != count or (position is not None and count and response.position != position + count - 1):
+        got = f"{response.records} records up to position {response.position}"
+        sent = f"{count} at position {position}" if position is not None else f"{count}"
+        raise ServiceError(reply.status, "unreadable", f"the response is about {got}, the request about {sent}")
+    return response, reply.repeated
+
+
+def _body_of(records: list[bytes], queue: str) -> tuple[bytes, str]:
+    """Return body and content type: a single record travels as it is."""
+    if len(records) == 1:
+        return records[0], OCTET_STREAM
+    runs = [Run.of(0, records)] if records else []
+    return b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)])), wire.CONTENT_TYPE

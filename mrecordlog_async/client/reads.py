@@ -1,0 +1,181 @@
+"""Reads of one client: records as they are or as whole runs, and what the service knows of its queues."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import NamedTuple
+
+from mrecordlog_async.client.responses import Reply, ServiceError, decoded
+from mrecordlog_async.client.transport import Transport, path_of
+from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.model import QueueSummary, Record, Run
+from mrecordlog_async.protocol import wire, wire_decoder
+from mrecordlog_async.protocol.schemas import QueueResponse, QueuesResponse
+
+WAIT_SECONDS = 30
+"""How long one request of a tail waits for records before it is repeated."""
+
+PAGE_BYTES = 8 * 1024 * 1024
+
+
+class _Page(NamedTuple):
+    """Runs of one queue. next_position: where the next page starts. queue_id: the incarnation that was read."""
+
+    runs: list[Run]
+    next_position: int
+    queue_id: int
+
+
+class Reads:
+    """The methods of `RecordLogClient` that read records and look at queues."""
+
+    _transport: Transport
+
+    async def range(self, queue: str, start: int | None = None, stop: int | None = None) -> AsyncIterator[Record]:
+        """Yield the records of *queue* from *start* to *stop* - 1.
+
+        Args:
+            queue: Its name.
+            start: First position; None starts at the first retained record.
+            stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+        """
+        async for run in self.runs(queue, start, stop):
+            for record in run.records():
+                yield record
+
+    def iter_from(self, queue: str, position: int) -> AsyncIterator[Record]:
+        """Yield the records of *queue* from *position* on."""
+        return self.range(queue, position)
+
+    async def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> AsyncIterator[Run]:
+        """Yield what `range` does as whole runs, which is faster for many small records."""
+        summary = await self.queue_summary(queue)
+        position = summary.first_position if start is None else start
+        end = summary.next_position if stop is None else min(stop, summary.next_position)
+        while position < end:
+            runs, position, queue_id = await _read_page(self._transport, queue, position, end)
+            if queue_id != summary.id:
+                raise QueueNotFoundError(queue)  # deleted and created again while we read
+            if not runs:
+                return
+            for run in runs:
+                yield run
+
+    async def tail(self, queue: str, start: int | None = None) -> AsyncGenerator[Record, None]:
+        """Yield the records of *queue* from *start* on and wait for more, until the queue is deleted.
+
+        The tail survives restarts of the service. Records that are truncated before it reaches them are skipped.
+
+        Args:
+            queue: Its name.
+            start: First position; None starts at the first retained record.
+        """
+        summary = await self.queue_summary(queue)
+        position = summary.first_position if start is None else start
+        while True:
+            try:
+                runs, position, queue_id = await _read_page(
+                    self._transport, queue, position, None, wait_seconds=WAIT_SECONDS
+                )
+            except QueueNotFoundError:
+                return
+            if queue_id != summary.id:
+                return
+            for run in runs:
+                for record in run.records():
+                    yield record
+
+    async def queue_exists(self, queue: str) -> bool:
+        """Return whether *queue* exists."""
+        try:
+            await self.queue_summary(queue)
+        except QueueNotFoundError:
+            return False
+        return True
+
+    async def list_queues(self) -> list[str]:
+        """Return the names of all queues, sorted."""
+        return list(await self.summary())
+
+    async def summary(self) -> dict[str, QueueSummary]:
+        """Return positions and sizes of every queue, by name."""
+        reply = await self._transport.send("GET", "/v1/queues")
+        return {one.queue: _summary(one) for one in decoded(reply, QueuesResponse).queues}
+
+    async def queue_summary(self, queue: str) -> QueueSummary:
+        """Return positions and sizes of one queue."""
+        reply = await self._transport.send("GET", path_of(queue))
+        return _summary(decoded(reply, QueueResponse))
+
+    async def first_position(self, queue: str) -> int:
+        """Return the lowest position of *queue* that is not truncated."""
+        return (await self.queue_summary(queue)).first_position
+
+    async def next_position(self, queue: str) -> int:
+        """Return the position that the next record of *queue* gets."""
+        return (await self.queue_summary(queue)).next_position
+
+    async def last_position(self, queue: str) -> int | None:
+        """Return the last position assigned in *queue*, None if there never was a record."""
+        following = await self.next_position(queue)
+        return following - 1 if following else None
+
+    async def last_record(self, queue: str) -> Record | None:
+        """Return the newest retained record of *queue*, None if it holds none."""
+        summary = await self.queue_summary(queue)
+        if not summary.records:
+            return None
+        async for record in self.range(queue, summary.next_position - 1):
+            return record
+        return None
+
+
+async def _read_page(
+    transport: Transport, queue: str, position: int, stop: int | None, *, wait_seconds: int = 0
+) -> _Page:
+    """Return runs of *queue* from *position* on, or from the first retained record after it."""
+    query = {"start": str(position), "max_bytes": str(PAGE_BYTES)}
+    if stop is not None:
+        query["stop"] = str(stop)
+    if wait_seconds:
+        query["wait"] = str(wait_seconds)
+    while True:
+        try:
+            reply = await transport.send(
+                "GET",
+                path_of(queue, "records"),
+                query=query,
+                accept=wire.CONTENT_TYPE,
+                wait_seconds=wait_seconds,
+            )
+            return _page_of(reply)
+        except ServiceError as error:
+            first = error.problem.get("first_position")
+            # Each refusal names a later position, so this loop ends when truncates pause.
+            if error.code != "truncated" or type(first) is not int or first <= int(query["start"]):
+                raise
+            query["start"] = str(first)
+
+
+def _page_of(reply: Reply) -> _Page:
+    """Return the page in *reply*; ServiceError if the service did not write it."""
+    try:
+        runs = [block.run() for block in wire_decoder.decode(reply.body)]
+        return _Page(runs, int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"]))
+    except (ValueError, KeyError) as error:  # a WireError is a ValueError
+        raise ServiceError(reply.status, "unreadable", f"not a response of this service: {error}") from None
+
+
+def _summary(response: QueueResponse) -> QueueSummary:
+    return QueueSummary(
+        response.queue,
+        response.id,
+        response.first_position,
+        response.next_position,
+        response.records,
+        response.bytes,
+        response.first_segment,
+    )
