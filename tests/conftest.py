@@ -1,4 +1,4 @@
-"""What all tests share: both event loops, a detector for calls that block one, and logs of a few blocks."""
+"""What all tests share: both event loops, a detector for calls that block one, logs of a few blocks, and services."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import uvloop
 from blockbuster import BlockBuster
 
 from mrecordlog_async import MultiRecordLog
+from tests.serving import Served, serving
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -63,6 +64,14 @@ async def log(directory: Path) -> AsyncIterator[MultiRecordLog]:
     async with MultiRecordLog.open(directory, segment_bytes=4 * 32_768) as opened:
         await opened.create_queue("q")
         yield opened
+
+
+@pytest.fixture
+async def served(directory: Path) -> AsyncIterator[Served]:
+    """Serve an empty log with one queue, "q"."""
+    async with serving(directory) as served:
+        await served.log.create_queue("q")
+        yield served
 
 
 def contents(log: Any) -> dict[str, tuple[int, int, list[tuple[int, bytes]]]]:

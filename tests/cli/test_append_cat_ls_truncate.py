@@ -17,7 +17,7 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog
 from tests.cli.test_serve import run, wait_ready
-from tests.service.serving import Process, free_port
+from tests.serving import Process, free_port
 
 
 @pytest.fixture(params=["service", "directory"])

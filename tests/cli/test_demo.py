@@ -11,7 +11,7 @@ from mrecordlog_async.cli.demo.ledger import Ledger, Verdict
 from mrecordlog_async.cli.demo.service import ServiceProcess
 from mrecordlog_async.client.client import RecordLogClient
 from tests.cli.running import mrecordlog
-from tests.service.serving import serving
+from tests.serving import serving
 
 
 def test_nothing_is_lost_or_doubled_under_kills() -> None:

@@ -12,7 +12,7 @@ from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from tests import damage
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.conftest import contents
-from tests.service.serving import Process
+from tests.serving import Process
 
 
 async def odd_payloads(log: MultiRecordLog) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.cli.settings import persist
-from tests.service.serving import Process
+from tests.serving import Process
 
 
 def run(

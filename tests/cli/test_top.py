@@ -11,7 +11,7 @@ from rich.console import Console
 from mrecordlog_async.cli.top_view import History, Sample, Service, plain, render, spark
 from mrecordlog_async.model import QueueSummary
 from tests.cli.running import build, mrecordlog, three_queues
-from tests.service.serving import Process
+from tests.serving import Process
 
 SERVICE = Service("open", (50, 100), (95, 100), (0, 100), 3, 0.0004, 0.0064)
 

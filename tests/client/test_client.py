@@ -17,7 +17,7 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
 from mrecordlog_async.service.options import ServiceOptions
-from tests.service.serving import Process, Served, free_port, serving
+from tests.serving import Process, Served, free_port, serving
 
 
 async def test_the_client_speaks_like_the_log(served: Served) -> None:

@@ -10,7 +10,7 @@ from mrecordlog_async import LogClosedError, QueueNotFoundError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
 from mrecordlog_async.protocol import wire
 from tests.client.scripted import APPENDED, DROP, Step, problem, scripted
-from tests.service.serving import Served
+from tests.serving import Served
 
 QUEUE = b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"bytes":0,"first_segment":null}'
 

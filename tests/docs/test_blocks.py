@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.service.serving import Process
+from tests.serving import Process
 
 from .blocks import PAGES, RUN, SHOWN, Block, Reader, blocks, name_of
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.cli.settings import SETTINGS, add_settings, gather
-from tests.service.serving import Process
+from tests.serving import Process
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 

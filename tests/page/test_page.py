@@ -15,7 +15,7 @@ import pytest
 
 from mrecordlog_async.model import RecoveryProgress
 from tests.page.browser import Browser, browser, missing
-from tests.service.serving import Process, serving
+from tests.serving import Process, serving
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

@@ -11,7 +11,7 @@ from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.cutting import take_head
 from mrecordlog_async.service.plan import split_limit
-from tests.service.serving import Served, serving
+from tests.serving import Served, serving
 
 
 async def plan(served: Served, **request: Any) -> Any:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.service.openapi import TABLE
-from tests.service.serving import serving
+from tests.serving import serving
 
 names = st.one_of(st.just("q"), st.just("r"), st.text(max_size=12)).map(lambda name: quote(name, safe=""))
 numbers = st.one_of(st.integers(-1, 5).map(str), st.integers().map(str), st.text(max_size=3))

@@ -16,7 +16,7 @@ import pytest
 from mrecordlog_async.options import Limits
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.storage.filesystem import OsFileSystem
-from tests.service.serving import Served, serving
+from tests.serving import Served, serving
 
 LARGE = 1_000_000
 """Bytes of a body; nothing else in a test is as large."""

@@ -18,8 +18,8 @@ from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests.service import adversary
-from tests.service.serving import Served, serving
 from tests.service.test_security import HEAD, raw
+from tests.serving import Served, serving
 
 RECORDS = "/v1/queues/q/records"
 ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}

@@ -17,7 +17,7 @@ from mrecordlog_async.model import LogState
 from mrecordlog_async.service.prometheus import Collector, oldest_age
 from mrecordlog_async.storage.filesystem import OsFileSystem
 from tests import damage
-from tests.service.serving import Served, serving
+from tests.serving import Served, serving
 
 SEGMENT = bytes(4 * 32_768)
 """A record that fills a segment of these tests by itself."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.serving import Served, serving
+from tests.serving import Served, serving
 
 
 async def test_create_answers_201_once(served: Served) -> None:

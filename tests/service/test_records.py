@@ -10,7 +10,7 @@ import pytest
 from mrecordlog_async import Limits, Run
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.options import ServiceOptions
-from tests.service.serving import Served, serving
+from tests.serving import Served, serving
 
 RECORDS = "/v1/queues/q/records"
 NDJSON = {"Content-Type": "application/x-ndjson"}

@@ -15,7 +15,7 @@ import pytest
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import LOOPBACK_HOSTS, host_name
 from mrecordlog_async.storage.filesystem import OsFileSystem
-from tests.service.serving import Served, serving
+from tests.serving import Served, serving
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 HEAD = b"POST /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n"

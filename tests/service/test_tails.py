@@ -7,7 +7,7 @@ from pathlib import Path
 import aiohttp
 
 from mrecordlog_async.service.options import ServiceOptions
-from tests.service.serving import Served, serving
+from tests.serving import Served, serving
 
 TAIL = "/v1/queues/q/tail"
 

@@ -1,0 +1,161 @@
+"""The log inside a FastAPI application: lifespan, dependency, error handlers and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from fastapi import FastAPI, WebSocket
+
+from mrecordlog_async import LogState, MultiRecordLog
+from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
+from mrecordlog_async.storage.filesystem import OsFileSystem
+from tests.asgi import call_asgi
+
+
+async def test_fastapi_lifespans_are_composed(directory: Path) -> None:
+    """The application's own lifespan runs inside the log's, and what it yields stays in the application's state."""
+    seen: list[Any] = []
+
+    @asynccontextmanager
+    async def own(app: FastAPI) -> AsyncIterator[dict[str, int]]:
+        await log_of(app).create_queue("q")
+        yield {"answer": 42}
+        seen.append(log_of(app).state)
+
+    app = FastAPI()
+    async with lifespan(directory, own)(app) as state:
+        log = log_of(app)
+        assert state == {"answer": 42, "mrecordlog": log}  # where mounted applications find it
+        assert log.list_queues() == ["q"]
+    assert seen == [LogState.OPEN]
+    assert log.state is LogState.CLOSED
+
+
+async def test_fastapi_without_lifespan_says_what_is_missing() -> None:
+    """Forgetting the lifespan is found by its message."""
+    with pytest.raises(RuntimeError, match="lifespan"):
+        log_of(FastAPI())
+
+
+async def test_a_fastapi_tail_ends_with_its_client_queue_or_log(log: MultiRecordLog) -> None:
+    """A stream never outlives what it is about."""
+
+    class Client:
+        gone = False
+
+        async def is_disconnected(self) -> bool:
+            return self.gone
+
+    async def read(client: Any) -> list[bytes]:
+        return [record.payload async for record in tail_until_disconnect(client, log, "q", look_seconds=0.01)]
+
+    await log.append_record("q", None, b"a")
+    leaving = Client()
+    reading = asyncio.create_task(read(leaving))
+    await log.append_record("q", None, b"b")
+    leaving.gone = True
+    assert (await reading)[:1] == [b"a"]
+    reading = asyncio.create_task(read(Client()))
+    await asyncio.sleep(0)
+    await log.delete_queue("q")
+    assert await reading == [b"a", b"b"]
+
+
+async def test_the_dependency_works_in_mounted_applications_and_websockets(directory: Path) -> None:
+    """Wherever a route is, `Log` is the log of the application that opened it."""
+    app, inner = FastAPI(lifespan=lifespan(directory)), FastAPI()
+
+    @inner.get("/names")
+    async def names(log: Log) -> list[str]:
+        return log.list_queues()
+
+    @app.websocket("/live")
+    async def live(socket: WebSocket, log: Log) -> None:
+        await socket.accept()
+        await socket.send_json(log.list_queues())
+        await socket.close()
+
+    app.mount("/inner", inner)
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        await state["mrecordlog"].create_queue("q")
+        assert await call_asgi(app, "/inner/names", state) == (200, b'["q"]')
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "websocket.connect"}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(dict(message))
+
+        scope = {"type": "websocket", "path": "/live", "query_string": b"", "headers": [], "state": dict(state)}
+        await app(scope, receive, send)
+        assert sent[1]["text"] == '["q"]'
+
+
+async def test_fastapi_tells_disk_errors_of_the_log_from_those_of_the_application(directory: Path) -> None:
+    """503 as the service says it; what the application's own files do stays its own."""
+
+    class Disk(OsFileSystem):
+        refuses = False
+
+        def create(self, path: str) -> int:
+            if self.refuses:
+                raise PermissionError(errno.EACCES, "no new segment", path)
+            return super().create(path)
+
+    disk = Disk()
+    app = FastAPI(lifespan=lifespan(directory, filesystem=disk, segment_bytes=32_768))
+    add_exception_handlers(app)
+
+    @app.get("/log")
+    async def use_log(log: Log) -> None:
+        await log.append_record("q", None, bytes(40_000))
+
+    @app.get("/own")
+    async def use_file() -> None:
+        open("/nonexistent/file")  # noqa: SIM115
+
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        await state["mrecordlog"].create_queue("q")
+        assert (await call_asgi(app, "/log", state))[0] == 200
+        disk.refuses = True
+        for _ in range(4):  # a segment that is ready is used first
+            status, body = await call_asgi(app, "/log", state)
+        assert (status, b"storage_error" in body) == (503, True)
+        with pytest.raises(FileNotFoundError):
+            await call_asgi(app, "/own", state)
+
+
+async def test_a_call_from_another_thread_is_said_to_be_one(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not "closing": the log is open, and the application's mistake is in its log with the way out."""
+    app = FastAPI(lifespan=lifespan(directory))
+    add_exception_handlers(app)
+
+    @app.get("/sync")
+    def wrong(log: Log) -> int | None:
+        return asyncio.run(append(log))
+
+    async def append(log: MultiRecordLog) -> int | None:
+        return await log.append_record("q", None, b"a")
+
+    @app.get("/right")
+    def right(log: Log) -> int | None:
+        position: int | None = anyio.from_thread.run(log.append_record, "q", None, b"a")
+        return position
+
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        await state["mrecordlog"].create_queue("q")
+        status, body = await call_asgi(app, "/sync", state)
+        assert (status, b"wrong thread" in body, b"closing" in body) == (500, True, False)
+        assert "anyio.from_thread.run" in caplog.text
+        assert await call_asgi(app, "/right", state) == (200, b"0")
