@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from mrecordlog_async.engine.admission import ELSEWHERE, Admission
+from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.open import OpenedLog
 from mrecordlog_async.engine.open_async import release_later
 from mrecordlog_async.engine.subscribers import Changes
@@ -54,7 +55,8 @@ class RunningLog:
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._counters = Counters()
-        self._admission = Admission(limits, opened.queues, opened.journal.disk_bytes_at_best)
+        capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
+        self._admission = Admission(limits, capacity)
         self._append_single = self._admission.append_single  # bound once: the common append looks up one name less
         self._changes = Changes(self._loop)
         self._closing: asyncio.Task[None] | None = None
@@ -64,6 +66,7 @@ class RunningLog:
             opened.journal,
             opened.queues,
             self._admission,
+            capacity,
             policy,
             limits,
             self._counters,

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from mrecordlog_async.engine.admission import Admission
+from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count_records
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogIOError
 from mrecordlog_async.engine.journal import Journal
@@ -22,10 +23,9 @@ from mrecordlog_async.engine.parts import Parts, joined
 from mrecordlog_async.engine.plan import Answer, Plan, plan
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
+from mrecordlog_async.engine.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError, RecordLogError
-from mrecordlog_async.format import record as log_record
-from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import Limits, PersistPolicy
@@ -55,6 +55,7 @@ class Writer:
         journal: Journal,
         queues: Queues,
         admission: Admission,
+        capacity: Capacity,
         policy: PersistPolicy,
         limits: Limits,
         counters: Counters,
@@ -66,6 +67,7 @@ class Writer:
         self._journal = journal
         self._queues = queues
         self._admission = admission
+        self._capacity = capacity
         self._policy = policy
         self._limits = limits
         self._counters = counters
@@ -75,8 +77,7 @@ class Writer:
         self._in_flight: list[Command] = []
         self._timers = Timers(self._loop, admission.wake)
         self._upkeep = Upkeep(journal, queues, admission, counters, thread, self._timers)
-        self._unsynced: dict[int, int] = {}  # first position of each queue that an answered, unsynced change concerns
-        self._unsynced_batch = 0  # the newest batch of these: they are synced when it is, whoever synced
+        self._unsynced = UnsyncedChanges(queues)
 
     async def run(self) -> None:
         """Work until closing and drained. A failure is kept in `failure`, and told to everyone who waits or comes."""
@@ -168,7 +169,7 @@ class Writer:
     def _note_refused(self, parts: Parts, refusal: OSError | LogFullError) -> None:
         """Have the refused part tried in halves; what could not be stored in an empty log is told so at once."""
         command = parts.one()
-        error = self._admission.never_fits(command) if isinstance(command, Append | AppendGroup) else None
+        error = self._capacity.never_fits(command) if isinstance(command, Append | AppendGroup) else None
         parts.refused(for_ever=error is not None)
         if command is not None and error is not None:
             command.refuse(error)
@@ -226,21 +227,9 @@ class Writer:
         counters.commit_records.observe(records or len(result.records))
         self._upkeep.state.freed_bytes += max(held - self._queues.memory_bytes, 0)
         if not self._journal.all_synced:
-            self._note_unsynced(result.records)
+            self._unsynced.add(result.records, self._journal.end)
         self._on_applied(record.id for record in result.records)
         return iter(dropped)
-
-    def _note_unsynced(self, records: Iterable[LogRecord]) -> None:
-        """Remember from which position on each queue's answered changes wait for a sync."""
-        at = self._journal.end
-        if at.durable_batch >= self._unsynced_batch:
-            self._unsynced.clear()
-        self._unsynced_batch = at.last_batch
-        for record in records:
-            if type(record) is log_record.Append:
-                self._unsynced.setdefault(record.id, record.run.first_position)
-            elif type(record) is log_record.Truncate:
-                self._unsynced.setdefault(record.id, record.position)
 
     @property
     def pending_records(self) -> int:
@@ -249,10 +238,7 @@ class Writer:
 
     def in_doubt(self) -> dict[str, int]:
         """Return, once the log has failed, the queues whose answered changes were not synced; see `LogFailedError`."""
-        if self._journal.end.durable_batch >= self._unsynced_batch:
-            return {}
-        found = ((self._queues.by_id(queue_id), position) for queue_id, position in self._unsynced.items())
-        return {queue.name: position for queue, position in found if queue is not None}
+        return self._unsynced.by_name(self._journal.end)
 
     def _finish_calls(self, answers: list[Answer]) -> None:
         for command, value, error, _ in answers:

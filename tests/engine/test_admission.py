@@ -6,9 +6,15 @@ import asyncio
 import random
 
 from mrecordlog_async.engine.admission import BATCH_BYTES, Admission
+from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup, Command, Sync
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
+
+
+def admission_with(limits: Limits) -> Admission:
+    """Return the admission of a log without queues."""
+    return Admission(limits, Capacity(limits, Queues(0)))
 
 
 def single(admission: Admission, queue: str, payload: bytes) -> asyncio.Future[object]:
@@ -25,7 +31,7 @@ def taken_payloads(commands: list[Command]) -> list[bytes]:
 async def test_everything_charged_is_given_back() -> None:
     """After any mix of appends, cancellations, holding and taking, nothing is charged any more."""
     rng = random.Random(3)
-    admission = Admission(Limits(record_bytes=20_000, pending_bytes=50_000), Queues(0))
+    admission = admission_with(Limits(record_bytes=20_000, pending_bytes=50_000))
     futures = []
     in_flight = 0
     for turn in range(3000):
@@ -53,7 +59,7 @@ async def test_everything_charged_is_given_back() -> None:
 
 async def test_records_are_taken_in_the_order_they_came() -> None:
     """Through groups, the line and back, callers of one queue keep their order."""
-    admission = Admission(Limits(record_bytes=2000, pending_bytes=10_000), Queues(0))
+    admission = admission_with(Limits(record_bytes=2000, pending_bytes=10_000))
     payloads = [b"%d" % n * 300 for n in range(100)]
     for payload in payloads:
         single(admission, "q", payload)
@@ -67,7 +73,7 @@ async def test_records_are_taken_in_the_order_they_came() -> None:
 
 async def test_groups_stay_about_as_large_as_a_batch() -> None:
     """However many records come for one queue, a batch takes a few MiB of them."""
-    admission = Admission(Limits(), Queues(0))
+    admission = admission_with(Limits())
     for _ in range(200):
         single(admission, "q", bytes(200_000))
     sizes = []
@@ -79,7 +85,7 @@ async def test_groups_stay_about_as_large_as_a_batch() -> None:
 
 async def test_appends_behind_a_control_call_do_not_overtake_it() -> None:
     """A truncate or sync stays between the records that came before and after it."""
-    admission = Admission(Limits(), Queues(0))
+    admission = admission_with(Limits())
     single(admission, "q", b"before")
     admission.add_control(Sync(asyncio.get_running_loop().create_future()))
     single(admission, "q", b"after")

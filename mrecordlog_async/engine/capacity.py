@@ -1,0 +1,60 @@
+"""Whether a call fits: now, later or never. Compares sizes with the limits, memory and the disk; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup
+from mrecordlog_async.errors import LogFullError, RecordTooLargeError
+from mrecordlog_async.format.frame import frames_bytes_max
+from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.options import Limits
+
+DiskBytes = Callable[[], tuple[int, str]]
+"""Returns the size of the largest batch that a log without records could store, and the name of what limits it."""
+
+
+class Capacity:
+    """The limits of one log, next to what its queues hold. *pending_bytes* is the charge of all admitted calls."""
+
+    def __init__(self, limits: Limits, queues: Queues, disk_bytes_at_best: DiskBytes | None = None) -> None:
+        self._limits = limits
+        self._queues = queues
+        self._disk_bytes_at_best = disk_bytes_at_best or (lambda: (limits.disk_bytes, "disk_bytes"))
+
+    def budget(self, pending_bytes: int) -> int:
+        """Return how much more may be admitted."""
+        limits = self._limits
+        memory = limits.memory_bytes - self._queues.memory_bytes - pending_bytes
+        return min(limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending_bytes, memory)
+
+    def lack_of_memory(self, call: Append, pending_bytes: int) -> LogFullError | None:
+        """Return why memory has no space for *call* after *pending_bytes*, or None if it has."""
+        held, limit = self._queues.memory_bytes, self._limits.memory_bytes
+        return LogFullError("memory", held, limit) if held + pending_bytes + call.bytes > limit else None
+
+    def never_fits(self, call: Append | AppendGroup) -> RecordTooLargeError | None:
+        """Return why *call* could not be stored even in a log without records, or None if it could."""
+        # No truncate frees what the queues themselves cost.
+        memory = self._limits.memory_bytes - len(self._queues) * QUEUE_OVERHEAD_BYTES
+        if call.bytes > memory:
+            return RecordTooLargeError(call.bytes, max(memory, 0), "memory_bytes")
+        (disk, name), size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)
+        return RecordTooLargeError(size, disk, name) if size > disk else None
+
+    def check_records(self, call: Append) -> None:
+        """Raise RecordTooLargeError if a record of *call* is larger than `record_bytes`."""
+        limit = self._limits.record_bytes
+        if call.bytes > limit:  # otherwise none of its records is
+            largest = max(map(len, call.payloads), default=0)
+            if largest > limit:
+                raise RecordTooLargeError(largest, limit)
+
+    def check_ever_fits(self, call: Append) -> None:
+        """Raise RecordTooLargeError if *call* would wait forever."""
+        limit = self._limits.pending_bytes
+        if call.bytes > limit + SINGLE_OVERHEAD_BYTES:
+            raise RecordTooLargeError(call.bytes, limit, "pending_bytes")
+        if (error := self.never_fits(call)) is not None:
+            raise error

@@ -1,0 +1,40 @@
+"""Which acknowledged changes are not synced yet: what a crash of the machine may take under the weaker policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mrecordlog_async.engine.commit import LogEnd
+from mrecordlog_async.format import record as log_record
+from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.memory.queues import Queues
+
+
+class UnsyncedChanges:
+    """For each queue, the first position that an acknowledged, unsynced change concerns. Owned by the writer.
+
+    *end* is the journal's: its `durable_batch` says what was synced, whoever asked for the sync.
+    """
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._first_positions: dict[int, int] = {}  # by queue id
+        self._last_batch = 0  # the newest batch with such changes: once it is synced, all of them are
+
+    def add(self, records: Iterable[LogRecord], end: LogEnd) -> None:
+        """Note the changes of the batch that *end* names as the last one."""
+        if end.durable_batch >= self._last_batch:
+            self._first_positions.clear()
+        self._last_batch = end.last_batch
+        for record in records:
+            if type(record) is log_record.Append:
+                self._first_positions.setdefault(record.id, record.run.first_position)
+            elif type(record) is log_record.Truncate:
+                self._first_positions.setdefault(record.id, record.position)
+
+    def by_name(self, end: LogEnd) -> dict[str, int]:
+        """Return the first position of each queue with such changes. Deleted queues are left out."""
+        if end.durable_batch >= self._last_batch:
+            return {}
+        found = ((self._queues.by_id(queue_id), position) for queue_id, position in self._first_positions.items())
+        return {queue.name: position for queue, position in found if queue is not None}
