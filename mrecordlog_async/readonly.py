@@ -18,20 +18,20 @@ from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.live_reader import read_live_log
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
+from mrecordlog_async.storage.filesystem import FileSystem
 
 
 class ReadOnlyLog(QueueReader):
     """The queues of a log as they were on the disk when it was opened or last refreshed."""
 
-    def __init__(self, directory: str, recovered: RecoveredLog, seconds: float, files: FileSystem) -> None:
+    def __init__(self, directory: LogDirectory, recovered: RecoveredLog, seconds: float) -> None:
         """Use `open`."""
-        self.directory = directory
+        self.directory = directory.path
         self.recovered = recovered
         self.recovery_report: RecoveryReport = recovered.report(seconds)
-        self._files = files
+        self._log_directory = directory
         self._queues = recovered.queues
-        self._follower = Follower(files, directory, recovered)
+        self._follower = Follower(directory, recovered)
         self._closed = False
 
     @classmethod
@@ -61,13 +61,10 @@ class ReadOnlyLog(QueueReader):
             CorruptionError: Acknowledged data is damaged.
             OSError: A file cannot be read.
         """
-        path = os.path.abspath(os.fsdecode(directory))
-        files = filesystem or OsFileSystem()
+        log_directory = LogDirectory.at(directory, filesystem)
         begun = time.perf_counter()
-        recovered = read_live_log(files, path, on_progress)
-        if recovered is None:
-            raise LogDirectory(files, path).no_log()
-        return cls(path, recovered, time.perf_counter() - begun, files)
+        recovered = read_live_log(log_directory, on_progress)
+        return cls(log_directory, recovered, time.perf_counter() - begun)
 
     def refresh(self) -> bool:
         """Read what a running writer has stored since. Records already returned do not change.
@@ -90,12 +87,10 @@ class ReadOnlyLog(QueueReader):
 
     def _read_again(self) -> bool:
         before = self.recovered
-        recovered = read_live_log(self._files, self.directory)
-        if recovered is None:
-            raise LogDirectory(self._files, self.directory).no_log()
+        recovered = read_live_log(self._log_directory)
         failed_looks = self._follower.failed_looks
         self.recovered, self._queues = recovered, recovered.queues
-        self._follower = Follower(self._files, self.directory, recovered, failed_looks)
+        self._follower = Follower(self._log_directory, recovered, failed_looks)
         return (recovered.log_id, recovered.last_batch) != (before.log_id, before.last_batch)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_torn_tail
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
-from mrecordlog_async.storage.directory import LogDirectory, make_directories, sync_directory
+from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, sync_directory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES, make_first_segment
@@ -80,23 +80,21 @@ def open_log(
         lock_handle = take_lock(files, directory)
         on_error.callback(files.close, lock_handle)
         files.sync_directory(directory_handle)
-        names = files.list_names(directory)
-        contents = read_log(files, directory, names, on_progress=on_progress)
-        if contents is None:
-            contents, file = _make_log(files, directory, directory_handle, names, create)
-            created = True
+        log = LogDirectory(files, directory)
+        listing = log.list()
+        created = listing.is_empty
+        if created:
+            contents, file = _make_log(log, directory_handle, listing, create)
         else:
+            contents = read_log(log, listing, on_progress=on_progress)
             file = _take_over(files, directory, directory_handle, contents)
-            created = False
         on_error.callback(file.close)
-        undeletable = remove_leftovers(files, directory, names, contents)
+        remove_leftovers(log, listing, contents)
         is_shared = file.may_be_shared()
         if not is_shared:
             with contextlib.suppress(OSError):
                 file.reserve(max(contents.size, contents.end + RESERVE_BYTES), contents.size)
-        journal = _journal(
-            files, directory, directory_handle, file, contents, undeletable, segment_bytes, disk_bytes_limit
-        )
+        journal = _journal(files, directory, directory_handle, file, contents, segment_bytes, disk_bytes_limit)
         on_error.callback(journal.discard_spare)
         _prepare_spare(journal)
         if is_shared:
@@ -122,11 +120,12 @@ def _open_directory(files: FileSystem, directory: str, create: bool) -> int:
 
 
 def _make_log(
-    files: FileSystem, directory: str, directory_handle: int, names: list[str], create: bool
+    log: LogDirectory, directory_handle: int, listing: Listing, create: bool
 ) -> tuple[RecoveredLog, SegmentFile]:
+    files, directory = log.files, log.path
     if not create:
-        raise LogDirectory(files, directory).no_log()
-    foreign = [name for name in names if not _may_stand_beside_a_new_log(name)]
+        raise log.no_log()
+    foreign = [name for name in listing.others if not _may_stand_beside_a_new_log(name)]
     if foreign:
         reason = f"cannot create a log here: the directory already contains {foreign[0]!r}"
         raise OSError(errno.ENOTEMPTY, reason, directory)
@@ -165,7 +164,7 @@ def _take_over(files: FileSystem, directory: str, directory_handle: int, content
     try:
         file = SegmentFile(files, path, handle, contents.size)
         if not file.may_be_shared():
-            zero_torn_tail(files, handle, contents)
+            zero_torn_tail(file, contents)
             file.reserved_bytes = contents.end
         if contents.closed:
             # Durable before any batch: a CLOSED that outlives it would take the batch for damage.
@@ -183,7 +182,6 @@ def _journal(
     directory_handle: int,
     file: SegmentFile,
     contents: RecoveredLog,
-    undeletable: list[tuple[int, int]],
     segment_bytes: int,
     disk_bytes_limit: int,
 ) -> Journal:
@@ -202,7 +200,7 @@ def _journal(
         log_id=contents.log_id,
         file=file,
         end=end,
-        older=[*undeletable, *contents.older],
+        older=[*((number, 0) for number in contents.leftovers), *contents.older],
         oldest_segment=contents.oldest_segment,
         queues=contents.queues,
         segment_bytes=segment_bytes,

@@ -7,24 +7,25 @@ import logging
 
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.storage.filesystem import FileSystem, write_all
-from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, segment_name
+from mrecordlog_async.storage.directory import Listing, LogDirectory
+from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 logger = logging.getLogger("mrecordlog_async")
 
 ZEROS = bytes(MIB)
 
 
-def zero_torn_tail(files: FileSystem, handle: int, recovered: RecoveredLog) -> None:
+def zero_torn_tail(file: SegmentFile, recovered: RecoveredLog) -> None:
     """Zero the bytes after the last whole batch, in place and durably."""
     if recovered.torn_range is None:
         return
     at, stop = recovered.torn_range
     while at < stop:
         piece = ZEROS[: min(len(ZEROS), stop - at)]
-        write_all(files, handle, [piece], at)
+        file.write([piece], at)
         at += len(piece)
-    files.sync(handle)
+    # Before any batch is written here: what is left of the tail must not be taken for what follows it.
+    file.sync()
     logger.warning(
         "zeroed %d bytes of an unfinished, unacknowledged batch in %s at offset %d",
         recovered.torn_range[1] - recovered.end,
@@ -33,23 +34,23 @@ def zero_torn_tail(files: FileSystem, handle: int, recovered: RecoveredLog) -> N
     )
 
 
-def remove_leftovers(
-    files: FileSystem, directory: str, names: list[str], recovered: RecoveredLog
-) -> list[tuple[int, int]]:
-    """Remove temporary files and segments that nothing needs; return the segments that could not be removed."""
-    for name in names:
-        if name.endswith(TEMPORARY_SUFFIX) and name.startswith(("wal-", CLOSED_NAME)):
-            with contextlib.suppress(OSError):
-                files.unlink(f"{directory}/{name}")
-    kept = []
-    for number in recovered.leftovers:
-        try:
-            files.unlink(f"{directory}/{segment_name(number)}")
-        except FileNotFoundError:
-            pass
-        except IsADirectoryError:
-            # Not ours. Listed as a segment it would block the removal of all later ones.
-            logger.warning("a directory has the name %s of a segment; it is left alone", segment_name(number))
-        except OSError:
-            kept.append((number, 0))
-    return kept
+def remove_leftovers(directory: LogDirectory, listing: Listing, recovered: RecoveredLog) -> None:
+    """Remove temporary files and the segments that nothing needs; `leftovers` keeps those that cannot be removed."""
+    for name in listing.temporary:
+        with contextlib.suppress(OSError):
+            directory.files.unlink(f"{directory.path}/{name}")
+    recovered.leftovers = [number for number in recovered.leftovers if not _is_removed(directory, number)]
+
+
+def _is_removed(directory: LogDirectory, number: int) -> bool:
+    """Remove segment *number*; return whether nothing of it is left to be removed later."""
+    try:
+        directory.files.unlink(directory.path_of(number))
+    except FileNotFoundError:
+        return True
+    except IsADirectoryError:
+        # Not ours. Listed as a segment it would block the removal of all later ones.
+        logger.warning("a directory has the name %s of a segment; it is left alone", segment_name(number))
+    except OSError:
+        return False
+    return True

@@ -18,14 +18,15 @@ from collections.abc import Iterator
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES
-from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader, decode_header
+from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.record import Table
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.recovery.recovery import sync_for_readers
 from mrecordlog_async.recovery.replay import Replay
-from mrecordlog_async.storage.filesystem import FileSystem, read_exact
-from mrecordlog_async.storage.segment import PIECE_BYTES, open_segment, segment_name
+from mrecordlog_async.recovery.segment_files import sync_for_readers
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.filesystem import read_exact
+from mrecordlog_async.storage.segment import PIECE_BYTES, segment_name
 
 PIECE_BYTES_MIN = 2 * BLOCK_BYTES
 HEAD_BYTES = 2 * FRAME_HEADER_BYTES
@@ -39,12 +40,12 @@ class LostTrackError(Exception):
 class Follower:
     """Keeps *recovered* up to date. No file stays open between two reads, so it keeps no disk space in use."""
 
-    def __init__(self, files: FileSystem, directory: str, recovered: RecoveredLog, failed_looks: int = 0) -> None:
+    def __init__(self, directory: LogDirectory, recovered: RecoveredLog, failed_looks: int = 0) -> None:
         self.recovered = recovered
         self.failed_looks = failed_looks  # how often in a row there were bytes that are not a batch
         self._lost = recovered.overtaken
-        self._files = files
         self._directory = directory
+        self._files = directory.files
         self._parser = _parser_after(recovered)
         self._replay = Replay(recovered.counts)
         self._replay.queues = recovered.queues
@@ -76,11 +77,11 @@ class Follower:
     def _read_segment(self) -> bool:
         recovered, parser = self.recovered, self._parser
         try:
-            handle = self._open(recovered.segment)
+            handle = self._directory.open(recovered.segment)
         except FileNotFoundError:
             return False  # nothing in it is live; its successor shows whether all of it was read
         try:
-            self._check_header(read_exact(self._files, handle, HEADER_BYTES, 0))
+            self._check_header(handle)
             if not any(read_exact(self._files, handle, HEAD_BYTES, parser.end)):
                 self.failed_looks = 0
                 return False
@@ -142,19 +143,13 @@ class Follower:
     # The next segment.
 
     def _next_header(self) -> SegmentHeader | None:
-        number = self.recovered.segment + 1
         try:
-            handle = self._open(number)
+            header = self._directory.header_of(self.recovered.segment + 1)
         except FileNotFoundError:
             return None
-        try:
-            header = decode_header(read_exact(self._files, handle, HEADER_BYTES, 0))
         except HeaderError as error:
             raise LostTrackError(str(error)) from None
-        finally:
-            self._files.close(handle)
-        if (header.log_id, header.segment) != (self.recovered.log_id, number):
-            raise LostTrackError("the directory now contains a different log")
+        self._check_log_id(header)
         return header
 
     def _enter(self, header: SegmentHeader) -> None:
@@ -170,23 +165,23 @@ class Follower:
             raise LostTrackError("the table of queues does not match the end of the previous segment")
         self.recovered.table_end = self._parser.table_end
 
-    def _check_header(self, data: bytes) -> None:
+    def _check_header(self, handle: int) -> None:
         try:
-            header = decode_header(data)
+            header = self._directory.header(handle, self.recovered.segment)
         except HeaderError as error:
             raise LostTrackError(str(error)) from None
+        self._check_log_id(header)
+
+    def _check_log_id(self, header: SegmentHeader) -> None:
         if header.log_id != self.recovered.log_id:
             raise LostTrackError("the directory now contains a different log")
 
     def _check_is_last(self) -> None:
         """Raise LostTrackError where the segment was removed, and with it those that the next one was looked for in."""
         try:
-            self._files.close(self._open(self.recovered.segment))
+            self._files.close(self._directory.open(self.recovered.segment))
         except FileNotFoundError:
             raise LostTrackError("the segment was removed, and so were those after it") from None
-
-    def _open(self, number: int) -> int:
-        return open_segment(self._files, self._directory, number)
 
 
 def _parser_after(recovered: RecoveredLog) -> SegmentParser:

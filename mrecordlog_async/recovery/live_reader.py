@@ -1,4 +1,4 @@
-"""Read a whole log while its writer runs: list, read, and read on where the writer was faster.
+"""Read a whole log while its writer runs: list, read, and read on if the writer was faster.
 
 A segment that is removed before its turn held only truncated records. The truncates may come after the end that was
 read, so the reader reads on (`Follower`) until it has met them, and shows the state at that later end, which is exact.
@@ -9,68 +9,84 @@ truncated since.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.record import Truncate
+from mrecordlog_async.recovery.completeness import check_nothing_is_missing
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.recovery.recovery import Progress, Reading, check_nothing_is_missing, read_without_lock
-from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.recovery.recovery import Progress, Reading, read_without_lock
+from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.segment import segment_name
-
-ATTEMPTS_MAX = 20
-"""How often the directory is listed again because the writer changed it after the listing."""
 
 LOST_MAX = 3
 """How often the log is read again because the writer was faster than the reader."""
 
 
-def read_live_log(files: FileSystem, directory: str, on_progress: Progress | None = None) -> RecoveredLog | None:
-    """Read the log in *directory* without the lock; None if the directory has no log.
+def read_live_log(directory: LogDirectory, on_progress: Progress | None = None) -> RecoveredLog:
+    """Read the log in *directory* without the lock.
 
-    Raises CorruptionError for damage and OSError for what cannot be read.
+    Raises:
+        FileNotFoundError: There is no log.
+        CorruptionError: Acknowledged data is damaged.
+        OSError: A file cannot be read.
     """
-    lost = 0
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        names = sorted(files.list_names(directory))
-        try:
-            reading = read_without_lock(files, directory, names, on_progress=on_progress)
-            if reading is None or _is_whole(files, directory, reading):
-                return reading.recovered if reading is not None else None
-            lost += 1
-            if lost == LOST_MAX:
-                return _give_in(reading)
-        except (FileNotFoundError, CorruptionError):
-            # A missing segment was reclaimed, a missing CLOSED no longer counts, or the writer rolled to a new segment.
-            if attempt == ATTEMPTS_MAX or sorted(files.list_names(directory)) == names:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    attempt = directory.read_while_it_moves(_LiveReader(directory, on_progress).read, _Attempt.is_last)
+    return attempt.reading.recovered if attempt.is_whole else _give_in(attempt.reading)
 
 
-def _is_whole(files: FileSystem, directory: str, reading: Reading) -> bool:
-    """Read on until what was removed is truncated; False where the writer is too fast. CorruptionError as in `open`."""
-    recovered, first_table, gone = reading
-    if gone is not None:
+class _Attempt(NamedTuple):
+    """A log that was read, whether all of it was, and how often the writer was faster so far."""
+
+    reading: Reading
+    is_whole: bool
+    lost: int
+
+    def is_last(self) -> bool:
+        return self.is_whole or self.lost == LOST_MAX
+
+
+class _LiveReader:
+    """Reads the log again and again until it was faster than the writer."""
+
+    def __init__(self, directory: LogDirectory, on_progress: Progress | None) -> None:
+        self._directory = directory
+        self._on_progress = on_progress
+        self._lost = 0
+
+    def read(self, listing: Listing) -> _Attempt:
+        reading = read_without_lock(self._directory, listing, on_progress=self._on_progress)
+        is_whole = _is_whole(self._directory, reading)
+        self._lost += not is_whole
+        return _Attempt(reading, is_whole, self._lost)
+
+
+def _is_whole(directory: LogDirectory, reading: Reading) -> bool:
+    """Read on until the removed records are truncated; return False if the writer is too fast."""
+    recovered, first_table, removed = reading
+    if removed is not None:
         end = recovered.segment, recovered.end
         try:
-            Follower(files, directory, recovered).read_on()
+            Follower(directory, recovered).read_on()
         except LostTrackError:
             return False
         if end != (recovered.segment, recovered.end):
             recovered.torn_range = None  # it was half of a batch that is complete now
-        if recovered.oldest_segment <= gone:
-            raise CorruptionError(segment_name(gone), None, "the segment is missing, and it held live data")
+        if recovered.oldest_segment <= removed:
+            raise CorruptionError(segment_name(removed), None, "the segment is missing, and it held live data")
     check_nothing_is_missing(recovered, first_table)
     return True
 
 
 def _give_in(reading: Reading) -> RecoveredLog:
     """Treat the records of segments that were removed before they could be read as truncated."""
-    recovered, first_table, gone = reading
-    assert gone is not None
+    recovered, first_table, removed = reading
+    assert removed is not None
     for entry in first_table.entries:
         queue = recovered.queues.by_id(entry.id)
         if queue is not None and queue.first_position < entry.next_position:
             recovered.queues.apply(recovered.segment, Truncate(entry.id, entry.next_position - 1))
-    recovered.oldest_segment = max(recovered.oldest_segment, gone + 1)
+    recovered.oldest_segment = max(recovered.oldest_segment, removed + 1)
     recovered.overtaken = True
     return recovered

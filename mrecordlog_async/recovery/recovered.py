@@ -22,7 +22,8 @@ class Counts:
 class RecoveredLog:
     """A log as it was read: everything the writer or a reader goes on from.
 
-    older: (number, bytes) of the live segments before the last. leftovers: numbers of those below the oldest live one.
+    older: (number, bytes) of the live segments before the last. leftovers: numbers of those below the oldest live one
+    that exist.
     torn_range: offsets of the first byte after `end` that is not zero and after the last one, None for a clean end.
     overtaken: the writer removed segments faster than they could be read, so the queues' first positions are newer than
     their records; the log cannot be read on from here.

@@ -11,7 +11,8 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import (
@@ -24,7 +25,15 @@ from mrecordlog_async.format.header import (
     decode_header,
 )
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem, read_exact
-from mrecordlog_async.storage.segment import CLOSED_NAME, list_segments, open_segment, read_pieces, segment_name
+from mrecordlog_async.storage.segment import (
+    CLOSED_NAME,
+    TEMPORARY_SUFFIX,
+    list_segments,
+    open_segment,
+    read_pieces,
+    segment_name,
+    segment_number,
+)
 
 ATTEMPTS_MAX = 20
 """How many times a log is read if a writer keeps changing its files between the listing and the last read."""
@@ -32,11 +41,28 @@ ATTEMPTS_MAX = 20
 Found = TypeVar("Found")
 
 
-class Listing(NamedTuple):
-    """The files of a log: its segments, ascending, and whether `CLOSED` exists."""
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a log: its segments, ascending, and whether `CLOSED` exists.
+
+    others: the names of all other files. Two listings that differ only in them are equal: a reader does not care.
+    """
 
     segments: tuple[int, ...]
     has_closed: bool
+    others: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is no log, not even the end of one."""
+        return not self.segments and not self.has_closed
+
+    @property
+    def temporary(self) -> list[str]:
+        """Return the names of segments and of a `CLOSED` that were being made."""
+        return [
+            name for name in self.others if name.endswith(TEMPORARY_SUFFIX) and name.startswith(("wal-", CLOSED_NAME))
+        ]
 
 
 class LogDirectory:
@@ -69,7 +95,8 @@ class LogDirectory:
     def list(self) -> Listing:
         """List the log's files. The directory must exist; it may be empty."""
         names = self.files.list_names(self.path)
-        return Listing(tuple(list_segments(names)), CLOSED_NAME in names)
+        others = (name for name in names if name != CLOSED_NAME and segment_number(name) is None)
+        return Listing(tuple(list_segments(names)), CLOSED_NAME in names, tuple(sorted(others)))
 
     def list_log(self) -> Listing:
         """List the log's files.
@@ -77,11 +104,15 @@ class LogDirectory:
         Raises FileNotFoundError if there is no log, CorruptionError if only `CLOSED` is left of it.
         """
         listing = self.list()
-        if listing.segments:
-            return listing
-        if listing.has_closed:
+        self.check_log(listing)
+        return listing
+
+    def check_log(self, listing: Listing) -> None:
+        """Raise the errors of `list_log` unless *listing* has segments."""
+        if not listing.segments and listing.has_closed:
             raise CorruptionError(CLOSED_NAME, None, "a log was closed here, but all its segments are missing")
-        raise self.no_log()
+        if not listing.segments:
+            raise self.no_log()
 
     def no_log(self) -> FileNotFoundError:
         """Return the error for a directory without a log."""
@@ -103,9 +134,7 @@ class LogDirectory:
             listing = self.list()
             is_last_attempt = attempt == ATTEMPTS_MAX
             try:
-                if not listing.segments:
-                    self.list_log()  # raises, unless a segment appeared meanwhile
-                    continue
+                self.check_log(listing)
                 found = read(listing)
             except (FileNotFoundError, CorruptionError):
                 if is_last_attempt or self.list() == listing:
@@ -113,7 +142,7 @@ class LogDirectory:
                 continue
             if is_settled(found) or is_last_attempt or self.list() == listing:
                 return found
-        raise self.no_log()
+        raise AssertionError("the last attempt returns or raises")
 
     # What they contain.
 

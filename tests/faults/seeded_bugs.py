@@ -25,6 +25,7 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.recovery import cleanup, recovery, torn_or_damaged
 from mrecordlog_async.storage import directory as storage_directory
+from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 from .damage import Intact, damages
@@ -128,7 +129,7 @@ def acknowledged_early() -> AbstractContextManager[Any]:
 
 
 def stale_tail_not_zeroed() -> AbstractContextManager[Any]:
-    return patch.object(opening, "zero_torn_tail", lambda files, handle, contents: None)
+    return patch.object(opening, "zero_torn_tail", lambda file, contents: None)
 
 
 def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any]:
@@ -263,11 +264,11 @@ def commit_split_over_a_block() -> AbstractContextManager[Any]:
 def closed_removed_without_fsync() -> AbstractContextManager[Any]:
     def take_over(files: Any, directory: str, directory_handle: int, contents: Any) -> SegmentFile:
         path = f"{directory}/{segment_name(contents.segment)}"
-        handle = files.open(path)
-        cleanup.zero_torn_tail(files, handle, contents)
+        file = SegmentFile(files, path, files.open(path), contents.end)
+        cleanup.zero_torn_tail(file, contents)
         if contents.closed:
             files.unlink(f"{directory}/CLOSED")
-        return SegmentFile(files, path, handle, contents.end)
+        return file
 
     return patch.object(opening, "_take_over", take_over)
 
@@ -302,11 +303,11 @@ def damage_refused_after_touching() -> AbstractContextManager[Any]:
     def bug() -> Iterator[None]:
         original = recovery.read_log
 
-        def read_log(files: Any, directory: str, names: Any, **options: Any) -> Any:
+        def read_log(directory: LogDirectory, listing: Listing, **options: Any) -> Any:
             try:
-                return original(files, directory, names, **options)
+                return original(directory, listing, **options)
             except CorruptionError:
-                files.unlink(f"{directory}/{max(name for name in names if name.startswith('wal-'))}")
+                directory.files.unlink(directory.path_of(listing.segments[-1]))
                 raise
 
         with patch.object(opening, "read_log", read_log):

@@ -25,6 +25,7 @@ from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery import torn_or_damaged
 from mrecordlog_async.recovery.cleanup import zero_torn_tail
 from mrecordlog_async.recovery.follower import Follower
+from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd
 from mrecordlog_async.storage.filesystem import OsFileSystem
@@ -154,9 +155,10 @@ class _NoSync(OsFileSystem):
 
 
 def tail_zeroed_and_not_synced() -> AbstractContextManager[Any]:
-    return patch.object(
-        opening, "zero_torn_tail", lambda files, handle, contents: zero_torn_tail(_NoSync(files), handle, contents)
-    )
+    def zero(file: SegmentFile, contents: RecoveredLog) -> None:
+        zero_torn_tail(SegmentFile(_NoSync(file.files), file.path, file.handle, file.reserved_bytes), contents)
+
+    return patch.object(opening, "zero_torn_tail", zero)
 
 
 def interval_begins_anew_with_every_batch() -> AbstractContextManager[Any]:

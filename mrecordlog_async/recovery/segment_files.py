@@ -1,0 +1,132 @@
+"""The segments of the log that is being read: opened with the lock or without it, their headers checked.
+
+Without the lock the writer may remove a segment at any time, and gives its space back in steps while a reader still
+has it open. So what looks like damage in a segment without a name is none: `SegmentRemovedError` tells the two apart.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import Closed, HeaderError, SegmentHeader
+from mrecordlog_async.format.parse import SegmentParser
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.segment import CLOSED_NAME, segment_name
+
+
+class SegmentRemovedError(Exception):
+    """The writer removed the segment before or while it was read. Only without the lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """A segment that is being read."""
+
+    handle: int
+    header: SegmentHeader
+    parser: SegmentParser
+
+    @classmethod
+    def of(cls, handle: int, header: SegmentHeader) -> OpenSegment:
+        """Return the segment of *header*, to be read from its first batch on."""
+        return cls(handle, header, SegmentParser(header.log_id, header.segment, header.first_batch))
+
+    @property
+    def number(self) -> int:
+        """Return the segment's number."""
+        return self.header.segment
+
+    @property
+    def name(self) -> str:
+        """Return the segment's file name."""
+        return segment_name(self.header.segment)
+
+
+class SegmentFiles:
+    """Opens the segments of one log and reads their headers; what is wrong with them is a CorruptionError.
+
+    has_lock: the caller holds the lock, so no writer changes the files meanwhile.
+    """
+
+    def __init__(self, directory: LogDirectory, has_lock: bool) -> None:
+        self.directory = directory
+        self.has_lock = has_lock
+        self._files = directory.files
+
+    @contextmanager
+    def opened(self, number: int) -> Iterator[int]:
+        """Open an older segment; SegmentRemovedError if the writer removed it, also while the block was running."""
+        try:
+            handle = self.directory.open(number)
+        except FileNotFoundError:
+            if self.has_lock:
+                raise
+            raise SegmentRemovedError from None
+        try:
+            yield handle
+        except CorruptionError:
+            if not self.has_lock and not self._files.links(handle):
+                raise SegmentRemovedError from None
+            raise
+        finally:
+            self._files.close(handle)
+
+    def header(self, handle: int, number: int) -> SegmentHeader:
+        """Read the header of segment *number* through the open *handle*."""
+        try:
+            return self.directory.header(handle, number)
+        except HeaderError as error:
+            raise CorruptionError(segment_name(number), 0, str(error)) from None
+
+    def header_of(self, number: int, log_id: bytes) -> SegmentHeader:
+        """Read the header of an older segment, which must belong to the log *log_id*; errors as in `opened`."""
+        with self.opened(number) as handle:
+            header = self.header(handle, number)
+            if header.log_id != log_id:
+                raise CorruptionError(segment_name(number), 0, "the segment belongs to another log")
+            return header
+
+    def closed(self) -> Closed | None:
+        """Read `CLOSED`. None if a writer removed it since it was listed: the log is not closed any more."""
+        try:
+            return self.directory.closed()
+        except HeaderError as error:
+            raise CorruptionError(CLOSED_NAME, None, str(error)) from None
+
+    def size(self, handle: int) -> int:
+        """Return the size of an open segment in bytes."""
+        return self._files.size(handle)
+
+    def size_of(self, number: int) -> int:
+        """Return the size of segment *number* in bytes."""
+        with self.directory.opened(number) as handle:
+            return self._files.size(handle)
+
+    def write_out(self, handle: int) -> None:
+        """Have the next read come from the medium."""
+        if self.has_lock:
+            # After a failed sync the page cache shows what the disk does not have: write out, drop, ask the disk.
+            self._files.sync(handle)
+        self._files.drop_cache(handle)
+
+    def check_not_emptied(self, segment: OpenSegment, size: int) -> None:
+        """Raise FileNotFoundError if the last segment was removed and its space given back while it was read."""
+        if not self._files.links(segment.handle) and self._files.size(segment.handle) < size:
+            raise self.directory.removed(segment.number)
+
+
+def sync_for_readers(files: FileSystem, handle: int) -> None:
+    """Sync what was read before it is shown, so that no crash can take back what a reader has seen.
+
+    A read-only file system needs no sync.
+    """
+    try:
+        files.sync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EINVAL):
+            raise
