@@ -27,7 +27,7 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async import errors as all_errors
-from mrecordlog_async.engine.writer import ANSWERS_AT_ONCE
+from mrecordlog_async.engine.writer import CALLERS_PER_TURN
 from tests.conftest import contents
 
 POSITION_MAX = 2**63 - 2
@@ -82,7 +82,7 @@ async def test_loop_gets_a_turn_while_many_callers_are_answered(log: MultiRecord
     counting = asyncio.create_task(count_turns())
     answers = await asyncio.gather(*(caller(number) for number in range(1000)))
     counting.cancel()
-    assert max(Counter(turn for turn, _ in answers).values()) <= ANSWERS_AT_ONCE
+    assert max(Counter(turn for turn, _ in answers).values()) <= CALLERS_PER_TURN
     assert [turn for turn, _ in answers] == sorted(turn for turn, _ in answers)
     queues = 7 if calls == "single records of many queues" else 1
     records = 2 if calls == "calls of several records" else 1

@@ -40,7 +40,7 @@ from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.options import Limits
 
 
-class Answer(NamedTuple):
+class Outcome(NamedTuple):
     """The result of a command: a value, an error, or (`counts`) the number of records its log record dropped."""
 
     command: Command
@@ -54,8 +54,8 @@ class Plan:
     """A batch to be: its records in order, the answers for after its sync, and those that can be given at once."""
 
     records: list[LogRecord | PlannedRun] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
-    immediate: list[Answer] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    immediate: list[Outcome] = field(default_factory=list)
     must_sync: bool = False
     needs_space: bool = False
     more_table_bytes: int = 0
@@ -125,7 +125,7 @@ class _Planner:
         else:
             assert isinstance(command, Sync)
             self.plan.must_sync = True
-            self.plan.answers.append(Answer(command))
+            self.plan.outcomes.append(Outcome(command))
 
     def _append_group(self, group: AppendGroup) -> None:
         queue = group.one_queue()
@@ -140,7 +140,7 @@ class _Planner:
         else:
             first = view.next
             self._store(view, first, group.payloads)
-            self.plan.answers.append(Answer(group, first))
+            self.plan.outcomes.append(Outcome(group, first))
 
     def _append_to_many(self, group: AppendGroup) -> None:
         """Plan single records of several queues: those of one queue that follow one another become one run."""
@@ -166,7 +166,7 @@ class _Planner:
                 self.plan.needs_space = True
             else:
                 view.singles.append(payload)
-        self.plan.answers.append(Answer(group, positions))
+        self.plan.outcomes.append(Outcome(group, positions))
 
     def _append(self, call: Append) -> None:
         view, records = self._find(call.queue), len(call.payloads)
@@ -175,15 +175,15 @@ class _Planner:
             return
         first = view.next if call.position is None else call.position
         if not records:
-            self._answer(call, view, None)
+            self._finish(call, view, None)
         elif first + records - 1 > POSITION_MAX:
             self._refuse(call, LogFullError("positions", first, POSITION_MAX + 1), call.queue)
         elif first >= view.next:
             self._store(view, first, call.payloads)
-            self.plan.answers.append(Answer(call, first + records - 1))
+            self.plan.outcomes.append(Outcome(call, first + records - 1))
         elif (repeated := self._repeats(view, first, call.payloads)) is True:
             self.plan.duplicates += 1
-            self._answer(call, view, None)
+            self._finish(call, view, None)
         else:
             error = PositionInPastError(call.queue, first, view.next, outcome_unknown=repeated is None)
             self._refuse(call, error, call.queue)
@@ -193,19 +193,19 @@ class _Planner:
         if view is None or call.queue_id not in (None, view.id):
             self._refuse(call, self._not_found(call.queue), call.queue)
         elif call.position < view.start:
-            self._answer(call, view, 0)
+            self._finish(call, view, 0)
         else:
             view.start = call.position + 1
             view.singles = None
             view.next = max(view.next, view.start)
             self.plan.records.append(log_record.Truncate(view.id, call.position))
-            self.plan.answers.append(Answer(call, counts=True))
+            self.plan.outcomes.append(Outcome(call, counts=True))
 
     def _create(self, call: CreateQueue) -> None:
         view = self._find(call.queue)
         if view is not None:
             if call.exist_ok:
-                self._answer(call, view, False)
+                self._finish(call, view, False)
             else:
                 self._refuse(call, QueueExistsError(call.queue), call.queue)
         elif self._queue_count >= self._limits.queues:
@@ -216,7 +216,7 @@ class _Planner:
             self._views[call.queue] = _View(None, queue_id, 0, 0)
             self.plan.records.append(log_record.Create(queue_id, call.queue))
             self.plan.more_table_bytes += log_record.entry_bytes(call.queue)
-            self.plan.answers.append(Answer(call, True))
+            self.plan.outcomes.append(Outcome(call, True))
             self.plan.needs_space = self.plan.must_sync = True
 
     def _delete(self, call: DeleteQueue) -> None:
@@ -227,7 +227,7 @@ class _Planner:
             self._queue_count -= 1
             self._views[call.queue] = None
             self.plan.records.append(log_record.Delete(view.id))
-            self.plan.answers.append(Answer(call, counts=True))
+            self.plan.outcomes.append(Outcome(call, counts=True))
             self.plan.must_sync = True
 
     def _find(self, name: str) -> _View | None:
@@ -289,11 +289,11 @@ class _Planner:
                 runs.append(Run.of(first, planned.payloads[first - base : end - base]))
         return runs
 
-    def _answer(self, command: Command, view: _View, value: object) -> None:
-        """Answer what writes nothing: at once, unless it rests on what this batch writes."""
-        (self.plan.answers if view.touched() else self.plan.immediate).append(Answer(command, value))
+    def _finish(self, command: Command, view: _View, value: object) -> None:
+        """Finish a call that writes nothing: at once, unless its outcome rests on what this batch writes."""
+        (self.plan.outcomes if view.touched() else self.plan.immediate).append(Outcome(command, value))
 
     def _refuse(self, command: Command, error: RecordLogError, queue: str) -> None:
         view = self._views.get(queue)
         rests_on_batch = view.touched() if view is not None else queue in self._views
-        (self.plan.answers if rests_on_batch else self.plan.immediate).append(Answer(command, error=error))
+        (self.plan.outcomes if rests_on_batch else self.plan.immediate).append(Outcome(command, error=error))

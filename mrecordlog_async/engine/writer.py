@@ -20,7 +20,7 @@ from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogIOError
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.parts import Parts, joined
-from mrecordlog_async.engine.plan import Answer, Plan, plan
+from mrecordlog_async.engine.plan import Outcome, Plan, plan
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.engine.unsynced import UnsyncedChanges
@@ -34,7 +34,7 @@ logger = logging.getLogger("mrecordlog_async")
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-ANSWERS_AT_ONCE = 128
+CALLERS_PER_TURN = 128
 """Callers woken per event-loop iteration. With 10,000 in one iteration, nothing else ran for 11 to 19 ms."""
 
 
@@ -91,7 +91,7 @@ class Writer:
         except GeneratorExit:  # nobody refers to the log any more, so nobody waits for it
             raise
         except asyncio.CancelledError:
-            # No failure of the disk: what was answered is where the policy says, as after a kill.
+            # No failure of the disk: what was acknowledged is where the policy says, as after a kill.
             self._fail(RuntimeError("the event loop ended before the log was closed"), logging.INFO)
             raise
         except BaseException as error:
@@ -111,9 +111,9 @@ class Writer:
         self._finish_calls(batch.immediate)
         if batch.records or batch.must_sync:
             size -= await self._store(batch, commands)
-            self._counters.append_seconds.observe(self._loop.time() - since, len(batch.answers))
+            self._counters.append_seconds.observe(self._loop.time() - since, len(batch.outcomes))
         else:
-            self._finish_calls(batch.answers)
+            self._finish_calls(batch.outcomes)
         self._in_flight = []
         self._counters.duplicates += batch.duplicates
         self._admission.refund(size)
@@ -157,7 +157,7 @@ class Writer:
         batch = plan(commands, self._queues, self._limits)
         self._finish_calls(batch.immediate)
         if not batch.records and not batch.must_sync:
-            self._finish_calls(batch.answers)
+            self._finish_calls(batch.outcomes)
             return None
         try:
             result = await self._commit(batch, may_roll=False)
@@ -197,23 +197,23 @@ class Writer:
     async def _acknowledge(self, batch: Plan, result: CommitResult | None) -> None:
         """Fold what was stored into memory, then answer: in this order, so that a caller finds what it was told.
 
-        After every `ANSWERS_AT_ONCE` the loop gets a turn, and one behind the last of them: then all callers have
+        After every `CALLERS_PER_TURN` the loop gets a turn, and one behind the last of them: then all callers have
         gone on, and what they append next is one batch again.
         """
-        answered = 0
+        finished = 0
         dropped = self._apply(result) if result is not None else iter(())
-        for command, value, error, counts in batch.answers:
+        for command, value, error, counts in batch.outcomes:
             if error is not None:
                 self._reject(command, error)
-            elif type(command) is AppendGroup and len(command.futures) > ANSWERS_AT_ONCE:
-                for _ in command.acknowledge_in_parts(value, ANSWERS_AT_ONCE):
+            elif type(command) is AppendGroup and len(command.futures) > CALLERS_PER_TURN:
+                for _ in command.acknowledge_in_parts(value, CALLERS_PER_TURN):
                     await asyncio.sleep(0)
             else:
                 command.acknowledge(next(dropped) if counts else value)
-            answered += 1
-            if answered % ANSWERS_AT_ONCE == 0:
+            finished += 1
+            if finished % CALLERS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        if answered > ANSWERS_AT_ONCE:
+        if finished > CALLERS_PER_TURN:
             await asyncio.sleep(0)
 
     def _apply(self, result: CommitResult) -> Iterator[int]:
@@ -237,11 +237,11 @@ class Writer:
         return count_records(self._in_flight)
 
     def in_doubt(self) -> dict[str, int]:
-        """Return, once the log has failed, the queues whose answered changes were not synced; see `LogFailedError`."""
+        """Return, once the log has failed, the queues with unsynced, acknowledged changes; see `LogFailedError`."""
         return self._unsynced.by_name(self._journal.end)
 
-    def _finish_calls(self, answers: list[Answer]) -> None:
-        for command, value, error, _ in answers:
+    def _finish_calls(self, outcomes: list[Outcome]) -> None:
+        for command, value, error, _ in outcomes:
             if error is None:
                 command.acknowledge(value)
             else:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.engine.commit import PlannedRun
 from mrecordlog_async.engine.encode import build_records
-from mrecordlog_async.engine.plan import Answer, plan
+from mrecordlog_async.engine.plan import Outcome, plan
 from mrecordlog_async.errors import PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
@@ -46,7 +46,7 @@ def state() -> Queues:
 def answers(commands: list[Command]) -> tuple[list[Any], list[Any], list[Any]]:
     """Plan; return the records, the immediate results and those due after the sync."""
     made = plan(commands, state(), Limits())
-    told = [[type(a.error) if a.error else a.value for a in group] for group in (made.immediate, made.answers)]
+    told = [[type(a.error) if a.error else a.value for a in group] for group in (made.immediate, made.outcomes)]
     return made.records, told[0], told[1]
 
 
@@ -141,7 +141,7 @@ async def test_single_record_for_a_missing_queue_is_refused_alone() -> None:
     assert [type(future.exception()) if future.done() else None for future in group.futures] == [
         None, QueueNotFoundError, QueueNameError, None, None,
     ]  # fmt: skip
-    (answer,) = made.answers
+    (answer,) = made.outcomes
     answer.command.acknowledge(answer.value)
     assert [group.futures[at].result() for at in (0, 3, 4)] == [2, 3, 0]
 
@@ -201,13 +201,13 @@ def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
     for answer in made.immediate:
         finish(answer, answer.value)
     dropped = iter(queues.apply_all(0, build_records(made.records)).dropped)
-    for answer in made.answers:
+    for answer in made.outcomes:
         finish(answer, next(dropped) if answer.counts else answer.value)
     futures = [each for command in commands for each in getattr(command, "futures", None) or [command.future]]
     return [type(error) if (error := each.exception()) else each.result() for each in futures]
 
 
-def finish(answer: Answer, value: object) -> None:
+def finish(answer: Outcome, value: object) -> None:
     """Set the results of one command's callers."""
     if answer.error is not None:
         answer.command.refuse(answer.error)

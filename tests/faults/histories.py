@@ -85,7 +85,7 @@ SMALL_SIZES = {
     "recovery.follower.PIECE_BYTES_MIN": BLOCK_BYTES,
     "recovery.cleanup.ZEROS": bytes(1_000),
     "engine.admission.BATCH_BYTES": 3_000,
-    "engine.writer.ANSWERS_AT_ONCE": 2,
+    "engine.writer.CALLERS_PER_TURN": 2,
     "engine.encode.RUN_BYTES": 1_000,
     "model.RUN_BYTES": 1_000,
     "memory.queue.SEAL_BYTES": 2_000,

@@ -46,6 +46,7 @@ NEAREST = {
     "recovery": ["tests/recovery", "tests/engine/test_hard_links.py"],
     "engine/open.py": ["tests/recovery/test_recovery.py tests/engine/test_hard_links.py"],
     "engine/admission.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
+    "engine/capacity.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
     "engine/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
     "engine/encode.py": ["tests/engine/test_encode.py tests/engine/test_limits.py"],
     "engine/journal.py": ["tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"],

@@ -122,7 +122,7 @@ def acknowledged_early() -> AbstractContextManager[Any]:
     original = Writer._commit
 
     async def commit(self: Writer, batch: Any, may_roll: bool = True) -> Any:
-        self._finish_calls([answer for answer in batch.answers if not answer.counts])
+        self._finish_calls([outcome for outcome in batch.outcomes if not outcome.counts])
         return await original(self, batch, may_roll)
 
     return patch.object(Writer, "_commit", commit)
