@@ -1,12 +1,13 @@
 """Planning: what a batch writes and what each of its calls returns. Pure; no file, no await.
 
-Positions are given in arrival order. What the batch's own commands change is seen by those behind them through a
-`_View` of each queue; memory itself changes only after the sync. So an answer that rests on a command of the same batch
-(a repeat of a record just planned, "exists" of a queue just created) is given after the sync too, and fails with it.
+Positions are assigned in arrival order. Later commands of a batch see what earlier ones change through a `QueueView` of
+each queue; memory itself changes only after the sync. So an outcome that rests on a command of the same batch (a repeat
+of a record just planned, "exists" for a queue just created) is reported after the sync as well, and fails with it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from mrecordlog_async.engine.commands import (
     TruncateQueue,
 )
 from mrecordlog_async.engine.commit import PlannedRun
-from mrecordlog_async.engine.encode import split_into_runs
+from mrecordlog_async.engine.queue_view import QueueView
 from mrecordlog_async.errors import (
     LogFullError,
     PositionInPastError,
@@ -32,16 +33,14 @@ from mrecordlog_async.errors import (
 )
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.memory.last_append import LastAppend, same_payloads
-from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.reads import check_name
-from mrecordlog_async.model import POSITION_MAX, Run
+from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.options import Limits
 
 
 class Outcome(NamedTuple):
-    """The result of a command: a value, an error, or (`counts`) the number of records its log record dropped."""
+    """How a command ends: with a value, an error, or (`counts`) the number of records that its log record drops."""
 
     command: Command
     value: object = None
@@ -51,7 +50,12 @@ class Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """A batch to be: its records in order, the answers for after its sync, and those that can be given at once."""
+    """A batch before it is written.
+
+    records: what to write, in order. outcomes: reported after the sync. immediate: reported at once. must_sync: sync
+    under every policy. needs_space: it must leave the reserve alone. more_table_bytes: what its creates add to the
+    queue table. duplicates: repeats of records that are already stored.
+    """
 
     records: list[LogRecord | PlannedRun] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -70,33 +74,7 @@ def plan(commands: Iterable[Command], queues: Queues, limits: Limits) -> Plan:
     return planner.plan
 
 
-class _View:
-    """A queue as the commands planned so far leave it."""
-
-    __slots__ = ("id", "next", "planned", "queue", "singles", "start")
-
-    def __init__(self, queue: Queue | None, queue_id: int, start: int, next_position: int) -> None:
-        self.queue = queue
-        self.id = queue_id
-        self.start = start
-        self.next = next_position
-        self.planned: list[PlannedRun] = []
-        self.singles: list[bytes] | None = None  # payloads of the last planned run, if single records may still join
-
-    def touched(self) -> bool:
-        """Whether this batch changes the queue."""
-        return self.queue is None or bool(self.planned) or self.start != self.queue.first_position
-
-
-def _last_append(view: _View) -> LastAppend | None:
-    """Return the digest of the queue's last append, as planned so far."""
-    if view.planned:
-        planned = view.planned[-1]
-        return LastAppend.of(split_into_runs(planned.first_position, planned.payloads))
-    return view.queue.last_append() if view.queue is not None else None
-
-
-_UNSEEN = _View(None, 0, 0, 0)
+_UNSEEN = QueueView(None, 0, 0, 0)
 """Placeholder for a queue that no command of the batch has named yet."""
 
 
@@ -107,7 +85,7 @@ class _Planner:
         self.plan = Plan()
         self._queues = queues
         self._limits = limits
-        self._views: dict[str, _View | None] = {}
+        self._views: dict[str, QueueView | None] = {}
         self._next_queue_id = queues.next_queue_id
         self._queue_count = len(queues)
 
@@ -135,10 +113,10 @@ class _Planner:
         view = self._find(queue)
         if view is None:
             self._refuse(group, self._not_found(queue), queue)
-        elif view.next + len(group.payloads) - 1 > POSITION_MAX:
-            self._refuse(group, LogFullError("positions", view.next, POSITION_MAX + 1), queue)
+        elif view.next_position + len(group.payloads) - 1 > POSITION_MAX:
+            self._refuse(group, LogFullError("positions", view.next_position, POSITION_MAX + 1), queue)
         else:
-            first = view.next
+            first = view.next_position
             self._store(view, first, group.payloads)
             self.plan.outcomes.append(Outcome(group, first))
 
@@ -148,16 +126,13 @@ class _Planner:
         positions: list[int] = []
         for queue, payload in zip(group.queues, group.payloads, strict=True):
             view = views.get(queue) or self._find(queue)
-            if view is None or view.next > POSITION_MAX:
-                error = (
-                    self._not_found(queue) if view is None else LogFullError("positions", view.next, POSITION_MAX + 1)
-                )
-                self._refuse(Command(group.futures[len(positions)]), error, queue)
-                positions.append(-1)  # told to nobody: the call has its answer by then
+            if view is None or view.next_position > POSITION_MAX:
+                self._refuse_single(group.futures[len(positions)], queue, view)
+                positions.append(-1)  # never read: the call is finished before positions are reported
                 continue
-            position = view.next
+            position = view.next_position
             positions.append(position)
-            view.next = position + 1
+            view.next_position = position + 1
             if view.singles is None:
                 view.singles = singles = [payload]
                 run = tuple.__new__(PlannedRun, (view.id, position, singles))  # half the time of PlannedRun(…)
@@ -168,36 +143,44 @@ class _Planner:
                 view.singles.append(payload)
         self.plan.outcomes.append(Outcome(group, positions))
 
+    def _refuse_single(self, future: asyncio.Future[object], queue: str, view: QueueView | None) -> None:
+        """Refuse one record of a group; the others are planned."""
+        if view is None:
+            error = self._not_found(queue)
+        else:
+            error = LogFullError("positions", view.next_position, POSITION_MAX + 1)
+        self._refuse(Command(future), error, queue)
+
     def _append(self, call: Append) -> None:
         view, records = self._find(call.queue), len(call.payloads)
         if view is None:
             self._refuse(call, self._not_found(call.queue), call.queue)
             return
-        first = view.next if call.position is None else call.position
+        first = view.next_position if call.position is None else call.position
         if not records:
             self._finish(call, view, None)
         elif first + records - 1 > POSITION_MAX:
             self._refuse(call, LogFullError("positions", first, POSITION_MAX + 1), call.queue)
-        elif first >= view.next:
+        elif first >= view.next_position:
             self._store(view, first, call.payloads)
             self.plan.outcomes.append(Outcome(call, first + records - 1))
-        elif (repeated := self._repeats(view, first, call.payloads)) is True:
-            self.plan.duplicates += 1
+        elif (repeated := view.repeats(first, call.payloads)) is True:
+            self.plan.duplicates += 1  # nothing is written; the caller gets None
             self._finish(call, view, None)
         else:
-            error = PositionInPastError(call.queue, first, view.next, outcome_unknown=repeated is None)
+            error = PositionInPastError(call.queue, first, view.next_position, outcome_unknown=repeated is None)
             self._refuse(call, error, call.queue)
 
     def _truncate(self, call: TruncateQueue) -> None:
         view = self._find(call.queue)
         if view is None or call.queue_id not in (None, view.id):
             self._refuse(call, self._not_found(call.queue), call.queue)
-        elif call.position < view.start:
+        elif call.position < view.first_position:
             self._finish(call, view, 0)
         else:
-            view.start = call.position + 1
-            view.singles = None
-            view.next = max(view.next, view.start)
+            view.first_position = call.position + 1
+            view.singles = None  # a later record must not join a run that was planned before this truncate
+            view.next_position = max(view.next_position, view.first_position)
             self.plan.records.append(log_record.Truncate(view.id, call.position))
             self.plan.outcomes.append(Outcome(call, counts=True))
 
@@ -213,7 +196,7 @@ class _Planner:
         else:
             queue_id, self._next_queue_id = self._next_queue_id, self._next_queue_id + 1
             self._queue_count += 1
-            self._views[call.queue] = _View(None, queue_id, 0, 0)
+            self._views[call.queue] = QueueView(None, queue_id, 0, 0)
             self.plan.records.append(log_record.Create(queue_id, call.queue))
             self.plan.more_table_bytes += log_record.entry_bytes(call.queue)
             self.plan.outcomes.append(Outcome(call, True))
@@ -225,20 +208,20 @@ class _Planner:
             self._refuse(call, self._not_found(call.queue), call.queue)
         else:
             self._queue_count -= 1
-            self._views[call.queue] = None
+            self._views[call.queue] = None  # later commands of the batch do not find the queue
             self.plan.records.append(log_record.Delete(view.id))
             self.plan.outcomes.append(Outcome(call, counts=True))
             self.plan.must_sync = True
 
-    def _find(self, name: str) -> _View | None:
-        """Return the queue as planned so far, None where there is none of this name."""
+    def _find(self, name: str) -> QueueView | None:
+        """Return the queue as planned so far, or None if no queue has this name."""
         view = self._views.get(name, _UNSEEN)
         if view is not _UNSEEN:
             return view
         queue = self._queues.get(name)
         if queue is None:
             return None
-        view = self._views[name] = _View(queue, queue.id, queue.first_position, queue.next_position)
+        view = self._views[name] = QueueView(queue, queue.id, queue.first_position, queue.next_position)
         return view
 
     def _not_found(self, name: str) -> RecordLogError:
@@ -249,48 +232,18 @@ class _Planner:
             return error
         return QueueNotFoundError(name)
 
-    def _store(self, view: _View, first: int, payloads: Sequence[bytes]) -> None:
-        if view.start == 0 == view.next:
-            view.start = first
+    def _store(self, view: QueueView, first: int, payloads: Sequence[bytes]) -> None:
+        if view.first_position == 0 == view.next_position:
+            view.first_position = first
         run = PlannedRun(view.id, first, payloads)
         view.planned.append(run)
-        view.singles = None
-        view.next = first + len(payloads)
+        view.singles = None  # later single records start a run: this one is the append of one call
+        view.next_position = first + len(payloads)
         self.plan.records.append(run)
         self.plan.needs_space = True
 
-    def _repeats(self, view: _View, first: int, payloads: Sequence[bytes]) -> bool | None:
-        """Return whether exactly these records are already stored or planned; None if that is no longer known.
-
-        Every position that is still retained must hold the same payload. Where positions are truncated, the call must
-        be the queue's last append, whose digest outlives the records. No record passes without a comparison.
-        """
-        stop = first + len(payloads)
-        if stop > view.next:
-            return False
-        lowest = max(first, view.start)
-        runs = self._stored_or_planned(view, lowest, stop)
-        if lowest < stop and not (runs and runs[0].first_position == lowest and same_payloads(runs, first, payloads)):
-            return False
-        if first >= view.start:
-            return True
-        last = _last_append(view) if stop == view.next else None  # a truncate past the end left positions behind it
-        if last is None or (first, len(payloads)) != last[:2]:  # stored together with other records, or by other calls
-            return None
-        return LastAppend.of(split_into_runs(first, payloads)) == last
-
-    def _stored_or_planned(self, view: _View, start: int, stop: int) -> list[Run]:
-        """Return the runs at positions *start* … *stop* - 1, in order, as planned so far."""
-        runs = [*view.queue.runs(start, stop)] if view.queue is not None else []
-        for planned in view.planned:
-            base = planned.first_position
-            first, end = max(base, start), min(base + len(planned.payloads), stop)
-            if first < end:
-                runs.append(Run.of(first, planned.payloads[first - base : end - base]))
-        return runs
-
-    def _finish(self, command: Command, view: _View, value: object) -> None:
-        """Finish a call that writes nothing: at once, unless its outcome rests on what this batch writes."""
+    def _finish(self, command: Command, view: QueueView, value: object) -> None:
+        """Report *value* for a call that writes nothing: at once, unless it rests on what this batch writes."""
         (self.plan.outcomes if view.touched() else self.plan.immediate).append(Outcome(command, value))
 
     def _refuse(self, command: Command, error: RecordLogError, queue: str) -> None:

@@ -48,6 +48,7 @@ NEAREST = {
     "engine/admission.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
     "engine/capacity.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
     "engine/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
+    "engine/queue_view.py": ["tests/engine/test_plan.py tests/test_history.py"],
     "engine/encode.py": ["tests/engine/test_encode.py tests/engine/test_limits.py"],
     "engine/journal.py": ["tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"],
     "engine/upkeep.py": ["tests/engine/test_reclaim.py tests/engine/test_spare.py tests/engine/test_mark.py"],
