@@ -20,6 +20,8 @@ from mrecordlog_async.cli import settings as cli_settings
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.recovery import recovery as recovery_module
 
+HELP_COLUMNS = 100
+"""A page must not depend on the terminal of the person who builds it."""
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
@@ -61,18 +63,10 @@ def command_help() -> str:
 
 
 def _commands() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
-    for action in build_parser()._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            texts = {choice.dest: choice.help or "" for choice in action._choices_actions}
-            for name, parser in action.choices.items():
-                parser.formatter_class = _helps(parser)
-                yield name, texts.get(name, ""), parser
-
-
-def _helps(parser: argparse.ArgumentParser) -> Any:
-    """Return the parser's own formatter at a fixed width: a page must not depend on the builder's terminal."""
-    kind: Any = parser.formatter_class
-    return lambda prog: kind(prog, width=100)
+    line = build_parser()
+    for name, parser in line.commands.items():
+        parser.help_columns = HELP_COLUMNS
+        yield name, line.summaries[name], parser
 
 
 def http_routes() -> str:

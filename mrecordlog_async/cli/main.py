@@ -1,6 +1,6 @@
 """`mrecordlog`: parse, run one command, turn an error into a sentence and an exit code.
 
-A command is a module with `add_parser(subparsers)`, which describes it and returns its parser, and
+A command is a module with `add_parser(command_line)`, which adds the command and returns its parser, and
 `run(arguments) -> int`, which executes it and returns the exit code. Heavy imports belong in `run`: `mrecordlog --help`
 and the commands that read files work with the bare install.
 """
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Protocol
 
 from mrecordlog_async.cli.commands import (
     append,
@@ -37,7 +37,7 @@ from mrecordlog_async.cli.commands import (
     verify,
 )
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
-from mrecordlog_async.cli.parser import Parser
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.errors import RecordLogError
 
 EPILOG = """\
@@ -59,8 +59,8 @@ Exit codes:
 class CommandModule(Protocol):
     """What each module in the table offers."""
 
-    def add_parser(self, subparsers: Any) -> argparse.ArgumentParser:
-        """Describe the command to argparse."""
+    def add_parser(self, command_line: CommandLine) -> Parser:
+        """Add the command with its arguments; return its parser."""
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run it; return the exit code."""
@@ -101,19 +101,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), code)
 
 
-def build_parser() -> Parser:
-    """Put the parsers of all commands under one."""
-    parser = Parser(prog="mrecordlog", epilog=EPILOG)
+def build_parser() -> CommandLine:
+    """Return the parser of the command line, with all commands."""
+    parser = CommandLine(prog="mrecordlog", epilog=EPILOG)
     parser.add_argument(
         "--version", action="version", help="print the version", version=f"mrecordlog {version('mrecordlog_async')}"
     )
-    # The description lists the commands by group, which argparse cannot.
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     for _, commands in GROUPS:
         for command in commands:
-            command.add_parser(subparsers).set_defaults(run=command.run)
-    summaries = {action.dest: action.help or "" for action in subparsers._choices_actions}
-    parser.description = "\n".join(_description(summaries))
+            command.add_parser(parser).set_defaults(run=command.run)
+    parser.description = "\n".join(_description(parser.summaries))
     return parser
 
 

@@ -1,7 +1,8 @@
 """The parser of the command line: help that fits the terminal, errors that say what to write instead.
 
-Built on argparse. What it changes: a usage line is short (arguments in order, then `[options]`), paragraphs of a
-description are wrapped and its indented lines are left alone, and a misspelt command or option names the nearest one.
+Built on the public names of argparse. What it changes: a usage line is short (arguments in order, then `[options]`),
+paragraphs of a description are wrapped and its indented lines are left alone, and an error names the command or option
+that is nearest to a misspelt one.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from mrecordlog_async.cli.exit_codes import USAGE
+from mrecordlog_async.options import GIB
 from mrecordlog_async.quantities import parse_seconds, parse_size
 
 HELP_COLUMN = 26
@@ -22,37 +27,32 @@ ON_OR_OFF = frozenset(("true", "false", "yes", "no", "on", "off", "1", "0"))
 T = TypeVar("T")
 
 
-class HelpFormatter(argparse.HelpFormatter):
-    """Wraps the paragraphs of a description; keeps those with an indented line, such as examples, as they are."""
-
-    def __init__(self, prog: str, *, width: int | None = None) -> None:
-        super().__init__(prog, max_help_position=HELP_COLUMN, width=width)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        filled = []
-        for paragraph in text.strip("\n").split("\n\n"):
-            keep = re.search(r"^ ", paragraph, re.MULTILINE)
-            filled.append(paragraph.rstrip() if keep else super()._fill_text(paragraph, width, indent))
-        return "\n\n".join(filled)
-
-
 class Parser(argparse.ArgumentParser):
-    """A parser of the command line; those of the commands are of this class too."""
+    """A parser of one command."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(add_help=False, formatter_class=HelpFormatter, **options)
-        self._positionals.title = "arguments"
+        self.help_columns: int | None = None
+        """Width of the help, None for the terminal's."""
+        self.words: list[str] = []
+        """The arguments in order, as the usage line shows them."""
+        super().__init__(add_help=False, formatter_class=self._format, **options)
         self.add_argument("-h", "--help", action="help", help="print this help")
+
+    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
+        """Add an argument or an option."""
+        action = super().add_argument(*names, **options)
+        if not action.option_strings:
+            self.words.append(_shown(action))
+        return action
 
     def call(self) -> str:
         """Return how the command is written: its name, its arguments in order, `[options]`."""
-        words = [_shown(action) for action in self._get_positional_actions()]
-        return " ".join([self.prog, *words, "[options]"])
+        return " ".join([self.prog, *self.words, "[options]"])
 
     def options(self) -> list[str]:
         """Return the long options that the help shows."""
-        known = self._option_string_actions.items()
-        return sorted(name for name, each in known if name.startswith("--") and each.help != argparse.SUPPRESS)
+        self.usage = None  # argparse's own usage line has them all, those of exclusive groups too
+        return sorted(set(re.findall(r"--[a-z][a-z-]*", super().format_usage())) | {"--help"})
 
     def format_usage(self) -> str:
         """Return the usage line."""
@@ -62,7 +62,8 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """Return the help."""
         self.usage = self.call()
-        return super().format_help()
+        self.description, self.epilog = self._wrap(self.description), self._wrap(self.epilog)
+        return super().format_help().replace("\npositional arguments:\n", "\narguments:\n", 1)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse; end the process where anything is left that no argument takes."""
@@ -79,14 +80,6 @@ class Parser(argparse.ArgumentParser):
         what_is_log = WHAT_IS_LOG if message.startswith("missing") and " LOG " in usage else ""
         self.exit(USAGE, f"{self.prog}: {message}\n{usage}{what_is_log}see `{self.prog} --help`\n")
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        # argparse lists every choice and suggests none.
-        if action.choices is None or value in action.choices:
-            return
-        what = "command" if isinstance(action, argparse._SubParsersAction) else action.metavar or action.dest
-        known = ", ".join(map(str, action.choices))
-        raise argparse.ArgumentError(None, f"unknown {what} {value!r}{suggest(value, action.choices) or f': {known}'}")
-
     def _explain_unknown(self, word: str) -> str:
         if word.startswith("-"):
             name = word.partition("=")[0]
@@ -94,6 +87,64 @@ class Parser(argparse.ArgumentParser):
         if word.lower() in ON_OR_OFF:
             return f"unexpected {word!r}: a switch takes no value; write --name for on, --no-name for off"
         return f"unexpected {word!r}: write the arguments before the options"
+
+    def _format(self, prog: str) -> argparse.HelpFormatter:
+        return argparse.RawDescriptionHelpFormatter(prog, max_help_position=HELP_COLUMN, width=self.help_columns)
+
+    def _wrap(self, text: str | None) -> str | None:
+        """Wrap the paragraphs of *text*; keep those with an indented line, such as examples, as they are."""
+        if text is None:
+            return None
+        width = self.help_columns or shutil.get_terminal_size().columns - 2  # two columns stay free, as in argparse
+        paragraphs = text.strip("\n").split("\n\n")
+        return "\n\n".join(
+            paragraph.rstrip()
+            if re.search(r"^ ", paragraph, re.MULTILINE)
+            else textwrap.fill(" ".join(paragraph.split()), max(width, 11))
+            for paragraph in paragraphs
+        )
+
+
+class CommandLine(Parser):
+    """The parser of a program whose first argument is a command."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands: dict[str, Parser] = {}
+        """The parser of each command, by its name."""
+        self.summaries: dict[str, str] = {}
+        """One sentence about each command, by its name."""
+        # The description lists the commands by group, which argparse cannot do.
+        self._add = self.add_subparsers(
+            metavar="COMMAND", required=True, help=argparse.SUPPRESS, parser_class=Parser
+        ).add_parser
+        self.words.append("COMMAND")
+
+    def add_command(self, name: str, summary: str, description: str | None) -> Parser:
+        """Add a command and return its parser.
+
+        Args:
+            name: What a user types.
+            summary: One sentence for the list of commands.
+            description: The beginning of the command's own help.
+        """
+        parser = self._add(name, description=description)
+        self.commands[name], self.summaries[name] = parser, summary
+        return parser
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse; end the process where the command does not exist."""
+        words = sys.argv[1:] if args is None else list(args)
+        # argparse would list every command and suggest none.
+        if words and not words[0].startswith("-") and words[0] not in self.commands:
+            nearest = suggest(words[0], self.commands) or f": {', '.join(self.commands)}"
+            self.error(f"unknown command {words[0]!r}{nearest}")
+        return super().parse_known_args(words, namespace)
+
+
+def add_segment_bytes(parser: Parser, meaning: str = "size of a segment file") -> None:
+    """Add --segment-bytes, for a command that creates a log."""
+    parser.add_argument("--segment-bytes", type=SIZE, default=GIB, metavar="SIZE", help=f"{meaning} (default: 1GiB)")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -126,6 +177,17 @@ def port(text: str) -> int:
     if whole(text) > 65_535:
         raise ValueError(f"{text} is not a port: the highest one is 65535")
     return whole(text)
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Return a reader that accepts only the words *allowed*."""
+
+    def read(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"{text!r} must be one of {', '.join(allowed)}")
+        return text
+
+    return read
 
 
 COUNT = typed(whole)

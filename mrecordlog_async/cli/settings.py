@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import UsageError
-from mrecordlog_async.cli.parser import port, suggest, whole
+from mrecordlog_async.cli.parser import choice, port, suggest, whole
 from mrecordlog_async.options import PersistPolicy
 from mrecordlog_async.quantities import parse_seconds, parse_size
 
@@ -49,17 +49,6 @@ def persist(text: str) -> PersistPolicy:
 def names(text: str) -> tuple[str, ...]:
     """Return names separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def choice(*allowed: str) -> Callable[[str], str]:
-    """Return a reader that accepts only the words *allowed*."""
-
-    def read(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(f"{text!r} must be one of {', '.join(allowed)}")
-        return text
-
-    return read
 
 
 @dataclass(frozen=True, slots=True)

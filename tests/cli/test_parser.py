@@ -13,8 +13,7 @@ from mrecordlog_async.cli.settings import add_settings, gather
 
 def commands() -> dict[str, Parser]:
     """Return the parser of each command."""
-    (subparsers,) = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
-    return dict(subparsers.choices)
+    return build_parser().commands
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -19,16 +19,14 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import plural
-from mrecordlog_async.cli.parser import COUNT
+from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
 from mrecordlog_async.cli.standard_input import read_input, read_lines
 from mrecordlog_async.cli.target import WRITE_RETRY_SECONDS, add_log, connect, is_service, open_target, run_async
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "append", help="Append standard input to a queue", description=__doc__
-    )
+    parser = command_line.add_command("append", "Append standard input to a queue", __doc__)
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to append to")
     parser.add_argument("--lines", action="store_true", help="store each line as a record (default: one record)")

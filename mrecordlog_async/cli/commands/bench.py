@@ -13,10 +13,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
-from mrecordlog_async.cli.parser import COUNT
+from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_signpost, directory_argument
 from mrecordlog_async.event_loop import loop_factory
 
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     from mrecordlog_async.bench.suite import Workload
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "bench", help="Measure the log on your disk", description=__doc__
-    )
+    parser = command_line.add_command("bench", "Measure the log on your disk", __doc__)
     parser.add_argument(
         "directory",
         nargs="?",

@@ -14,10 +14,9 @@ import base64
 import json
 import sys
 import time
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.parser import COUNT
+from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.model import Run
 from mrecordlog_async.readonly import ReadOnlyLog
@@ -26,11 +25,9 @@ FOLLOW_SECONDS = 0.2
 """Pause between two looks into a directory that is followed. A look that finds nothing is two tiny reads."""
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "cat", help="Print the records of a queue", description=__doc__
-    )
+    parser = command_line.add_command("cat", "Print the records of a queue", __doc__)
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to read")
     parser.add_argument("--start", type=COUNT, metavar="POSITION", help="first position (default: the first retained)")

@@ -12,23 +12,19 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Iterator
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.parser import Parser
+from mrecordlog_async.cli.parser import CommandLine, Parser, choice, typed
 
 Commands = dict[str, Parser]
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "completion",
-        help="Print a script for completion in bash, zsh or fish",
-        description=__doc__,
-    )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
-    parser.set_defaults(commands=subparsers.choices)
+    parser = command_line.add_command("completion", "Print a script for completion in bash, zsh or fish", __doc__)
+    shell = typed(choice("bash", "zsh", "fish"))
+    parser.add_argument("shell", type=shell, metavar="SHELL", help="bash, zsh or fish")
+    parser.set_defaults(commands=command_line.commands)
     return parser
 
 

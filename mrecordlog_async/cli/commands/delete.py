@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, open_target, run_async
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "delete", help="Delete a queue with all its records", description=__doc__
-    )
+    parser = command_line.add_command("delete", "Delete a queue with all its records", __doc__)
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to delete")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

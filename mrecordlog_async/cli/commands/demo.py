@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async.cli.demo.ledger import Ledger, Verdict, produce, start_producers
 from mrecordlog_async.cli.demo.service import ServiceProcess
 from mrecordlog_async.cli.exit_codes import FAILED, FINE
-from mrecordlog_async.cli.parser import COUNT, PORT, SIZE, TIME
+from mrecordlog_async.cli.parser import COUNT, PORT, SIZE, TIME, CommandLine, Parser
 from mrecordlog_async.event_loop import loop_factory
 
 if TYPE_CHECKING:
@@ -35,13 +35,9 @@ RETRY_SECONDS = 60.0
 REDRAW_SECONDS = 0.25
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "demo",
-        help="Kill a service under load and count what is lost",
-        description=__doc__,
-    )
+    parser = command_line.add_command("demo", "Kill a service under load and count what is lost", __doc__)
     add = parser.add_argument
     add("--seconds", type=TIME, default=30.0, metavar="TIME", help="how long to run (default: 30s)")
     add("--producers", type=COUNT, default=256, metavar="COUNT", help="concurrent callers (default: 256)")

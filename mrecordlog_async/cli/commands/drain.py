@@ -10,17 +10,15 @@ Each batch is counted in the output and checked against the log before its recor
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.spark_job import run_job
 from mrecordlog_async.spark.arguments import add_drain_arguments
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "drain", help="Move records into Parquet, exactly once", description=__doc__
-    )
+    parser = command_line.add_command("drain", "Move records into Parquet, exactly once", __doc__)
     add_drain_arguments(parser)
     return parser
 

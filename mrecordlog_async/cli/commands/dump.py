@@ -21,22 +21,18 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import Progress
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.model import QueueSummary, Record
 from mrecordlog_async.readonly import ReadOnlyLog
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "dump",
-        help="Print queues and records as lines of JSON",
-        description=__doc__,
-    )
+    parser = command_line.add_command("dump", "Print queues and records as lines of JSON", __doc__)
     add_log(parser)
     parser.add_argument("--queue", action="append", metavar="QUEUE", help="dump only this queue; may be repeated")
     parser.add_argument("--text", action="store_true", help='print payloads that are UTF-8 as "text", not base64')

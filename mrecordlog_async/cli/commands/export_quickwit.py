@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import Progress, plural
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance.rebuild import QueueCopy, Truncate, calls
 from mrecordlog_async.quickwit.files import Directory
@@ -24,13 +24,9 @@ from mrecordlog_async.storage.directory import make_directories
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "export-quickwit",
-        help="Write a log as files of Quickwit's Rust crate",
-        description=__doc__,
-    )
+    parser = command_line.add_command("export-quickwit", "Write a log as files of Quickwit's Rust crate", __doc__)
     parser.add_argument("log", metavar="DIR", type=directory_argument, help="directory of the log")
     parser.add_argument("target", metavar="TARGET", help="directory to write for the crate; must be new or empty")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")

@@ -19,32 +19,25 @@ from typing import Any
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE, UsageError
 from mrecordlog_async.cli.output import plural, size
-from mrecordlog_async.cli.parser import SIZE
+from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues, new_log
 from mrecordlog_async.memory.reads import check_name
-from mrecordlog_async.options import GIB
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.reader import Finding, Report, read
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "import-quickwit",
-        help="Read files of Quickwit's Rust crate into a new log",
-        description=__doc__,
-    )
+    parser = command_line.add_command("import-quickwit", "Read files of Quickwit's Rust crate into a new log", __doc__)
     parser.add_argument("source", metavar="SOURCE", help="directory that the Rust crate wrote")
     parser.add_argument(
         "log", metavar="DIR", type=directory_argument, help="directory of the log to create; must not exist yet"
     )
     parser.add_argument("--empty-name", metavar="QUEUE", help="name for a queue whose name is empty")
     parser.add_argument("--accept-damage", action="store_true", help="import what can be read around damage")
-    parser.add_argument(
-        "--segment-bytes", type=SIZE, default=GIB, metavar="SIZE", help="size of a segment file (default: 1GiB)"
-    )
+    add_segment_bytes(parser)
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 

@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from string import ascii_letters
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import Progress, columns, plural, printable, size, wants_colour
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import LogUsage, Pin, SegmentUsage, usage
 
@@ -33,13 +33,9 @@ OTHERS = "*"
 """The sign of every queue once the letters are used up."""
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "inspect",
-        help="Show segments, and which queue keeps each on disk",
-        description=__doc__,
-    )
+    parser = command_line.add_command("inspect", "Show segments, and which queue keeps each on disk", __doc__)
     parser.add_argument(
         "directory", metavar="DIR", type=directory_argument, help="directory of the log; only read, also while in use"
     )

@@ -15,32 +15,23 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.loader import Loader, load
 from mrecordlog_async.cli.output import plural
-from mrecordlog_async.cli.parser import SIZE
+from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
 from mrecordlog_async.cli.target import WRITE_RETRY_SECONDS, add_log, connect, is_service, run_async
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.rebuild import BUILD_LIMITS
-from mrecordlog_async.options import GIB, PersistPolicy
+from mrecordlog_async.options import PersistPolicy
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "load", help="Store lines of JSON, as dump prints them", description=__doc__
-    )
+    parser = command_line.add_command("load", "Store lines of JSON, as dump prints them", __doc__)
     add_log(parser)
     parser.add_argument("file", nargs="?", metavar="FILE", help="file with the lines (default: standard input)")
-    parser.add_argument(
-        "--segment-bytes",
-        type=SIZE,
-        default=GIB,
-        metavar="SIZE",
-        help="size of a segment file, for a directory (default: 1GiB)",
-    )
+    add_segment_bytes(parser, "size of a segment file, for a directory")
     parser.add_argument("--json", action="store_true", help="print the counts as one JSON object")
     return parser
 

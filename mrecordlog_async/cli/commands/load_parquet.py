@@ -9,18 +9,16 @@ repeated after a failure.
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.spark_job import run_job
 from mrecordlog_async.cli.target import add_signpost
 from mrecordlog_async.spark.arguments import add_load_arguments
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "load-parquet", help="Restore queues from Parquet, exactly once", description=__doc__
-    )
+    parser = command_line.add_command("load-parquet", "Restore queues from Parquet, exactly once", __doc__)
     add_load_arguments(parser)
     add_signpost(parser)
     return parser

@@ -12,10 +12,10 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import columns, printable
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.readonly import ReadOnlyLog
@@ -23,11 +23,9 @@ from mrecordlog_async.readonly import ReadOnlyLog
 HEADER = ("queue", "first", "next", "records", "bytes")
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "ls", help="List queues with their positions and sizes", description=__doc__
-    )
+    parser = command_line.add_command("ls", "List queues with their positions and sizes", __doc__)
     add_log(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser

@@ -22,15 +22,13 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE
 from mrecordlog_async.cli.output import Progress, plural, printable, ranges, size
-from mrecordlog_async.cli.parser import SIZE
+from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import Damage, Salvage, SalvagedQueue, repair
 from mrecordlog_async.maintenance.repair import REPAIRED_SUFFIX
-from mrecordlog_async.options import GIB
 
 MAYBE_GONE = """\
 may have been deleted: no intact data after the last damage mentions the queue, so lost batches may have deleted it, or
@@ -38,21 +36,15 @@ deleted it and created another one of its name
 """
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "repair",
-        help="Write what can be read of a damaged log as a new one",
-        description=__doc__,
-    )
+    parser = command_line.add_command("repair", "Write what can be read of a damaged log as a new one", __doc__)
     parser.add_argument(
         "directory", metavar="DIR", type=directory_argument, help="directory of the damaged log; only read, not in use"
     )
     parser.add_argument("--apply", action="store_true", help="write the new log")
     parser.add_argument("--to", metavar="TARGET", help="directory to write (default: DIR.repaired)")
-    parser.add_argument(
-        "--segment-bytes", type=SIZE, default=GIB, metavar="SIZE", help="size of a segment file (default: 1GiB)"
-    )
+    add_segment_bytes(parser)
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.cli.logging_setup import configure
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.settings import add_settings, gather
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.event_loop import loop_factory
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mrecordlog_async.serve")
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser("serve", help="Serve a log over HTTP", description=__doc__)
+    parser = command_line.add_command("serve", "Serve a log over HTTP", __doc__)
     parser.add_argument(
         "directory",
         nargs="?",

@@ -19,21 +19,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import plural, size
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import snapshot
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "snapshot",
-        help="Copy a log while it is in use",
-        description=__doc__,
-    )
+    parser = command_line.add_command("snapshot", "Copy a log while it is in use", __doc__)
     parser.add_argument("directory", metavar="DIR", type=directory_argument, help="directory of the log; only read")
     parser.add_argument("target", metavar="TARGET", help="directory to create for the copy")
     parser.add_argument("--copy", action="store_true", help="copy finished segments instead of linking them")

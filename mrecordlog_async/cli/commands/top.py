@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.parser import TIME
+from mrecordlog_async.cli.parser import TIME, CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.cli.top_view import History, Sample, Service, plain, render
 from mrecordlog_async.readonly import ReadOnlyLog
@@ -30,13 +30,9 @@ RETRY_SECONDS = 10.0
 """Long enough to outlast a restart of the service."""
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "top",
-        help="Watch queues: rates, sizes, retained segments",
-        description=__doc__,
-    )
+    parser = command_line.add_command("top", "Watch queues: rates, sizes, retained segments", __doc__)
     add_log(parser)
     parser.add_argument("--interval", type=TIME, default=1.0, metavar="TIME", help="time between samples (default: 1s)")
     parser.add_argument("--once", action="store_true", help="print one sample, after one interval, and end")

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import plural
-from mrecordlog_async.cli.parser import COUNT
+from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.log import MultiRecordLog
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "truncate", help="Remove the oldest records of a queue", description=__doc__
-    )
+    parser = command_line.add_command("truncate", "Remove the oldest records of a queue", __doc__)
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to truncate")
     parser.add_argument("position", type=COUNT, metavar="POSITION", help="last position to remove")

@@ -14,11 +14,11 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 from mrecordlog_async.cli.commands.repair import describe
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE
 from mrecordlog_async.cli.output import Progress, plural, size, wants_colour
+from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import Verification, verify
 from mrecordlog_async.model import RecoveryReport
@@ -28,13 +28,9 @@ RED = "\x1b[31m"
 PLAIN = "\x1b[0m"
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "verify",
-        help="Verify every byte of a log",
-        description=__doc__,
-    )
+    parser = command_line.add_command("verify", "Verify every byte of a log", __doc__)
     parser.add_argument(
         "directory", metavar="DIR", type=directory_argument, help="directory of the log; only read, also while in use"
     )
