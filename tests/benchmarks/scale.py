@@ -15,6 +15,8 @@ class Scale(scale.Scale):
     Attributes:
         mission_rate: bytes per second.
         mission_retained_seconds: how much of that rate stays in memory.
+        peer_rows: rows of `compare` in which all stores take part.
+        at_most: bound on the records and queues that a row of `compare` prepares.
     """
 
     records: int
@@ -27,6 +29,8 @@ class Scale(scale.Scale):
     mission_rate: int
     mission_seconds: float
     mission_retained_seconds: float
+    peer_rows: tuple[str, ...] = ("1000-callers", "10000-callers")
+    at_most: int = 10**9
 
 
 FULL = Scale(
@@ -57,6 +61,7 @@ QUICK = Scale(
     mission_rate=60_000_000,
     mission_seconds=2,
     mission_retained_seconds=2,
+    at_most=100_000,
 )
 
 TINY = Scale(
@@ -74,5 +79,7 @@ TINY = Scale(
     mission_rate=2_000_000,
     mission_seconds=0.1,
     mission_retained_seconds=0.1,
+    peer_rows=("10-callers",),
+    at_most=300,
     raw_bytes=1 * MIB,
 )

@@ -11,6 +11,7 @@ WORKLOADS = (
     *(Workload(each.name, each.what, f"{_ROOM}.appends", each.function) for each in suite.WORKLOADS),
     Workload("peers", "SQLite, LMDB, RocksDB, Redis, NATS under the same callers", f"{_ROOM}.peers", "singles"),
     Workload("peer-batches", "SQLite, LMDB, RocksDB with the same batches", f"{_ROOM}.peers", "batches"),
+    Workload("peer-queues", "LMDB, RocksDB with 10,000 queues", f"{_ROOM}.peers", "queues"),
     Workload("reads", "range, runs and tail", f"{_ROOM}.reads"),
     Workload("recovery", "opening a log that is in the page cache", f"{_ROOM}.recovery"),
     Workload("memory", "memory per retained record", f"{_ROOM}.memory"),

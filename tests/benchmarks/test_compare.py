@@ -10,7 +10,7 @@ import pytest
 
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.compare.command import measure
-from tests.benchmarks.compare.figures import Figures, measured
+from tests.benchmarks.compare.figures import Figures
 from tests.benchmarks.compare.place import TREE, UnknownVersionError, Version, make_place
 from tests.benchmarks.compare.process import ContestantError, Round
 from tests.benchmarks.compare.suite import ROWS, Row, chosen
@@ -85,9 +85,9 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 def test_figures_survive_the_way_between_processes() -> None:
     """The line that a contestant prints is what is read."""
-    figures = measured(3, 0.5, 0.25, [0.1, 0.3, 0.2], commits=2, written_bytes=400)
+    figures = Figures(records=3, seconds=0.5, cpu_seconds=0.25, latencies=[0.1, 0.3, 0.2], commits=2)
     assert Figures.from_json(figures.to_json()) == figures
-    assert (figures.p50, figures.longest) == (0.2, 0.3)
+    assert (figures.rate, figures.p50, figures.p99) == (6.0, 0.2, 0.3)
 
 
 def test_command_prints_rounds_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

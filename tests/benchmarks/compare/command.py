@@ -10,11 +10,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 
 from mrecordlog_async.bench.raw import RawDisk
 from tests.benchmarks.compare import table
-from tests.benchmarks.compare.place import Version, make_place
+from tests.benchmarks.compare.contenders import PEERS
+from tests.benchmarks.compare.place import TREE, Version, make_place
 from tests.benchmarks.compare.process import Contestant
 from tests.benchmarks.compare.suite import ROWS, Row, chosen
 
@@ -25,6 +25,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "versions", nargs="*", metavar="VERSION", help="a checkout's directory or a revision; ratios are to the first"
+    )
+    parser.add_argument(
+        "--peers", nargs="*", metavar="STORE", help=f"measure these stores too, without a name all: {', '.join(PEERS)}"
     )
     parser.add_argument("--only", nargs="+", metavar="ROW", help="measure these rows only (see --list)")
     parser.add_argument("--list", action="store_true", help="print the rows and exit")
@@ -50,8 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
             make_place(version, os.path.join(place, f"version-{number}"))
             for number, version in enumerate(arguments.versions or ["."], 1)
         ]
+        peers = make_peers(_peers(arguments.peers), os.path.join(place, "peers"))
         for row in rows:
-            contestants = measure(row, versions, place, rounds, seconds, arguments.at_most)
+            contestants = measure(
+                row, versions + (peers if row.peers else []), place, rounds, seconds, arguments.at_most
+            )
             if arguments.json:
                 print(_to_json(row, contestants), flush=True)
             else:
@@ -59,6 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return 0
+
+
+def make_peers(names: Sequence[str], directory: str) -> list[Version]:
+    """Create *directory*, in which the stores of these *names* run."""
+    here = make_place(TREE, directory).directory
+    return [Version(name, here, name) for name in names]
 
 
 def measure(
@@ -78,9 +90,7 @@ def measure(
                 stack.enter_context(Contestant(version, row.name, os.path.join(directory, f"log-{number}"), at_most))
                 for number, version in enumerate(versions, 1)
             ]
-            for contestant in contestants:
-                _say(f"{row.name}: preparing {contestant.version.label}")
-                contestant.prepare()
+            contestants = [contestant for contestant in contestants if _is_ready(row, contestant)]
             for number in range(rounds):
                 _say(f"{row.name}: round {number + 1} of {rounds}")
                 for contestant in contestants if number % 2 == 0 else reversed(contestants):
@@ -91,12 +101,34 @@ def measure(
     return contestants
 
 
+def _peers(names: Sequence[str] | None) -> Sequence[str]:
+    unknown = sorted(set(names or ()) - set(PEERS))
+    if unknown:
+        raise ValueError(f"unknown store {', '.join(unknown)}; stores: {', '.join(PEERS)}")
+    return PEERS if names == [] else names or []
+
+
+def _is_ready(row: Row, contestant: Contestant) -> bool:
+    _say(f"{row.name}: preparing {contestant.version.label}")
+    missing = contestant.prepare()
+    if missing:
+        _say(f"{row.name}: skipped {contestant.version.label}: {missing}")
+    return not missing
+
+
 def _to_json(row: Row, contestants: Sequence[Contestant]) -> str:
     versions = [
         {
             "version": contestant.version.label,
             "rounds": [
-                {**asdict(one.figures), "of_raw": one.of_raw, "p50_over_raw": one.p50_over_raw}
+                {
+                    "rate": one.figures.rate,
+                    "p50": one.figures.p50,
+                    "p99": one.figures.p99,
+                    "cpu_microseconds": one.figures.cpu_microseconds,
+                    "of_raw": one.of_raw,
+                    "p50_over_raw": one.p50_over_raw,
+                }
                 for one in contestant.rounds
             ],
         }

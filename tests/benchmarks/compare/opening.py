@@ -15,12 +15,11 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.options import MIB
 from tests.benchmarks.compare.figures import Figures
-from tests.benchmarks.compare.log_api import LogApi
 from tests.benchmarks.compare.rows import Place
+from tests.benchmarks.log_api import LogApi
 
-PIECE_BYTES = 4 * MIB
+PIECE_BYTES = 4 * 1024**2
 
 Leave = Callable[[str], NoReturn]
 """Sends its argument to the parent process and ends this one, with nothing closed."""

@@ -12,6 +12,8 @@ import subprocess
 import tarfile
 from dataclasses import dataclass
 
+from tests.benchmarks.compare.contenders import THIS_LOG
+
 PACKAGE = "mrecordlog_async"
 BENCH = "bench"
 TREE = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
@@ -23,10 +25,11 @@ class UnknownVersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of the log. label: for the table; directory: where its contestants run."""
+    """What is measured. label: for the table; directory: where it runs; contender: its name in `CONTENDERS`."""
 
     label: str
     directory: str
+    contender: str = THIS_LOG
 
 
 def make_place(version: str, directory: str) -> Version:

@@ -10,9 +10,11 @@ from statistics import median
 from types import TracebackType
 
 from mrecordlog_async.bench.raw import SYNC, RawDisk, RawMeasurement
-from tests.benchmarks.compare.contestant import READY
+from tests.benchmarks.compare.contestant import MISSING, READY
 from tests.benchmarks.compare.figures import Figures
 from tests.benchmarks.compare.place import Version
+
+CONTESTANT = "tests.benchmarks.compare.contestant"
 
 
 class ContestantError(Exception):
@@ -55,7 +57,7 @@ class Contestant:
     def __enter__(self) -> Contestant:
         os.mkdir(self.directory)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.compare.contestant", self.row, self.directory, str(self.at_most)],
+            [sys.executable, "-m", CONTESTANT, self.version.contender, self.row, self.directory, str(self.at_most)],
             cwd=self.version.directory,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -74,10 +76,14 @@ class Contestant:
         if error is None and process.returncode != 0:
             raise self._failed()
 
-    def prepare(self) -> None:
-        """Wait until the row is prepared."""
-        if self._line() != READY:
+    def prepare(self) -> str:
+        """Wait until the row is prepared; return why it cannot be, if a peer is not installed."""
+        line = self._line()
+        if line.startswith(MISSING):
+            return line.removeprefix(MISSING).strip()
+        if line != READY:
             raise self._failed()
+        return ""
 
     def round(self, seconds: float, raw: RawDisk) -> None:
         """Measure once, then the raw disk with as many writes and syncs of the same mean size."""

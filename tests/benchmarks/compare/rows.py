@@ -11,14 +11,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mrecordlog_async.bench.drive import Append, drive, payloads
-from tests.benchmarks.compare.figures import Figures, measured
-from tests.benchmarks.compare.log_api import QUEUE, Contender, LogApi
+from tests.benchmarks.compare.contenders import Contender
+from tests.benchmarks.compare.figures import Figures
+from tests.benchmarks.log_api import LogApi
 
+QUEUE = "bench"
 BATCH_RECORDS = 1_000
 AT_ONCE = 1_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,8 @@ class Appends:
 
     def finish(self) -> None:
         """See `Running`."""
-        self._place.runner.run(_wait(self._log.close()))
-        found, stored = self._place.contender.read(self._place.path("log")), +self._stored
+        reading = self._place.contender.close_and_read(self._log, self._place.path("log"), self._queues)
+        found, stored = self._place.runner.run(_wait(reading)), +self._stored
         if found != stored:
             raise AssertionError(f"{stored.total()} records were acknowledged, {found.total()} are in the files")
 
@@ -103,11 +107,11 @@ class Appends:
         for index, calls in enumerate(found.acknowledged):
             for payload in self._part(index):
                 self._stored[payload] += calls
-        return measured(
-            found.calls * self._records,
-            found.seconds,
-            found.cpu_seconds,
-            found.latencies,
+        return Figures(
+            records=found.calls * self._records,
+            seconds=found.seconds,
+            cpu_seconds=found.cpu_seconds,
+            latencies=found.latencies,
             commits=marks[1].commits - marks[0].commits,
             written_bytes=marks[1].bytes - marks[0].bytes,
         )
@@ -133,8 +137,8 @@ class Appends:
             position = await self._log.append_record(QUEUE, None, part[0])
         else:
             position = await self._log.append_records(QUEUE, None, part)
-        assert position is not None
-        self._last = max(self._last, position)
+        # Stores without positions forget everything, whatever the position.
+        self._last = max(self._last, position if isinstance(position, int) else 0)
 
 
 class Range:
@@ -157,7 +161,7 @@ class Range:
 
     def finish(self) -> None:
         """Close."""
-        self._place.runner.run(_wait(self._log.close()))
+        self._place.runner.run(_wait(self._place.contender.close(self._log)))
 
     async def _prepare(self) -> None:
         self._log = await self._place.contender.open(self._place.path("log"))
@@ -197,7 +201,7 @@ class CreateQueues:
         await asyncio.gather(*map(log.create_queue, self._names))
         taken, cpu = time.perf_counter() - begun, time.process_time() - cpu
         written = self._place.contender.written(log)
-        await log.close()
+        await self._place.contender.close(log)
         shutil.rmtree(directory)
         return Figures(
             records=len(self._names),
@@ -236,5 +240,5 @@ def _append_to_next(
     return append(in_turn(), None, payload)
 
 
-async def _wait(awaitable: Awaitable[None]) -> None:
-    await awaitable
+async def _wait(awaitable: Awaitable[T]) -> T:
+    return await awaitable

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from mrecordlog_async.options import KIB, MIB
-from tests.benchmarks.compare.log_api import LogApi
 from tests.benchmarks.compare.opening import Opening
 from tests.benchmarks.compare.rows import Appends, CreateQueues, Place, Range, Running, fill, fill_in_turn
+from tests.benchmarks.log_api import LogApi
 
 QUEUES = 10_000
 
@@ -20,12 +19,14 @@ class Row:
 
     Attributes:
         per_second: what the rate counts.
+        peers: whether other stores can run it.
     """
 
     name: str
     what: str
     make: Callable[[Place], Running]
     per_second: str = "records"
+    peers: bool = False
 
 
 async def _in_batches(log: LogApi, records: int) -> None:
@@ -37,14 +38,24 @@ async def _in_turn(log: LogApi, records: int) -> None:
 
 
 ROWS = (
-    Row("one-caller", "1 caller, 100 B", partial(Appends, callers=1)),
-    Row("10-callers", "10 callers, 100 B", partial(Appends, callers=10)),
-    Row("100-callers", "100 callers, 100 B", partial(Appends, callers=100)),
-    Row("1000-callers", "1,000 callers, 100 B", partial(Appends, callers=1_000)),
-    Row("10000-callers", "10,000 callers, 100 B", partial(Appends, callers=10_000)),
-    Row("large", "16 callers, 1 MiB", partial(Appends, callers=16, size=MIB, truncate=True)),
-    Row("batches", "4 callers, 1,000 × 1 KiB", partial(Appends, callers=4, size=KIB, records=1_000, truncate=True)),
-    Row("queues", "1,000 callers, 100 B, 10,000 queues in turn", partial(Appends, callers=1_000, queues=QUEUES)),
+    Row("one-caller", "1 caller, 100 B", partial(Appends, callers=1), peers=True),
+    Row("10-callers", "10 callers, 100 B", partial(Appends, callers=10), peers=True),
+    Row("100-callers", "100 callers, 100 B", partial(Appends, callers=100), peers=True),
+    Row("1000-callers", "1,000 callers, 100 B", partial(Appends, callers=1_000), peers=True),
+    Row("10000-callers", "10,000 callers, 100 B", partial(Appends, callers=10_000), peers=True),
+    Row("large", "16 callers, 1 MiB", partial(Appends, callers=16, size=1024**2, truncate=True), peers=True),
+    Row(
+        "batches",
+        "4 callers, 1,000 × 1 KiB",
+        partial(Appends, callers=4, size=1024, records=1_000, truncate=True),
+        peers=True,
+    ),
+    Row(
+        "queues",
+        "1,000 callers, 100 B, 10,000 queues in turn",
+        partial(Appends, callers=1_000, queues=QUEUES),
+        peers=True,
+    ),
     Row("range", "range over 1 M records of 100 B", partial(Range, records=1_000_000, size=100)),
     Row("create", "10,000 queues created at once", partial(CreateQueues, queues=QUEUES), "queues"),
     Row(

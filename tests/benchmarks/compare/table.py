@@ -39,7 +39,7 @@ def _figures(row: Row, contestant: Contestant) -> tuple[str, ...]:
         amount(median(one.figures.rate for one in rounds), f"{row.per_second}/s"),
         _duration(median(one.figures.p50 for one in rounds)),
         _duration(median(one.figures.p99 for one in rounds)),
-        _duration(max(one.figures.longest for one in rounds)),
+        _duration(max(seconds for one in rounds for seconds in one.figures.latencies or [0.0])),
         f"{median(one.figures.cpu_microseconds for one in rounds):.2f}",
         f"{median(of_raw):.0%}" if of_raw else "",
         f"{median(over_raw):.2f} ×" if over_raw else "",

@@ -1,44 +1,52 @@
-"""SQLite, LMDB and RocksDB as append-only logs: ascending keys, every commit synced. And a bare file, as the floor."""
+"""SQLite, LMDB and RocksDB as logs: the key of a record is its queue and its position, every transaction is synced."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sqlite3
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
+from collections.abc import Iterator, Sequence
+from struct import Struct
 from typing import Any
 
-from mrecordlog_async.options import GIB
-from mrecordlog_async.storage.filesystem import OsFileSystem, write_all
-from tests.benchmarks.peers.peer import EmbeddedStore, MissingPeerError
+from tests.benchmarks.peers.peer import EmbeddedStore, Item, MissingPeerError
+
+MAP_BYTES = 64 * 1024**3
+KEY = Struct(">IQ")
+"""The number of a queue and a position, in the order of their bytes."""
+POSITION_MAX = 2**64 - 1
 
 
 class SqliteStore:
     """SQLite in WAL mode with synchronous=FULL: the WAL is synced at every commit."""
 
     def __init__(self, directory: str) -> None:
-        os.mkdir(directory)
-        self._connection = sqlite3.connect(
-            os.path.join(directory, "log.sqlite"), isolation_level=None, check_same_thread=False
-        )
+        os.makedirs(directory, exist_ok=True)
+        path = os.path.join(directory, "log.sqlite")
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         mode = self._connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
         assert mode == "wal"
         self._connection.execute("PRAGMA synchronous=FULL")
-        self._connection.execute("CREATE TABLE log (position INTEGER PRIMARY KEY, payload BLOB NOT NULL)")
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS log (queue INTEGER, position INTEGER, payload BLOB NOT NULL, "
+            "PRIMARY KEY (queue, position)) WITHOUT ROWID"
+        )
 
-    def store(self, payloads: Sequence[bytes]) -> None:
+    def store(self, items: Sequence[Item]) -> None:
         """See `EmbeddedStore`."""
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany("INSERT INTO log (payload) VALUES (?)", ((payload,) for payload in payloads))
-        connection.execute("COMMIT")
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany("INSERT INTO log VALUES (?, ?, ?)", items)
+        self._connection.execute("COMMIT")
 
-    def read(self) -> Iterator[bytes]:
+    def truncate(self, queue: int, position: int) -> None:
         """See `EmbeddedStore`."""
-        for (payload,) in self._connection.execute("SELECT payload FROM log ORDER BY position"):
-            yield payload
+        self._connection.execute("DELETE FROM log WHERE queue = ? AND position <= ?", (queue, position))
+
+    def read(self, queue: int) -> Iterator[tuple[int, bytes]]:
+        """See `EmbeddedStore`."""
+        yield from self._connection.execute(
+            "SELECT position, payload FROM log WHERE queue = ? ORDER BY position", (queue,)
+        )
 
     def close(self) -> None:
         """See `EmbeddedStore`."""
@@ -49,21 +57,39 @@ class LmdbStore:
     """LMDB with its default sync: a commit is on the medium when it returns."""
 
     def __init__(self, directory: str) -> None:
-        lmdb = _import("lmdb", "lmdb")
-        os.mkdir(directory)
-        self._environment = lmdb.open(directory, map_size=64 * GIB, sync=True, metasync=True)
-        self._keys = count()
+        lmdb = _import("lmdb")
+        os.makedirs(directory, exist_ok=True)
+        self._environment = lmdb.open(directory, map_size=MAP_BYTES, sync=True, metasync=True)
+        self._last = b""  # the highest key; LMDB stores keys above it without a search
 
-    def store(self, payloads: Sequence[bytes]) -> None:
+    def store(self, items: Sequence[Item]) -> None:
         """See `EmbeddedStore`."""
-        keys = (position.to_bytes(8) for position in self._keys)
+        pack = KEY.pack
+        pairs = [(pack(queue, position), payload) for queue, position, payload in items]
+        pairs.sort(key=_first)  # neighbors go to the same page; nearly free where they are in order already
         with self._environment.begin(write=True) as transaction:
-            transaction.cursor().putmulti(_pairs(keys, payloads), append=True)
+            transaction.cursor().putmulti(pairs, append=pairs[0][0] > self._last)
+        self._last = max(self._last, pairs[-1][0])
 
-    def read(self) -> Iterator[bytes]:
+    def truncate(self, queue: int, position: int) -> None:
         """See `EmbeddedStore`."""
+        end = KEY.pack(queue, position)
+        with self._environment.begin(write=True) as transaction:
+            cursor = transaction.cursor()
+            found = cursor.set_range(KEY.pack(queue, 0))
+            while found and cursor.key() <= end:
+                found = cursor.delete()
+
+    def read(self, queue: int) -> Iterator[tuple[int, bytes]]:
+        """See `EmbeddedStore`."""
+        end = KEY.pack(queue, POSITION_MAX)
         with self._environment.begin() as transaction:
-            yield from transaction.cursor().iternext(keys=False)
+            cursor = transaction.cursor()
+            if cursor.set_range(KEY.pack(queue, 0)):
+                for key, payload in cursor.iternext():
+                    if key > end:
+                        return
+                    yield KEY.unpack(key)[1], payload
 
     def close(self) -> None:
         """See `EmbeddedStore`."""
@@ -71,77 +97,51 @@ class LmdbStore:
 
 
 class RocksStore:
-    """RocksDB through rocksdict: write batches with sync, so its log is synced before it answers."""
+    """RocksDB through rocksdict: write batches with sync, so its log is synced before it returns."""
 
     def __init__(self, directory: str) -> None:
-        self._module = _import("rocksdict", "rocksdict")
+        self._module = _import("rocksdict")
         self._database = self._module.Rdict(directory, self._module.Options(raw_mode=True))
         self._options = self._module.WriteOptions()
         self._options.sync = True
-        self._keys = count()
 
-    def store(self, payloads: Sequence[bytes]) -> None:
+    def store(self, items: Sequence[Item]) -> None:
         """See `EmbeddedStore`."""
         batch = self._module.WriteBatch(raw_mode=True)
-        put = batch.put
-        for payload, position in zip(payloads, self._keys, strict=False):
-            put(position.to_bytes(8), payload)
+        put, pack = batch.put, KEY.pack
+        for queue, position, payload in items:
+            put(pack(queue, position), payload)
         self._database.write(batch, self._options)
 
-    def read(self) -> Iterator[bytes]:
+    def truncate(self, queue: int, position: int) -> None:
         """See `EmbeddedStore`."""
-        yield from self._database.values()
+        batch = self._module.WriteBatch(raw_mode=True)
+        batch.delete_range(KEY.pack(queue, 0), KEY.pack(queue, position + 1))
+        self._database.write(batch, self._options)
+
+    def read(self, queue: int) -> Iterator[tuple[int, bytes]]:
+        """See `EmbeddedStore`."""
+        end = KEY.pack(queue, POSITION_MAX)
+        for key, payload in self._database.items(from_key=KEY.pack(queue, 0)):
+            if key > end:
+                return
+            yield KEY.unpack(key)[1], payload
 
     def close(self) -> None:
         """See `EmbeddedStore`."""
         self._database.close()
 
 
-class BareFile:
-    """No store at all: payloads joined, written and synced. What is left is the price of coroutines that wait."""
-
-    def __init__(self, directory: str) -> None:
-        os.mkdir(directory)
-        self._path = os.path.join(directory, "file")
-        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        self._end = 0
-        self._lengths = array("I")
-
-    def store(self, payloads: Sequence[bytes]) -> None:
-        """See `EmbeddedStore`."""
-        joined = b"".join(payloads)
-        write_all(OsFileSystem(), self._handle, [joined], self._end)
-        OsFileSystem().sync(self._handle)
-        self._end += len(joined)
-        self._lengths.extend(map(len, payloads))
-
-    def read(self) -> Iterator[bytes]:
-        """See `EmbeddedStore`."""
-        with open(self._path, "rb") as file:
-            yield from map(file.read, self._lengths)
-
-    def close(self) -> None:
-        """See `EmbeddedStore`."""
-        os.close(self._handle)
+EMBEDDED: dict[str, type[EmbeddedStore]] = {"SQLite": SqliteStore, "LMDB": LmdbStore, "RocksDB": RocksStore}
+"""By name. Creating one raises MissingPeerError where it is not installed."""
 
 
-BARE_FILE = "a bare file"
-EMBEDDED: tuple[tuple[str, Callable[[str], EmbeddedStore]], ...] = (
-    ("SQLite", SqliteStore),
-    ("LMDB", LmdbStore),
-    ("RocksDB", RocksStore),
-    (BARE_FILE, BareFile),
-)
-"""Name and maker; a maker raises MissingPeerError where the peer is not installed."""
-
-
-def _import(module: str, package: str) -> Any:
+def _import(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise MissingPeerError(f"pip install {package}") from None
+        raise MissingPeerError(f"pip install {module}") from None
 
 
-def _pairs(keys: Iterable[bytes], payloads: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
-    # payloads first: zip stops at their end without having drawn one more key
-    return [(key, payload) for payload, key in zip(payloads, keys, strict=False)]
+def _first(pair: tuple[bytes, bytes]) -> bytes:
+    return pair[0]

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tests.benchmarks.peers.peer import MissingPeerError
@@ -21,7 +21,7 @@ INBOX = "_INBOX.bench."
 FIRST_WITH_SYNC_ALWAYS = (2, 10)
 CONFIG = """
 listen: "127.0.0.1:{port}"
-jetstream {{ store_dir: {directory}, {sync} }}
+jetstream {{ store_dir: {directory}, sync_interval: always }}
 max_payload: 8388608
 """
 
@@ -34,15 +34,13 @@ class NatsStore:
         self._connection = connection
 
     @classmethod
-    async def start(cls, directory: str, *, sync: bool = True) -> NatsStore:
+    async def start(cls, directory: str) -> NatsStore:
         """Start the server; MissingPeerError where there is none that can sync every message."""
         program, port = find_program("nats-server"), free_port()
         os.mkdir(directory)
         config = os.path.join(directory, "config")
-        if sync:
-            await _check_version(program)
-        always = "sync_interval: always" if sync else ""
-        await asyncio.to_thread(_write, config, CONFIG.format(port=port, directory=json.dumps(directory), sync=always))
+        await _check_version(program)
+        await asyncio.to_thread(_write, config, CONFIG.format(port=port, directory=json.dumps(directory)))
         server = Server([program, "-c", config], port, os.path.join(directory, "output"))
         try:
             await server.wait()
@@ -55,14 +53,32 @@ class NatsStore:
             raise
         return store
 
-    async def append(self, payload: bytes) -> None:
-        """See `ServerStore`."""
-        answer = await self._connection.ask(SUBJECT, payload)
-        if b'"seq"' not in answer:
-            raise RuntimeError(f"NATS did not store a message: {answer!r}")
+    async def create_queue(self, queue: str) -> None:
+        """Create nothing: a queue is a subject of the stream."""
 
-    async def read(self) -> list[bytes]:
-        """See `ServerStore`: a consumer that pushes all that is there."""
+    async def append_record(self, queue: str, position: None, payload: bytes) -> int:
+        """Append *payload*; return its sequence number when it would survive a power cut."""
+        answer = await self._connection.ask(f"{SUBJECT}.{queue}", payload)
+        _, found, number = answer.partition(b'"seq":')
+        if not found:
+            raise RuntimeError(f"NATS did not store a message: {answer!r}")
+        return int(number.partition(b",")[0].rstrip(b"} "))
+
+    async def append_records(self, queue: str, position: None, payloads: Sequence[bytes]) -> int:
+        """Append several records in one pipeline, not in one transaction; return the last one's sequence number."""
+        return (await asyncio.gather(*(self.append_record(queue, None, payload) for payload in payloads)))[-1]
+
+    async def truncate(self, queue: str, position: int) -> None:
+        """Delete all messages of *queue*; positions count over all queues here."""
+        request = json.dumps({"filter": f"{SUBJECT}.{queue}"}).encode()
+        _check(await self._connection.ask(f"$JS.API.STREAM.PURGE.{STREAM}", request))
+
+    def range(self, queue: str) -> Iterable[tuple[int, bytes]]:
+        """Not offered: a server is read with `read`."""
+        raise NotImplementedError("NATS is read over its connection")
+
+    async def read(self, queues: Iterable[str]) -> list[bytes]:
+        """Return all messages of all queues, with one consumer that pushes them: the server limits their number."""
         state = json.loads(await self._connection.ask(f"$JS.API.STREAM.INFO.{STREAM}", b""))["state"]
         found: list[bytes] = []
         complete = asyncio.Event()
@@ -72,8 +88,12 @@ class NatsStore:
             if len(found) >= state["messages"]:
                 complete.set()
 
-        subject = self._connection.subscribe("read", take)
-        wanted = {"deliver_subject": subject, "deliver_policy": "all", "ack_policy": "none", "replay_policy": "instant"}
+        wanted = {
+            "deliver_subject": self._connection.subscribe("read", take),
+            "deliver_policy": "all",
+            "ack_policy": "none",
+            "replay_policy": "instant",
+        }
         request = json.dumps({"stream_name": STREAM, "config": wanted}).encode()
         _check(await self._connection.ask(f"$JS.API.CONSUMER.CREATE.{STREAM}", request))
         if state["messages"]:
@@ -81,12 +101,12 @@ class NatsStore:
         return found
 
     async def close(self) -> None:
-        """See `ServerStore`."""
+        """Stop the server."""
         self._connection.close()
         await self._server.stop()
 
     async def _make_stream(self) -> None:
-        config = {"name": STREAM, "subjects": [SUBJECT], "storage": "file", "num_replicas": 1, "max_msgs": -1}
+        config = {"name": STREAM, "subjects": [f"{SUBJECT}.>"], "storage": "file", "num_replicas": 1, "max_msgs": -1}
         _check(await self._connection.ask(f"$JS.API.STREAM.CREATE.{STREAM}", json.dumps(config).encode()))
 
 
@@ -129,27 +149,27 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Take whole messages off what has come."""
+        """Take the whole messages out of what arrived."""
         data = self._data + data
         at = 0
         while (end := data.find(b"\r\n", at)) >= 0:
             words = data[at:end].split(b" ")
-            behind = end + 2
+            after = end + 2
             if words[0] == b"MSG":
-                stop = behind + int(words[-1])
+                stop = after + int(words[-1])
                 if len(data) < stop + 2:
                     break
-                self._give(words[1], words[2], data[behind:stop])
-                behind = stop + 2
+                self._give(words[1], words[2], data[after:stop])
+                after = stop + 2
             elif words[0] == b"PING":
                 self._transport.write(b"PONG\r\n")
             elif words[0] == b"-ERR":
                 raise ConnectionError(data[at:end].decode(errors="replace"))
-            at = behind
+            at = after
         self._data = data[at:]
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell everybody who still waits."""
+        """Fail all calls that still wait."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error or ConnectionError("nats closed the connection"))
@@ -158,7 +178,9 @@ class Connection(asyncio.Protocol):
         if subscription in self._takers:
             self._takers[subscription](payload)
         else:
-            self._waiting.pop(subject).set_result(payload)
+            future = self._waiting.pop(subject)
+            if not future.done():  # its caller may have been cancelled
+                future.set_result(payload)
 
     def _send(self) -> None:
         self._transport.write(b"".join(self._outgoing))

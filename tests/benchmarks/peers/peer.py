@@ -1,9 +1,12 @@
-"""What every peer offers to the workload, and how one that is not there says so."""
+"""What a store offers to the group commit, and how one that is not installed reports it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
+
+Item = tuple[int, int, bytes]
+"""The number of a queue, the position of a record in it, and its payload."""
 
 
 class MissingPeerError(Exception):
@@ -11,26 +14,16 @@ class MissingPeerError(Exception):
 
 
 class EmbeddedStore(Protocol):
-    """A store inside this process. All calls block and come from one thread at a time."""
+    """A store inside this process. All calls block; those that write come from one thread at a time."""
 
-    def store(self, payloads: Sequence[bytes]) -> None:
-        """Append *payloads* in order, in one transaction; return when they would survive a power cut."""
+    def store(self, items: Sequence[Item]) -> None:
+        """Store *items* in one transaction; return when they would survive a power cut."""
 
-    def read(self) -> Iterable[bytes]:
-        """Yield everything, in order."""
+    def truncate(self, queue: int, position: int) -> None:
+        """Delete the records of *queue* up to and including *position*, durably."""
+
+    def read(self, queue: int) -> Iterable[tuple[int, bytes]]:
+        """Yield position and payload of the records of *queue*, in order."""
 
     def close(self) -> None:
         """Close it."""
-
-
-class ServerStore(Protocol):
-    """A server of our own on this machine."""
-
-    async def append(self, payload: bytes) -> None:
-        """Append *payload*; return when it would survive a power cut."""
-
-    async def read(self) -> Iterable[bytes]:
-        """Return everything, in order."""
-
-    async def close(self) -> None:
-        """Stop it."""

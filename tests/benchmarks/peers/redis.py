@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.benchmarks.peers.server import Server, find_program, free_port
 
-STREAM = b"log"
 READ_RECORDS = 10_000
 
 
@@ -29,7 +29,7 @@ class RedisStore:
         self._appends = appends
         self._reader = reader
         self._writer = writer
-        self.append = appends.append
+        self.append_record = appends.append_record
 
     @classmethod
     async def start(cls, directory: str) -> RedisStore:
@@ -59,17 +59,35 @@ class RedisStore:
             raise
         return store
 
-    async def read(self) -> list[bytes]:
-        """See `ServerStore`."""
+    async def create_queue(self, queue: str) -> None:
+        """Create nothing: the first XADD creates a stream."""
+
+    async def append_records(self, queue: str, position: None, payloads: Sequence[bytes]) -> bytes:
+        """Append several records in one pipeline, not in one transaction; return the last one's entry id."""
+        return (await asyncio.gather(*(self.append_record(queue, None, payload) for payload in payloads)))[-1]
+
+    async def truncate(self, queue: str, position: int) -> None:
+        """Delete all records of *queue*; positions are entry ids here."""
+        await self._ask(b"XTRIM", queue.encode(), b"MAXLEN", b"0")
+
+    async def read(self, queues: Iterable[str]) -> list[bytes]:
+        """Return all payloads of *queues*, one queue after the other."""
+        return [payload for queue in queues for payload in await self._read(queue)]
+
+    async def _read(self, queue: str) -> list[bytes]:
         found: list[bytes] = []
-        behind = b"-"
-        while entries := await self._ask(b"XRANGE", STREAM, behind, b"+", b"COUNT", b"%d" % READ_RECORDS):
+        after = b"-"
+        while entries := await self._ask(b"XRANGE", queue.encode(), after, b"+", b"COUNT", b"%d" % READ_RECORDS):
             found += [fields[1] for _, fields in entries]
-            behind = b"(" + entries[-1][0]
+            after = b"(" + entries[-1][0]
         return found
 
+    def range(self, queue: str) -> Iterable[tuple[int, bytes]]:
+        """Not offered: a server is read with `read`."""
+        raise NotImplementedError("Redis is read over its connection")
+
     async def close(self) -> None:
-        """See `ServerStore`."""
+        """Stop the server."""
         self._appends.close()
         self._writer.close()
         await self._server.stop()
@@ -96,18 +114,18 @@ class Appends(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
         self._outgoing: list[bytes] = []
         self._rest = b""
 
-    async def append(self, payload: bytes) -> None:
-        """See `ServerStore`."""
-        future: asyncio.Future[None] = self._loop.create_future()
+    async def append_record(self, queue: str, position: None, payload: bytes) -> bytes:
+        """Append *payload*; return its entry id when it would survive a power cut."""
+        future: asyncio.Future[bytes] = self._loop.create_future()
         self._waiting.append(future)
         if not self._outgoing:
             self._loop.call_soon(self._send)
-        self._outgoing.append(_command((b"XADD", STREAM, b"*", b"p", payload)))
-        await future
+        self._outgoing.append(_command((b"XADD", queue.encode(), b"*", b"p", payload)))
+        return await future
 
     def close(self) -> None:
         """Close the connection."""
@@ -118,19 +136,21 @@ class Appends(asyncio.Protocol):
         self._transport: asyncio.WriteTransport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Tell as many callers as there are whole answers."""
+        """Complete one call per whole answer."""
         *lines, self._rest = (self._rest + data).split(b"\r\n")
-        if len(lines) % 2:  # the id behind the last length is not here yet
+        if len(lines) % 2:  # the id after the last length has not arrived yet
             self._rest = lines.pop() + b"\r\n" + self._rest
-        for length in lines[::2]:
+        for length, entry in zip(lines[::2], lines[1::2], strict=True):
             future = self._waiting.popleft()
+            if future.done():  # its caller was cancelled
+                continue
             if length.startswith(b"$"):
-                future.set_result(None)
+                future.set_result(entry)
             else:
                 future.set_exception(RedisError(length.decode(errors="replace")))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell everybody who still waits."""
+        """Fail all calls that still wait."""
         for future in self._waiting:
             if not future.done():
                 future.set_exception(error or ConnectionError("redis closed the connection"))

@@ -1,0 +1,16 @@
+"""The part of a log's API that the measurements drive. This log has it, and so does every store it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Protocol
+
+
+class LogApi(Protocol):
+    """Named queues of records with positions; see `MultiRecordLog` for the meaning of each call."""
+
+    def create_queue(self, queue: str) -> Awaitable[object]: ...
+    def append_record(self, queue: str, position: None, payload: bytes) -> Awaitable[object]: ...
+    def append_records(self, queue: str, position: None, payloads: Sequence[bytes]) -> Awaitable[object]: ...
+    def truncate(self, queue: str, position: int) -> Awaitable[object]: ...
+    def range(self, queue: str) -> Iterable[tuple[int, bytes]]: ...
