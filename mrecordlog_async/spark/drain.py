@@ -32,7 +32,8 @@ from mrecordlog_async.spark.job_command import (
     read_token,
     teller,
 )
-from mrecordlog_async.spark.lake import Lake, LocalLake
+from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.preflight import COPIES, PROVABLE, DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.release import LogWentBackError, Release

@@ -24,8 +24,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.hadoop_lake import HadoopLake
 from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.lake import LOCK_SECONDS, OWN, HadoopLake, Lake, LocalLake, LockedError
+from mrecordlog_async.spark.lake import OWN, Lake, LockedError
+from mrecordlog_async.spark.local_lake import LOCK_SECONDS, LocalLake
 from mrecordlog_async.spark.options import OptionError, Options
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from pyspark.sql.streaming.datasource import (
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
 from mrecordlog_async.spark.client import QueuePlan, ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
-from mrecordlog_async.spark.lake import syncfs
+from mrecordlog_async.spark.local_lake import syncfs
 from mrecordlog_async.spark.offsets import (
     Checked,
     DataLossError,

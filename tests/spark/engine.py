@@ -19,7 +19,7 @@ from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import claim
-from mrecordlog_async.spark.lake import LocalLake
+from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.release import LogWentBackError, Release

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.spark.identity import OUTPUT, OWNER, Bond, RefusedError, claim
-from mrecordlog_async.spark.lake import LocalLake
+from mrecordlog_async.spark.local_lake import LocalLake
 
 _open: list[LocalLake] = []
 

@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mrecordlog_async.spark import lake
-from mrecordlog_async.spark.lake import Contents, HadoopLake, Held, Lake, LocalLake, LockedError, UnreadableError
+from mrecordlog_async.spark import local_lake
+from mrecordlog_async.spark.hadoop_lake import HadoopLake
+from mrecordlog_async.spark.lake import Contents, Held, Lake, LockedError, UnreadableError
+from mrecordlog_async.spark.local_lake import LocalLake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +79,7 @@ def test_a_directory_that_hadoop_knows(spark: SparkSession, tmp_path: Path) -> N
 
 def test_a_lock_is_held_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second one says which process has it."""
-    monkeypatch.setattr(lake, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(local_lake, "LOCK_SECONDS", 0.0)
     first, second = LocalLake(str(tmp_path)), LocalLake(str(tmp_path))
     first.lock()
     with pytest.raises(LockedError, match=f"locked by process {os.getpid()}"):

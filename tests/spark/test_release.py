@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mrecordlog_async.spark import lake, refusal
+from mrecordlog_async.spark import local_lake, refusal
 from mrecordlog_async.spark.client import ServerDownError
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
+from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.refusal import WENT_BACK
 from mrecordlog_async.spark.release import LEDGER, LogWentBackError, ProofError
@@ -212,14 +213,14 @@ def test_a_failed_sync_ends_the_drain_and_is_not_asked_again(
     with engine.started() as run:
         assert run.batch()
         answers = iter([OSError(errno.EIO, os.strerror(errno.EIO))])
-        synced = lake.syncfs
+        synced = local_lake.syncfs
 
         def sync(handle: int) -> None:
             for error in answers:
                 raise error
             synced(handle)
 
-        monkeypatch.setattr(lake, "syncfs", sync)
+        monkeypatch.setattr(local_lake, "syncfs", sync)
         with pytest.raises(SyncFailedError, match="the disk did not take"):
             run.release.advance()
     assert service.positions("q") == (100, 150)
@@ -249,7 +250,7 @@ def test_the_ledger_is_durable_before_the_log_is_truncated(
 
             return noting
 
-        monkeypatch.setattr(lake, "syncfs", noted("sync", lake.syncfs))
+        monkeypatch.setattr(local_lake, "syncfs", noted("sync", local_lake.syncfs))
         monkeypatch.setattr(release, "_save", noted("ledger", save))
         monkeypatch.setattr(client, "truncate", noted("truncate", truncate))
         release.advance()
@@ -616,7 +617,7 @@ def test_a_restored_log_of_several_queues_is_accepted(new_service: NewService, t
         service.go_back(tmp_path / "copy")
         with pytest.raises(DataLossError, match="'busy'"):
             run.batch()
-        refusal.remember(lake.LocalLake(str(engine.checkpoint_path)), "server 'a', queue 'busy': it went back")
+        refusal.remember(LocalLake(str(engine.checkpoint_path)), "server 'a', queue 'busy': it went back")
     service.append("busy", [b"new"])
     with pytest.raises(LogWentBackError, match="'idle'"):
         engine.drain(accept=[WENT_BACK])

@@ -1,0 +1,118 @@
+"""Output and checkpoint on a file system that Hadoop supports: hdfs://, s3a:// and others.
+
+A file there is durable when it is closed, and there are no locks: `create` alone decides who may write.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from mrecordlog_async.spark.lake import Contents, Held, UnreadableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class HadoopLake:
+    """A directory on a file system that Hadoop supports. It has no lock: `create` alone decides who may write."""
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        self.path = path
+        self._session = session
+        java: Any = session.sparkContext._jvm  # py4j has no types
+        self._java = java
+        self._fs = java.org.apache.hadoop.fs
+        self._files = self._fs.Path(path).getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+
+    def names(self, directory: str = "") -> list[str]:
+        """List a directory; empty if it does not exist."""
+        at = self._at(directory) if directory else self._fs.Path(self.path)
+        return [each.getPath().getName() for each in self._files.listStatus(at)] if self._files.exists(at) else []
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's bytes, or None if it does not exist."""
+        if not self._files.exists(self._at(name)):
+            return None
+        stream = self._files.open(self._at(name))
+        try:
+            return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file in one step."""
+        temporary = self._at(f"{name}.{secrets.token_hex(4)}")
+        self._put(temporary, content)
+        options = self._java.java.lang.reflect.Array.newInstance(self._fs.Options.Rename._java_lang_class, 1)
+        options[0] = self._fs.Options.Rename.OVERWRITE
+        context = self._fs.FileContext.getFileContext(self._files.getUri())
+        context.rename(temporary, self._at(name), options)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Create a file; return False, and change nothing, if it exists."""
+        if self._files.exists(self._at(name)):
+            return False
+        try:
+            self._put(self._at(name), content)
+        except Exception as error:  # py4j has one class for every Java exception
+            if "AlreadyExists" in str(error):
+                return False
+            raise
+        return True
+
+    def remove(self, directory: str, names: Iterable[str]) -> None:
+        """Remove files of *directory*, in this order."""
+        for name in names:
+            self._files.delete(self._at(f"{directory}/{name}"), False)
+
+    def holds(self, uri: str) -> bool:
+        """Return whether the file that a manifest names is in this directory."""
+        # Hadoop writes file:/a, Spark's manifest file:///a: the same path.
+        here, there = (text.replace(":///", ":/", 1) for text in (self.path, unquote(uri)))
+        return there.startswith(here.rstrip("/") + "/")
+
+    def lock(self) -> None:
+        """Do nothing: there are no locks here."""
+
+    def sync(self) -> None:
+        """Do nothing: a file that was closed is durable."""
+
+    def forget_cached(self, name: str) -> None:
+        """Do nothing: reads do not go through this machine's page cache."""
+
+    def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
+        """Count the rows of Parquet *files*, (URI, size), by queue, with a Spark job. Raises UnreadableError."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
+        from pyspark.errors import PySparkException
+        from pyspark.sql.functions import count, max, min  # noqa: A004  # Spark's names
+
+        known = list(files)
+        for uri, size in known:
+            at = self._fs.Path(self._java.java.net.URI(uri))
+            if not self._files.exists(at) or self._files.getFileStatus(at).getLen() != size:
+                raise UnreadableError(f"{uri} is not there with {size} bytes")
+        if not known:
+            return {}
+        paths = [self._fs.Path(self._java.java.net.URI(uri)).toString() for uri, _ in known]
+        try:
+            frame = self._session.read.parquet(*paths).groupBy("server", "queue")
+            rows = frame.agg(count("*"), min("position"), max("position")).collect()
+        except (PySparkException, Py4JJavaError) as error:
+            raise UnreadableError(str(error).partition("\n")[0]) from error
+        return {(row[0], row[1]): Held(row[2], row[3], row[4]) for row in rows}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _put(self, at: Any, content: bytes) -> None:
+        stream = self._files.create(at, False)
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()
+
+    def _at(self, name: str) -> Any:
+        return self._fs.Path(f"{self.path}/{name}")

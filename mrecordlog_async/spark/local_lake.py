@@ -1,0 +1,220 @@
+"""Output and checkpoint on a disk of this machine.
+
+Files are read and written directly, because Spark never calls fsync and reads through the page cache: what a restart
+relies on is synced, and is read back from the medium.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from mrecordlog_async.spark.lake import (
+    OWN,
+    Contents,
+    Held,
+    LockedError,
+    SyncFailedError,
+    UnreadableError,
+    WriteFailedError,
+)
+
+LOCK_SECONDS = 10.0
+"""How long a start waits for the lock: the Java process of a killed driver takes a moment to exit."""
+
+
+class LocalLake:
+    """A directory on a disk of this machine; it is created if it is missing."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        Path(path).mkdir(parents=True, exist_ok=True)
+        # Opened before anything is written: a write-back error is reported only to descriptors that were open then.
+        self._handle = os.open(path, os.O_RDONLY)
+        self._lock: int | None = None
+
+    def names(self, directory: str = "") -> list[str]:
+        """List a directory; empty if it does not exist."""
+        try:
+            return os.listdir(Path(self.path, directory))
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file's bytes, or None if it does not exist."""
+        try:
+            return Path(self.path, name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file atomically and durably."""
+        target = Path(self.path, name)
+        self._beside(target, content).replace(target)
+        _sync_directory(target.parent)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Create a file durably; return False, and change nothing, if it exists."""
+        target = Path(self.path, name)
+        temporary = self._beside(target, content)
+        try:
+            os.link(temporary, target)  # unlike rename, fails if it exists; unlike O_EXCL, never half written
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        _sync_directory(target.parent)
+        return True
+
+    def remove(self, directory: str, names: Iterable[str]) -> None:
+        """Remove files of *directory*, in this order, durably, each with the checksum file that Hadoop adds to it."""
+        place = Path(self.path, directory)
+        for name in names:
+            (place / name).unlink(missing_ok=True)
+            (place / f".{name}.crc").unlink(missing_ok=True)
+        if place.exists():
+            _sync_directory(place)
+
+    def holds(self, uri: str) -> bool:
+        """Return whether the file that a manifest names is in this directory, by this path or through a link."""
+        path = Path(unquote(urlsplit(uri).path))
+        return path.is_relative_to(self.path) or Path(os.path.realpath(path)).is_relative_to(
+            os.path.realpath(self.path)
+        )
+
+    def lock(self) -> None:
+        """Take the lock of this directory until `close`. Raises LockedError."""
+        place = Path(self.path, OWN)
+        place.mkdir(exist_ok=True)
+        handle = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _flock(handle, str(place / "lock"))
+        except BaseException:
+            os.close(handle)
+            raise
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        self._lock = handle
+
+    def sync(self) -> None:
+        """Sync everything written to this file system to the medium. Raises SyncFailedError."""
+        try:
+            syncfs(self._handle)
+        except OSError as error:
+            raise SyncFailedError(
+                f"{self.path}: the disk did not take what was written ({error.strerror}); nothing was truncated, and "
+                "the next start reads the last batches from the medium and runs again what is not there"
+            ) from error
+
+    def forget_cached(self, name: str) -> None:
+        """Make the next read of a file come from the medium."""
+        _forget_cached(str(Path(self.path, name)))
+
+    def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
+        """Count the rows of Parquet *files*, (URI, size), by queue. Raises UnreadableError."""
+        found: Contents = {}
+        for uri, size in files:
+            path = unquote(urlsplit(uri).path)
+            for queue, held in _rows_of(path, size, whole=whole):
+                found[queue] = found[queue].joined(held) if queue in found else held
+        return found
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        os.close(self._handle)
+
+    def _beside(self, target: Path, content: bytes) -> Path:
+        """Write *content* durably next to *target*, and create the directory, durably too."""
+        if not target.parent.exists():
+            target.parent.mkdir(exist_ok=True)  # another start may create it at this moment
+            _sync_directory(target.parent.parent)
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise WriteFailedError(
+                f"{target} could not be written ({error.strerror}); the log keeps what it holds. Make space, or repair "
+                "the disk, and start again"
+            ) from error
+        return temporary
+
+
+def syncfs(handle: int) -> None:
+    """Sync the file system of an open file to the medium. Raises OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "syncfs"):
+        os.sync()
+    elif library.syncfs(handle) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+
+
+def _forget_cached(path: str) -> None:
+    """Drop a file's clean pages from the page cache, so that the next read comes from the medium."""
+    with suppress(OSError):  # a missing file is reported when it is read
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
+
+
+def _rows_of(path: str, size: int, *, whole: bool) -> Iterator[tuple[tuple[str, str], Held]]:
+    """Yield the queues of a Parquet file with their rows; a queue may come several times."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = os.stat(path).st_size
+        if found != size:
+            raise UnreadableError(f"{path} has {found} bytes, the manifest says {size}")
+        if whole:
+            _forget_cached(path)
+        with pq.ParquetFile(path, read_dictionary=["server", "queue"]) as file:
+            columns = None if whole else ["server", "queue", "position"]
+            for batch in file.iter_batches(columns=columns):
+                rows = pa.table({name: batch[name] for name in ("server", "queue", "position")})
+                counted = rows.group_by(["server", "queue"], use_threads=False).aggregate(
+                    [("position", "count"), ("position", "min"), ("position", "max")]
+                )
+                for each in counted.to_pylist():
+                    held = Held(each["position_count"], each["position_min"], each["position_max"])
+                    yield (each["server"], each["queue"]), held
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableError(f"{path} cannot be read: {error}") from error
+
+
+def _flock(handle: int, path: str) -> None:
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                holder = os.pread(handle, 32, 0).decode().strip()
+                raise LockedError(f"{path} is locked by process {holder or 'unknown'}") from None
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
