@@ -10,11 +10,13 @@ A power failure may leave any of them empty or cut short: what does not parse co
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.lake import Contents, Lake, UnreadableError
+from mrecordlog_async.spark.offsets import advanced
 
 OFFSETS = "offsets"
 COMMITS = "commits"
@@ -63,6 +65,32 @@ class Batches:
             return Checkpoint()
         found = _json(lines[1])
         return Checkpoint.decode(found) if isinstance(found, dict) else None
+
+    def ranges(self, batch: int) -> Iterator[tuple[str, str, int, int, int]]:
+        """Return what *batch* read: (server, queue, id, start, stop). Raises UnreadableError."""
+        start, end = self.end(batch - 1), self.end(batch)
+        if start is None or end is None:
+            raise UnreadableError(f"its offsets in {self.checkpoint.path} are missing or damaged")
+        return advanced(start, end)
+
+    def contents(self, batch: int, *, whole: bool) -> Contents:
+        """Return what the files of *batch* hold. Raises UnreadableError, also if that does not match its offsets.
+
+        whole: read every column from the medium, past the page cache.
+        """
+        files = self.files(batch)
+        if files is None:
+            raise UnreadableError(f"its entry in {MANIFEST} is missing or damaged")
+        ranges = {(server, queue): (start, stop) for server, queue, _, start, stop in self.ranges(batch)}
+        found = self.output.contents(files, whole=whole)
+        for (server, queue), held in found.items():
+            start, stop = ranges.get((server, queue), (0, 0))
+            if not start <= held.first <= held.last < stop or held.rows > stop - start:
+                raise UnreadableError(
+                    f"it read positions {start} to {stop - 1} of queue {queue!r} of server {server!r}, but its files "
+                    f"hold {held.rows} rows at {held.first} to {held.last}"
+                )
+        return found
 
     def is_committed(self, batch: int) -> bool:
         """Return whether Spark has recorded, in a readable file, that *batch* is done."""

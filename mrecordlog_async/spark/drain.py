@@ -36,9 +36,10 @@ from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.preflight import COPIES, PROVABLE, DrainJob, LakeFiles, refuse_unsafe
-from mrecordlog_async.spark.release import LogWentBackError, Release
+from mrecordlog_async.spark.release import Release
 from mrecordlog_async.spark.session import job_session
 from mrecordlog_async.spark.shared_storage import marked
+from mrecordlog_async.spark.truncation import LogWentBackError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,8 +22,9 @@ from mrecordlog_async.spark.identity import claim
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.release import LogWentBackError, Release
+from mrecordlog_async.spark.release import Release
 from mrecordlog_async.spark.stream import LogStreamReader
+from mrecordlog_async.spark.truncation import LogWentBackError
 
 COMPACT_INTERVAL = 10
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async.spark.release import LEDGER
+from mrecordlog_async.spark.ledger import LEDGER
 from tests.spark.engine import Engine, Run
 from tests.spark.services import ThreadedService
 

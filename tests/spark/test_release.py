@@ -18,10 +18,11 @@ from mrecordlog_async.spark import local_lake, refusal
 from mrecordlog_async.spark.client import ServerDownError
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
+from mrecordlog_async.spark.ledger import LEDGER
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.refusal import WENT_BACK
-from mrecordlog_async.spark.release import LEDGER, LogWentBackError, ProofError
+from mrecordlog_async.spark.truncation import LogWentBackError, ProofError
 from tests.spark.conftest import NewService
 from tests.spark.engine import Engine, Run
 from tests.spark.services import ThreadedService, numbered

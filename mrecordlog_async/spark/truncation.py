@@ -1,0 +1,162 @@
+"""The only place of a drain that truncates a log: one server at a time, after one more look at its log.
+
+A queue is truncated up to where its proven batches end, if
+
+1. the log still has the incarnation that was read, and did not go back since (see `proof`),
+2. it holds as many records before that position as the output has rows of them.
+
+Queues that another client truncated or deleted in the meantime are left for a later call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
+from mrecordlog_async.spark.client import PlanStart, QueuePlan, ServiceClient
+from mrecordlog_async.spark.ledger import Ledger
+from mrecordlog_async.spark.proof import Listed, went_back
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+Due = Mapping[str, list[int]]
+"""One server's part of `Ledger.due`: queue → [id, start, stop, rows]."""
+
+
+class ProofError(RecordLogError):
+    """The output does not hold what the checkpoint says it does, or not what the log has; nothing was truncated."""
+
+
+class LogWentBackError(RecordLogError):
+    """The log again has records that were truncated: it is an older copy, and positions were assigned twice."""
+
+
+class Truncation:
+    """Truncates the log of *server* up to what *ledger* says is due."""
+
+    def __init__(self, batches: Batches, ledger: Ledger, server: str, client: ServiceClient) -> None:
+        self._batches = batches
+        self._ledger = ledger
+        self._server = server
+        self._client = client
+
+    def run(self) -> bool:
+        """Truncate what is due; return False if the ledger did not change.
+
+        Raises:
+            LogWentBackError: the log is older than what was read from it.
+            ProofError: the log holds a different number of records than the output.
+            ServerDownError, ServiceRefusedError: the service did not truncate.
+        """
+        listed = self._client.listing()
+        queues = {summary.queue: summary for summary in listed.queues}
+        refuse_older_log(self._ledger, self._server, queues)
+        log = Listed(queues, listed.log, listed.opening, listed.opened or {})
+        due = self._still_due()
+        there = {queue: at for queue, at in due.items() if queue in queues and queues[queue].id == at[0]}
+        done = {queue for queue, at in there.items() if queues[queue].first_position >= at[2]}
+        asked = self._counted({queue: at for queue, at in there.items() if queue not in done}, log)
+        done |= self._truncate(asked, log.opening)
+        # What is not listed stays due until the checkpoint leaves the queue out: the address may be another log's.
+        return self._ledger.settle(self._server, due, done)
+
+    def _still_due(self) -> Due:
+        """Return what is due of queues that the checkpoint still has, and no longer reads from further below."""
+        due: Due = self._ledger.due[self._server]
+        for batch in (self._ledger.batch, newest(self._batches.checkpoint, OFFSETS)):
+            known = (self._batches.end(batch) or {}).get(self._server, {})
+            due = {queue: at for queue, at in due.items() if queue in known and _reaches(known[queue], at)}
+        return due
+
+    def _truncate(self, asked: Mapping[str, list[int]], opening: str) -> set[str]:
+        """Truncate queue → [id, last position]; return the queues where it succeeded."""
+        done = set()
+        for truncated in self._client.truncate(asked, opening=opening) if asked else ():
+            if truncated.status == "ok":
+                done.add(truncated.queue)
+            else:
+                logger.warning("queue %r of %r was not truncated: %s", truncated.queue, self._server, truncated.status)
+        return done
+
+    # The log compared with the output.
+
+    def _counted(self, due: Due, log: Listed) -> dict[str, list[int]]:
+        """Return what of *due* may be truncated: queue → [id, last position].
+
+        The log is as it was read, and the output has all of it. Queues that were truncated or deleted meanwhile are
+        left for the next call. Raises LogWentBackError, ProofError.
+        """
+        if not due:
+            return {}
+        plans = self._plans(due, log)
+        counted = {}
+        for plan in plans:
+            queue_id, _, stop, _ = due[plan.queue]
+            if plan.status == "ok" and plan.start < stop:
+                self._refuse_miscounted(plan, due[plan.queue])
+                counted[plan.queue] = [queue_id, stop - 1]
+        return counted
+
+    def _plans(self, due: Due, log: Listed) -> list[QueuePlan]:
+        """Return how many records the log holds of each queue of *due*. Raises LogWentBackError."""
+        marks = self._marks(due)
+        tails = any(mark.opening != log.opening for mark in marks.values())
+        # From the very first record on: one below start, which no batch of this query read, must not go either.
+        starts = [PlanStart(queue, at[0], None, at[2]) for queue, at in due.items()]
+        plans = self._client.plan(starts, opening=log.opening, tails=tails)
+        found = {plan.queue: plan.tail for plan in plans if plan.status == "ok"}
+        back = [
+            f"server {self._server!r}, queue {plan.queue!r}: {how}: it went back"
+            for plan in plans
+            if plan.status == "ok" and (how := _went_back(plan, due[plan.queue], marks.get(plan.queue), log, found))
+        ]
+        if back:
+            raise LogWentBackError("; ".join(back))
+        return plans
+
+    def _refuse_miscounted(self, plan: QueuePlan, due: list[int]) -> None:
+        _, start, stop, rows = due
+        cut = plan.start > start  # another client has truncated
+        if plan.stop != stop or not (rows == plan.records or (cut and rows > plan.records)):
+            raise ProofError(
+                f"server {self._server!r}, queue {plan.queue!r}: the log holds {plan.records} records before position "
+                f"{stop}, but {self._batches.output.path} holds {rows} rows from position {start} on; none of them "
+                "was truncated. A new output and a new checkpoint store everything that the log still holds"
+            )
+
+    def _marks(self, due: Due) -> dict[str, Mark]:
+        """Return what the last proven batch saw of the queues of *due* that end where it ended."""
+        end = self._batches.checkpoint_at(self._ledger.batch) or Checkpoint()
+        positions, marks = end.positions.get(self._server, {}), end.marks.get(self._server, {})
+        return {queue: marks[queue] for queue, at in due.items() if positions.get(queue) == [at[0], at[2]]}
+
+
+def refuse_older_log(ledger: Ledger, server: str, listing: Mapping[str, QueueSummary]) -> None:
+    """Raise LogWentBackError if the log of *server* has again what was truncated."""
+    found = []
+    for queue, (queue_id, position) in ledger.released.get(server, {}).items():
+        summary = listing.get(queue)
+        if summary is not None and summary.id == queue_id and summary.first_position < position:
+            found.append(
+                f"server {server!r}, queue {queue!r}: the log was truncated up to position {position}, and begins "
+                f"at {summary.first_position} again: it went back"
+            )
+    if found:
+        raise LogWentBackError("; ".join(found))
+
+
+def _went_back(
+    plan: QueuePlan, due: list[int], mark: Mark | None, log: Listed, tails: Mapping[str, int | None]
+) -> str | None:
+    _, start, stop, rows = due
+    if plan.start < start and plan.records > rows:  # a drain reads every queue from its first record on
+        return f"it was read from position {start} on, and begins at {plan.start}"
+    return went_back(log.queues[plan.queue], stop, mark, log, tails)
+
+
+def _reaches(position: list[int], due: list[int]) -> bool:
+    return position[0] == due[0] and position[1] >= due[2]
