@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
-from mrecordlog_async.spark.client import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError, claim

@@ -13,19 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.client import (
-    QUEUES_AT_ONCE,
-    PlanStart,
-    QueuePlan,
-    ServerDownError,
-    ServiceClient,
-    ServiceRefusedError,
-    chunks,
-)
+from mrecordlog_async.spark.client import PlanStart, ServiceClient, chunks
+from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.offsets import DataLossError, Listing, backlog, select, shares
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
+from mrecordlog_async.spark.responses import QueuePlan
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async import token_file
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.client import ServerDownError
+from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.identity import RefusedError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import time
 
 from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest, numbers
 from mrecordlog_async.spark.checkpoint import Offset
-from mrecordlog_async.spark.client import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import UnreadableError

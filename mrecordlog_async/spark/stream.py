@@ -36,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
-from mrecordlog_async.spark.client import QueuePlan, ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
 from mrecordlog_async.spark.local_lake import syncfs
 from mrecordlog_async.spark.offsets import (
@@ -54,6 +54,7 @@ from mrecordlog_async.spark.offsets import (
 from mrecordlog_async.spark.options import OptionError, Options
 from mrecordlog_async.spark.proof import Listed, refuse_renamed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
+from mrecordlog_async.spark.responses import QueuePlan
 from mrecordlog_async.spark.shared_storage import check_marker
 
 logger = logging.getLogger("mrecordlog_async.spark")

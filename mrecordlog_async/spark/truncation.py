@@ -17,9 +17,10 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
-from mrecordlog_async.spark.client import PlanStart, QueuePlan, ServiceClient
+from mrecordlog_async.spark.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.ledger import Ledger
 from mrecordlog_async.spark.proof import Listed, went_back
+from mrecordlog_async.spark.responses import QueuePlan
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -23,7 +23,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import Run
 from mrecordlog_async.spark.blocks import MalformedRowsError, RowRun, row_runs
-from mrecordlog_async.spark.client import ServiceClient, ServiceRefusedError
+from mrecordlog_async.spark.client import ServiceClient
+from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.options import OptionError, Options
 

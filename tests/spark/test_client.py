@@ -13,15 +13,9 @@ import pytest
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol.wire import QueueRuns, encode
 from mrecordlog_async.protocol.wire_decoder import Block
-from mrecordlog_async.spark.client import (
-    PlanStart,
-    ServerDownError,
-    ServiceClient,
-    ServiceRefusedError,
-    ShortAnswerError,
-    _parts,
-    verified,
-)
+from mrecordlog_async.spark.client import PlanStart, ServiceClient
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.fetch import ShortResponseError, requests_for, verified
 from mrecordlog_async.spark.options import Server
 from mrecordlog_async.spark.partitions import Partition, Range
 from tests.spark.services import ThreadedService, numbered
@@ -133,7 +127,7 @@ def test_errors_survive_pickling() -> None:
     for error in (
         ServiceRefusedError("s", 410, {"code": "truncated", "detail": "gone"}),
         ServerDownError("s", "http://h", "refused"),
-        ShortAnswerError("3 missing"),
+        ShortResponseError("3 missing"),
     ):
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), str(copy)) == (type(error), str(error))
@@ -175,8 +169,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.pauses: list[float] = []
-        monkeypatch.setattr("mrecordlog_async.spark.client._clock", lambda: self.now)
-        monkeypatch.setattr("mrecordlog_async.spark.client._sleep", self.sleep)
+        monkeypatch.setattr("mrecordlog_async.spark.connection._clock", lambda: self.now)
+        monkeypatch.setattr("mrecordlog_async.spark.connection._sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -244,7 +238,7 @@ def test_a_service_that_has_answered_is_waited_for(clock: Clock) -> None:
     assert len(clock.pauses) == 2
 
 
-def test_a_partition_is_fetched_in_small_parts(service: ThreadedService) -> None:
+def test_a_partition_is_fetched_in_smallrequests_for(service: ThreadedService) -> None:
     """A slow task is never far behind: the ranges, records and bytes of a request are bounded."""
     service.append("q", [b"x" * 1_000] * 20_000)
     for queue in ("a", "b"):
@@ -254,7 +248,7 @@ def test_a_partition_is_fetched_in_small_parts(service: ThreadedService) -> None
         ranges = tuple(
             Range(queue, each.id, 0, each.next_position, each.records, each.bytes) for queue, each in found.items()
         )
-        parts = list(_parts(ranges))
+        parts = list(requests_for(ranges))
         assert [[each.records for each in part] for part in parts] == [[5, 5, 8_388], [8_388], [3_224]]  # 8 MiB each
         blocks = list(client.fetch(Partition("s", ranges)))
         assert sum(block.record_count for block in blocks) == 20_010
@@ -267,7 +261,7 @@ def test_many_queues_are_asked_for_in_many_requests(service: ThreadedService) ->
         assert [each.status for each in client.truncate(wanted)] == ["missing"] * 2_500
         assert len(client.plan([PlanStart(queue, 1, 0) for queue in wanted])) == 2_500
     ranges = [Range(f"q{index}", index, 0, 1, 1, 1) for index in range(2_500)]
-    assert [len(part) for part in _parts(ranges)] == [1_000, 1_000, 500]
+    assert [len(part) for part in requests_for(ranges)] == [1_000, 1_000, 500]
 
 
 def test_what_is_secret_in_an_address_is_sent_and_never_shown() -> None:
@@ -354,5 +348,5 @@ def test_what_was_planned_is_let_through() -> None:
 )
 def test_what_was_not_planned_is_refused(bad: list[tuple[str, int, int, int]]) -> None:
     """The task fails, and Spark runs it again."""
-    with pytest.raises(ShortAnswerError):
+    with pytest.raises(ShortResponseError):
         list(verified(blocks(*bad), RANGES))

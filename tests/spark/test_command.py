@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark import __main__ as script
 from mrecordlog_async.spark import drain
-from mrecordlog_async.spark.client import ServerDownError
+from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import (
     JobFailedError,

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mrecordlog_async.spark import local_lake, refusal
-from mrecordlog_async.spark.client import ServerDownError
+from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
 from mrecordlog_async.spark.ledger import LEDGER

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.client import ServerDownError
+from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition, Range
 from mrecordlog_async.spark.reader import PlannedPartition

@@ -16,9 +16,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from mrecordlog_async.spark import stream
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.client import ServerDownError, ServiceClient, ServiceListing, ShortAnswerError
+from mrecordlog_async.spark.client import ServiceClient
+from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.fetch import ShortResponseError
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.options import Options, Server
+from mrecordlog_async.spark.responses import ServiceListing
 from mrecordlog_async.spark.stream import LogStreamReader
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
@@ -388,7 +391,7 @@ def test_a_restart_of_the_service_ends_no_stream(service: ThreadedService, monke
     query = Query(service.url, serverWait="60", minPartitions="1")
     query.step()
     service.stop()
-    monkeypatch.setattr("mrecordlog_async.spark.client._sleep", lambda seconds: service.start())
+    monkeypatch.setattr("mrecordlog_async.spark.connection._sleep", lambda seconds: service.start())
     end = through_json(query.reader.latestOffset(query.committed, ReadAllAvailable()))
     (partition,) = query.reader.partitions(query.committed, end)
     batches = query.reader.read(partition)
@@ -533,7 +536,7 @@ def test_a_short_answer_fails_the_task(service: ThreadedService) -> None:
     (partition,) = query.reader.partitions(query.committed, end)
     (whole,) = partition.value.ranges
     object.__setattr__(partition.value, "ranges", (whole._replace(records=11),))
-    with pytest.raises(ShortAnswerError, match="1 records early"):
+    with pytest.raises(ShortResponseError, match="1 records early"):
         list(query.reader.read(partition))
 
 

@@ -1,0 +1,247 @@
+"""The connection to one service: one exchange per call, repeated until it succeeds or is refused. Blocking.
+
+An exchange sends a request, receives the whole body and decodes it. Failures on the way are retried, with growing,
+randomised pauses: a connection that fails or stalls, a response that ends early or is malformed, and the statuses of
+services and proxies that are not ready (429, 500, 502, 503, 504, with Retry-After as the shortest pause). If the
+failure persists, `ServerDownError` is raised; any other refusal raises `ServiceRefusedError` at once.
+
+How long: `retries` times; a service that has responded before is waited for up to `patience_seconds`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import random
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.options import Server
+
+T = TypeVar("T")
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+REPEATED_STATUSES = (429, 500, 502, 503, 504)
+PAUSE_SECONDS = 0.1
+PAUSE_SECONDS_MAX = 5.0
+RETRY_AFTER_SECONDS_MAX = 60.0
+
+QUEUES_AT_ONCE = 1_000
+"""How many queues or ranges one request names; services limit it."""
+
+
+class ServiceRefusedError(RecordLogError):
+    """A service refused a request.
+
+    Attributes:
+        server: the service's name.
+        status: HTTP status of the response.
+        code: identifies the problem, for programs; "" if the response has none.
+        problem: the problem document that the service sent.
+    """
+
+    def __init__(self, server: str, status: int, facts: Mapping[str, Any]) -> None:
+        super().__init__(server, status, facts)
+        self.server = server
+        self.status = status
+        self.problem = facts
+        self.code = str(facts.get("code", ""))
+
+    def message(self) -> str:
+        """Return which service refused, and why."""
+        detail = self.problem.get("detail") or self.problem.get("title")
+        return f"server {self.server!r} returned status {self.status}: {detail}"
+
+
+class ServerDownError(RecordLogError):
+    """In every attempt, a service could not be reached, broke off its response, or was not ready."""
+
+    def __init__(self, server: str, url: str, reason: str) -> None:
+        super().__init__(server, url, reason)
+        self.server = server
+        self.url = url
+        self.reason = reason
+
+    def message(self) -> str:
+        """Return which service failed, and how."""
+        return (
+            f"server {self.server!r} at {self.url} cannot be reached: {self.reason}; check that it runs at this address"
+        )
+
+
+class MalformedResponseError(Exception):
+    """A successful response without the requested content: a proxy's page, or cut short. The request is retried."""
+
+
+class Connection:
+    """A connection to one service, opened by the first request and again after a failure. For one thread at a time.
+
+    patience_seconds: how long to wait for a service that has responded before, on top of *retries*. reached: the
+    service is known to be reachable, though nothing was requested here yet.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        *,
+        token: str | None,
+        timeout_seconds: float,
+        retries: int,
+        patience_seconds: float,
+        reached: bool,
+    ) -> None:
+        self.server = server
+        self.url = shown_url(server.url)
+        self.timeout_seconds = timeout_seconds
+        self._base = urlsplit(server.url).path
+        self._authorization = _authorization(server.url, token)
+        self._retries = retries
+        self._patience_seconds = patience_seconds
+        self._reached = reached
+        self._http: http.client.HTTPConnection | None = None
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        understand: Callable[[http.client.HTTPResponse], T],
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> T:
+        """Send a request until it succeeds and *understand* accepts the response; return what *understand* returns.
+
+        Raises:
+            ServiceRefusedError: the service refused the request; sending it again would not help.
+            ServerDownError: every attempt failed.
+        """
+        attempts = self.attempts()
+        while True:
+            wait = 0.0
+            kept_open = self._http is not None and self._http.sock is not None
+            try:
+                response = self._send(method, path, body, headers or {}, timeout_seconds or self.timeout_seconds)
+                self._reached = True
+                if response.status < 400:
+                    return _understood(response, understand)
+                refusal = _refusal(self.server.name, response)
+                if response.status not in REPEATED_STATUSES:
+                    raise refusal
+                reason, wait = str(refusal), _retry_after(response)
+            except (OSError, http.client.HTTPException, MalformedResponseError) as failure:
+                self.close()
+                if kept_open and isinstance(failure, ConnectionError):
+                    continue  # the service had closed an idle connection; this is not a failure
+                reason = (
+                    str(failure)
+                    if isinstance(failure, MalformedResponseError)
+                    else f"{type(failure).__name__}: {failure}"
+                )
+            attempts.failed(reason, wait)
+
+    def attempts(self) -> Attempts:
+        """Return a fresh count of failures."""
+        return Attempts(self.server.name, self.url, self._retries, self._patience_seconds, lambda: self._reached)
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another one."""
+        connection, self._http = self._http, None
+        if connection is not None:
+            connection.close()
+
+    def _send(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_seconds: float
+    ) -> http.client.HTTPResponse:
+        connection = self._open()
+        connection.timeout = timeout_seconds
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_seconds)
+        connection.request(method, self._base + path, body, {**headers, **self._authorization})
+        return connection.getresponse()
+
+    def _open(self) -> http.client.HTTPConnection:
+        if self._http is None:
+            scheme, place = urlsplit(self.server.url)[:2]
+            kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+            self._http = kind(place.rpartition("@")[2], timeout=self.timeout_seconds)
+        return self._http
+
+
+class Attempts:
+    """Counts the failures of one request, and pauses before the next attempt or raises when there is none left."""
+
+    def __init__(
+        self, server: str, url: str, retries: int, patience_seconds: float, reached: Callable[[], bool]
+    ) -> None:
+        self._server = server
+        self._url = url
+        self._left = retries
+        self._patience_seconds = patience_seconds
+        self._reached = reached
+        self._failures = 0
+        self._since: float | None = None
+
+    def failed(self, reason: str, wait_seconds: float = 0.0) -> None:
+        """Pause for at least *wait_seconds*. Raises ServerDownError when it is time to give up."""
+        now = _clock()
+        self._since = now if self._since is None else self._since
+        patient = self._reached() and now < self._since + self._patience_seconds
+        if self._left <= 0 and not patient:
+            raise ServerDownError(self._server, self._url, reason)
+        if self._left <= 0 or (self._failures == 0 and patient):
+            level = logging.WARNING if self._left == 0 else logging.INFO
+            logger.log(level, "server %r at %s: %s; retrying", self._server, self._url, reason)
+        self._left -= 1
+        # Doubled with each attempt, and randomised: many tasks may be waiting for the same server.
+        pause = min(PAUSE_SECONDS * (1 << min(self._failures, 10)), PAUSE_SECONDS_MAX) * random.uniform(0.5, 1.0)
+        self._failures += 1
+        _sleep(max(pause, wait_seconds))
+
+
+def shown_url(url: str) -> str:
+    """Return *url* without its secrets, for messages."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+
+
+def _refusal(server: str, response: http.client.HTTPResponse) -> ServiceRefusedError:
+    body = response.read()
+    try:
+        facts = json.loads(body)
+    except ValueError:
+        facts = {}
+    if not isinstance(facts, dict):
+        facts = {}
+    return ServiceRefusedError(server, response.status, {"title": response.reason, **facts})
+
+
+def _retry_after(response: http.client.HTTPResponse) -> float:
+    text = response.headers.get("Retry-After", "")
+    return min(float(text), RETRY_AFTER_SECONDS_MAX) if text.isdigit() else 0.0
+
+
+def _understood(response: http.client.HTTPResponse, understand: Callable[[http.client.HTTPResponse], T]) -> T:
+    """Decode a response. Raises MalformedResponseError if it is malformed."""
+    try:
+        return understand(response)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        kind = response.headers.get("Content-Type", "no type")
+        raise MalformedResponseError(f"malformed response ({kind}): {type(error).__name__}: {error}") from None
+
+
+def _authorization(url: str, token: str | None) -> dict[str, str]:
+    """Return the authorization header: from the token, or from user and password in the URL."""
+    if token:
+        return {"Authorization": f"Bearer {token}"}
+    user, _, _ = urlsplit(url).netloc.rpartition("@")
+    return {"Authorization": f"Basic {b64encode(unquote(user).encode()).decode()}"} if user else {}
+
+
+_clock: Callable[[], float] = time.monotonic
+_sleep: Callable[[float], None] = time.sleep

@@ -1,0 +1,103 @@
+"""Reading ranges of records: cut into requests, decoded as they arrive, and checked against the plan."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterable, Iterator, Sequence
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol.wire import WireError
+from mrecordlog_async.protocol.wire_decoder import Block, Decoder
+from mrecordlog_async.spark.connection import QUEUES_AT_ONCE
+from mrecordlog_async.spark.partitions import Range, cut_range
+
+FETCH_BYTES = 8 << 20
+FETCH_RECORDS = 65_536
+"""Approximate size of one fetch response; a task that stalls for longer than the service waits loses no more."""
+
+
+class ShortResponseError(RecordLogError):
+    """A service delivered something other than what it had planned; none of it may be considered complete."""
+
+
+def requests_for(ranges: Iterable[Range]) -> Iterator[list[Range]]:
+    """Group *ranges*, in order, into requests of about `FETCH_BYTES`; a range without gaps is cut to fit."""
+    part: list[Range] = []
+    size, records = FETCH_BYTES, FETCH_RECORDS  # what still fits
+    for each in ranges:
+        rest: Range | None = each
+        while rest is not None:
+            head, after = cut_range(rest, size, records)
+            if part and (head.bytes > size or head.records > records or len(part) == QUEUES_AT_ONCE):
+                yield part
+                part, size, records = [], FETCH_BYTES, FETCH_RECORDS
+                continue
+            part.append(head)
+            size, records, rest = size - head.bytes, records - head.records, after
+    if part:
+        yield part
+
+
+def rest_after(block: Block, part: list[Range]) -> list[Range]:
+    """Return what remains of *part* after *block*, which `verified` checks."""
+    for index, each in enumerate(part):
+        if (each.queue, each.id) == (block.queue, block.queue_id) and each.start <= block.first_position < each.stop:
+            records = each.records - block.record_count
+            left = [each._replace(start=block.next_position, records=records)] if records > 0 else []
+            return left + part[index + 1 :]
+    return part
+
+
+def verified(blocks: Iterable[Block], ranges: Sequence[Range]) -> Iterator[Block]:
+    """Yield *blocks* as long as they match *ranges*: the same queues, positions and number of records.
+
+    Raises:
+        ShortResponseError: at the first block that does not match, or at the end if records are missing.
+    """
+    index, missing, position = -1, 0, 0
+    for block in blocks:
+        while missing == 0:
+            index += 1
+            if index == len(ranges):
+                raise ShortResponseError(
+                    f"the service sent queue {block.queue!r} from position {block.first_position}, which was not "
+                    "requested"
+                )
+            missing, position = ranges[index].records, ranges[index].start
+        _check(block, ranges[index], position, missing)
+        missing, position = missing - block.record_count, block.next_position
+        yield block
+    left = missing + sum(each.records for each in ranges[index + 1 :])
+    if left:
+        raise ShortResponseError(f"the response ended {left} records early")
+
+
+def _check(block: Block, due: Range, position: int, missing: int) -> None:
+    """Raise ShortResponseError unless *block* is the next part of *due*: from *position* on, *missing* at most."""
+    inside = position <= block.first_position and block.next_position <= due.stop
+    if (block.queue, block.queue_id) != (due.queue, due.id) or not inside or block.record_count > missing:
+        raise ShortResponseError(
+            f"expected {missing} more records of queue {due.queue!r} from position {position}, "
+            f"got {block.record_count} of {block.queue!r} at {block.first_position}"
+        )
+
+
+def decode_blocks(response: http.client.HTTPResponse, *, positions: bool) -> Iterator[Block]:
+    """Decode a response as it arrives; each block owns the buffer that it was received in. Raises WireError."""
+    decoder = Decoder(positions=positions)
+    while not decoder.done:
+        block = decoder.take(_read_exactly(response, decoder.wanted))
+        if block is not None:
+            yield block
+    response.read()  # read to the end of the body, so that the connection can be reused
+
+
+def _read_exactly(response: http.client.HTTPResponse, size: int) -> bytearray:
+    buffer = bytearray(size)
+    view, at = memoryview(buffer), 0
+    while at < size:
+        count = response.readinto(view[at:])
+        if not count:
+            raise WireError(f"{size - at} bytes are missing")
+        at += count
+    return buffer

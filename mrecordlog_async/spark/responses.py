@@ -1,0 +1,119 @@
+"""What a service returns, as values, and how they are decoded from JSON. Pure.
+
+The decoders raise ValueError, KeyError, TypeError or AttributeError for anything else: `connection` then retries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.spark.partitions import Range
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceListing:
+    """What a service has.
+
+    Attributes:
+        queues: all queues, sorted by name.
+        log: identifies the log; "" if the service does not state it.
+        opening: identifies the log's current opening.
+        opened: queue id → the next position when the log was opened.
+    """
+
+    queues: list[QueueSummary]
+    log: str = ""
+    opening: str = ""
+    opened: Mapping[int, int] | None = None
+
+
+class ListingPage(NamedTuple):
+    """One page of a listing. after: the next page starts after this name; None for the last page."""
+
+    listing: ServiceListing
+    after: str | None
+    etag: str
+
+
+class QueuePlan(NamedTuple):
+    """What a service plans for one queue. status: ok, missing, recreated, truncated or ahead.
+
+    tail: the digest of the last record before *stop*, if requested. ended: where the incarnation that was requested
+    ended, if the queue was deleted since and the service knows.
+    """
+
+    queue: str
+    status: str
+    id: int
+    start: int
+    stop: int
+    records: int
+    pieces: list[Range]
+    tail: int | None = None
+    ended: int | None = None
+
+
+class Truncated(NamedTuple):
+    """The outcome of truncating one queue. status: ok, missing, recreated or ahead. dropped: how many records."""
+
+    queue: str
+    status: str
+    dropped: int
+
+
+def decode_page(body: bytes, etag: str) -> ListingPage:
+    """Decode one page of a listing."""
+    found = json.loads(body)
+    opened = {queue["id"]: queue.get("opened_next", 0) for queue in found["queues"]}
+    queues = [decode_summary(queue) for queue in found["queues"]]
+    listing = ServiceListing(queues, found.get("log", ""), found.get("opening", ""), opened)
+    return ListingPage(listing, found.get("next"), etag)
+
+
+def join_pages(pages: Sequence[ListingPage]) -> ServiceListing:
+    """Return the listing that *pages*, of one opening, make up."""
+    first = pages[0].listing
+    if len(pages) == 1:
+        return first
+    opened = {queue_id: at for page in pages for queue_id, at in (page.listing.opened or {}).items()}
+    return ServiceListing([each for page in pages for each in page.listing.queues], first.log, first.opening, opened)
+
+
+def decode_summary(queue: Mapping[str, Any]) -> QueueSummary:
+    """Decode the state of one queue."""
+    return QueueSummary(
+        queue=queue["queue"],
+        id=queue["id"],
+        first_position=queue["first_position"],
+        next_position=queue["next_position"],
+        records=queue["records"],
+        bytes=queue["bytes"],
+        first_segment=None,
+        began=queue.get("began", 0),
+    )
+
+
+def decode_plans(found: Mapping[str, Any]) -> list[QueuePlan]:
+    """Decode the plans of many queues."""
+    return [_decode_plan(each) for each in found["queues"]]
+
+
+def _decode_plan(found: Mapping[str, Any]) -> QueuePlan:
+    queue, queue_id = found["queue"], found.get("id", 0)
+    pieces = [
+        Range(queue, queue_id, piece["start"], piece["stop"], piece["records"], piece["bytes"])
+        for piece in found.get("pieces", ())
+    ]
+    start, stop, records = found["start"], found["stop"], found["records"]
+    return QueuePlan(
+        queue, found["status"], queue_id, start, stop, records, pieces, found.get("tail"), found.get("ended")
+    )
+
+
+def decode_truncated(found: Mapping[str, Any]) -> list[Truncated]:
+    """Decode the outcome of truncating many queues."""
+    return [Truncated(each["queue"], each["status"], each["dropped"]) for each in found["queues"]]
