@@ -21,7 +21,7 @@ from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, WireError, e
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, Connection
 from mrecordlog_async.spark.fetch import decode_blocks, requests_for, rest_after, verified
-from mrecordlog_async.spark.options import Server
+from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.partitions import Partition, Range
 from mrecordlog_async.spark.responses import (
     ListingPage,

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.options import Server
+from mrecordlog_async.spark.option_values import Server
 
 T = TypeVar("T")
 

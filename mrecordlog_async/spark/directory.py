@@ -22,7 +22,8 @@ from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.offsets import DataLossError, refuse_unknown_queues, resolve_position, select
-from mrecordlog_async.spark.options import LATEST, Options
+from mrecordlog_async.spark.option_values import LATEST
+from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.reader import NothingPartition
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.segment import segment_name

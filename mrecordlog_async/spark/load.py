@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import failures_as_sentences, read_token
-from mrecordlog_async.spark.options import DEFAULT_SERVER, Options
+from mrecordlog_async.spark.option_values import DEFAULT_SERVER
+from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.session import job_session
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import TypeVar
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.checkpoint import Mark, Offset
-from mrecordlog_async.spark.options import EARLIEST, LATEST, OptionError, Positions, Subscription
+from mrecordlog_async.spark.option_values import EARLIEST, LATEST, OptionError, Positions, Subscription
 from mrecordlog_async.spark.proof import Answers, Listed, went_back
 
 K = TypeVar("K", bound=Hashable)

@@ -28,7 +28,8 @@ from mrecordlog_async.spark.hadoop_lake import HadoopLake
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import OWN, Lake, LockedError
 from mrecordlog_async.spark.local_lake import LOCK_SECONDS, LocalLake
-from mrecordlog_async.spark.options import OptionError, Options
+from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.options import Options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
-from mrecordlog_async.spark.options import OptionError
+from mrecordlog_async.spark.option_values import OptionError
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.offsets import Listing, refuse_unknown_queues, resolve_position
-from mrecordlog_async.spark.options import LATEST, Options
+from mrecordlog_async.spark.option_values import LATEST
+from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition
 
 

@@ -20,7 +20,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.spark.options import OptionError, Options
+from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.options import Options
 
 if TYPE_CHECKING:
     from mrecordlog_async.spark.directory import DirectoryReader

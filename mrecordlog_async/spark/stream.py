@@ -51,7 +51,8 @@ from mrecordlog_async.spark.offsets import (
     refuse_unknown_queues,
     truncations,
 )
-from mrecordlog_async.spark.options import OptionError, Options
+from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.proof import Listed, refuse_renamed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.responses import QueuePlan

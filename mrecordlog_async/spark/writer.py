@@ -26,7 +26,8 @@ from mrecordlog_async.spark.blocks import MalformedRowsError, RowRun, row_runs
 from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.options import OptionError, Options
+from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from mrecordlog_async.model import Run
 from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.options import Server
+from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.preflight import DrainJob
 from mrecordlog_async.spark.reader import LogReader
 from mrecordlog_async.spark.session import spark_session

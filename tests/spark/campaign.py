@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.model import Run
 from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.options import Server
+from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.preflight import DrainJob
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fetch import ShortResponseError, requests_for, verified
-from mrecordlog_async.spark.options import Server
+from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.partitions import Partition, Range
 from tests.spark.services import ThreadedService, numbered
 

@@ -8,7 +8,8 @@ import pickle
 import pytest
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
-from mrecordlog_async.spark.options import OptionError, Options, Server, Subscription, parse_servers
+from mrecordlog_async.spark.option_values import OptionError, Server, Subscription, parse_servers
+from mrecordlog_async.spark.options import Options
 
 
 def parse(**given: str) -> Options:
@@ -100,7 +101,7 @@ def test_names_come_in_any_case() -> None:
     [
         ({"failOnDataLos": "true"}, "did you mean failOnDataLoss"),
         ({"maxOffsetsPerTrigger": "7"}, "did you mean maxRecordsPerTrigger"),
-        ({"paths": '["/a", "/b"]'}, "read each by itself"),
+        ({"paths": '["/a", "/b"]'}, "load each one"),
         ({"subscribe": ""}, "expected queue names"),
         ({"subscribe": " , "}, "expected queue names"),
         ({"subscribe": '["a", 7]'}, "expected queue names"),

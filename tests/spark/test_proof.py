@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, CheckpointError, Mark
 from mrecordlog_async.spark.offsets import DataLossError
-from mrecordlog_async.spark.options import OptionError
+from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.proof import Listed, questions, refuse_renamed, went_back
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from mrecordlog_async.spark.blocks import POSITIONS_SCHEMA as POSITIONS_ARROW
 from mrecordlog_async.spark.blocks import READ_SCHEMA
-from mrecordlog_async.spark.options import OptionError
+from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.reader import PushingLogReader
 from mrecordlog_async.spark.source import POSITIONS_SCHEMA, SCHEMA, RecordLogDataSource
 

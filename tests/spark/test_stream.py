@@ -20,7 +20,8 @@ from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.fetch import ShortResponseError
 from mrecordlog_async.spark.offsets import DataLossError
-from mrecordlog_async.spark.options import Options, Server
+from mrecordlog_async.spark.option_values import Server
+from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.responses import ServiceListing
 from mrecordlog_async.spark.stream import LogStreamReader
 from tests.spark.conftest import NewService

@@ -1,0 +1,201 @@
+"""How the text of one option is read: one function for each kind of value. Pure.
+
+Each takes all options, whose names are in lower case, and the name of one as users write it. For a malformed text it
+raises OptionError, which shows the text and what is expected.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.quantities import parse_seconds
+from mrecordlog_async.spark.checkpoint import Checkpoint
+
+DEFAULT_SERVER = "default"
+"""The name of the server if the option `servers` is a bare address."""
+
+EARLIEST = -2
+LATEST = -1
+
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+Positions = Mapping[str, Mapping[str, int]]
+"""server → queue → position, as `startingOffsets` and `endingOffsets` state it."""
+
+
+class OptionError(RecordLogError, ValueError):
+    """An option is invalid, alone or together with another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One service: the name that offsets and rows carry, and its current address."""
+
+    name: str
+    url: str = field(repr=False)  # it may hold a password
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which queues are read: those listed, those whose whole name matches, or all."""
+
+    names: frozenset[str] | None = None
+    pattern: str | None = None
+
+    def includes(self, queue: str) -> bool:
+        """Return whether *queue* is subscribed."""
+        if self.names is not None:
+            return queue in self.names
+        return self.pattern is None or re.fullmatch(self.pattern, queue) is not None
+
+
+def parse_servers(text: str) -> tuple[Server, ...]:
+    """Read `name=url,name=url`, or one bare url; return the servers sorted by name.
+
+    Raises:
+        OptionError: an address is not an http:// or https:// URL, a name occurs twice, or there is none.
+    """
+    servers = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, url = part.partition("=")
+        if not equals or "://" in name:
+            name, url = DEFAULT_SERVER, part
+        scheme, place = urlsplit(url)[:2]
+        if scheme not in ("http", "https") or not place:
+            raise OptionError(f"servers: {_shown(url)!r} is not an http:// or https:// URL")
+        servers.append(Server(name.strip(), url.strip().rstrip("/")))
+    names = [server.name for server in servers]
+    if not servers or len(set(names)) != len(names):
+        shown = ", ".join(names) or "none"
+        raise OptionError(f"servers must name at least one server, and each name once; the names are: {shown}")
+    return tuple(sorted(servers, key=lambda server: server.name))
+
+
+def _shown(url: str) -> str:
+    """Return *url* without user and password."""
+    head, slashes, rest = url.partition("://")
+    place, slash, path = (rest if slashes else head).partition("/")
+    return (f"{head}://" if slashes else "") + place.rpartition("@")[2] + slash + path
+
+
+def read_path(found: Mapping[str, str]) -> str | None:
+    """Return the log directory, a path or a file:// URL; None if the option is missing."""
+    path = found.get("path")
+    if path is None or not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", path):
+        return path
+    scheme, place, plain = urlsplit(path)[:3]
+    if scheme != "file" or place not in ("", "localhost"):
+        raise OptionError(f"path: {path!r} is not a directory on this machine; give a local path or a file:// URL")
+    return unquote(plain)
+
+
+def _queue_names(text: str) -> frozenset[str]:
+    """Read `a,b`, or a JSON list for names that contain commas or have blanks at either end."""
+    names: object = [name.strip() for name in text.split(",") if name.strip()]
+    if text.lstrip().startswith("["):
+        try:
+            names = json.loads(text)
+        except ValueError:
+            names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise OptionError(f'subscribe: expected queue names as a,b or ["a","b"], not {text!r}')
+    return frozenset(names)
+
+
+def read_paths(found: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Read paths separated by commas, or a JSON list of paths that contain commas."""
+    text = found.get(name.lower(), "")
+    if text.startswith("["):
+        with suppress(ValueError):
+            return tuple(str(path) for path in json.loads(text))
+    return tuple(filter(None, text.split(",")))
+
+
+def read_subscription(found: Mapping[str, str]) -> Subscription:
+    """Read `subscribe` or `subscribePattern`; all queues if neither is set."""
+    if "subscribe" in found and "subscribepattern" in found:
+        raise OptionError("set subscribe or subscribePattern, not both")
+    if "subscribe" in found:
+        return Subscription(names=_queue_names(found["subscribe"]))
+    pattern = found.get("subscribepattern")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise OptionError(f"subscribePattern: {pattern!r} is not a regular expression: {error}") from None
+    return Subscription(pattern=pattern)
+
+
+def read_offsets(found: Mapping[str, str], name: str, default: str, words: tuple[str, ...]) -> str | Positions:
+    """Read a word, or JSON `{server: {queue: position}}`; a position may be `[id, position]` as in a checkpoint."""
+    text = found.get(name.lower(), default).strip()
+    if text.lower() in words:
+        return text.lower()
+    try:
+        parsed = json.loads(text)
+        if "version" in parsed:  # an offset, copied from a checkpoint
+            return Checkpoint.decode(parsed).next_positions()
+        return {server: {queue: _position(at) for queue, at in queues.items()} for server, queues in parsed.items()}
+    except (ValueError, TypeError, AttributeError):
+        expected = ", ".join(words)
+        raise OptionError(
+            f'{name}: expected {expected} or JSON as {{"server": {{"queue": 7}}}}, not {text!r}'
+        ) from None
+
+
+def _position(at: object) -> int:
+    value = at[1] if isinstance(at, list) and len(at) > 1 else at
+    if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST:
+        raise ValueError
+    return value
+
+
+def read_count(found: Mapping[str, str], name: str, *, least: int = 1, default: int | None = None) -> int | None:
+    """Read a whole number of at least *least*."""
+    text = found.get(name.lower())
+    if text is None:
+        return default
+    if not text.strip().isdigit() or int(text) < least:
+        raise OptionError(f"{name}: expected a whole number of at least {least}, not {text!r}")
+    return int(text)
+
+
+def read_size(found: Mapping[str, str], name: str, default: int) -> int:
+    """Read bytes: 1000000, 256m, 256 MiB, 1g."""
+    text = found.get(name.lower())
+    if text is None:
+        return default
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", text.strip().lower())
+    if match is None or int(match[1]) < 1:
+        raise OptionError(f"{name}: expected bytes as 1000000, 256m or 1g, not {text!r}")
+    return int(match[1]) * _SIZES[match[2]]
+
+
+def read_seconds(found: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:
+    """Read a time: 10, 10s, 500ms or 2m. zero: 0 is allowed."""
+    text = found.get(name.lower())
+    if text is None:
+        return default
+    try:
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise OptionError(f"{name}: {error}; a number without a unit is in seconds") from None
+    if not seconds and not zero:
+        raise OptionError(f"{name}: expected a time above 0 seconds, not {text!r}")
+    return seconds
+
+
+def read_switch(found: Mapping[str, str], name: str, default: bool) -> bool:
+    """Read true or false."""
+    text = found.get(name.lower())
+    if text is None:
+        return default
+    if text.strip().lower() not in ("true", "false"):
+        raise OptionError(f"{name}: expected true or false, not {text!r}")
+    return text.strip().lower() == "true"
