@@ -1,20 +1,36 @@
 """The data pipeline: logs as a Spark data source (`format("mrecordlog")`), and the ready-made jobs around it.
 
-    options     what a user may set                          pure
-    checkpoint  what an offset holds                         proof       whether a log still matches an offset
-    offsets     what is new, what was lost                   partitions  how a batch is split into tasks    pure
-    client      one service, blocking (`http.client`)      fleet     all services of one query
-    blocks      runs to Arrow RecordBatches and back, without touching a record
-    directory   a log directory instead of a service
-    reader      batch read          stream      streaming read          writer      batch and streaming write
-    source      the data source that Spark loads
-    java        Java for machines without it                 session     a SparkSession with the right settings
-    drain       the exactly-once job from logs to a lake     preflight   its settings, and what it refuses to start
-    identity    who owns an output                           refusal     a detected loss stays refused
-    release     what is stored and may be truncated          batches     Spark's files about batches
-    lake        the file systems of output and checkpoint    shared_storage  proof that every machine sees the output
-    load        Parquet into a log                           job_command what both commands share
-    drain_progress  what a drain reports
+The data source:
+
+    source          the class that Spark loads                 reader          batch read from services
+    stream          streaming read                             writer          batch and streaming write
+    directory       batch read of a log directory              blocks          runs to Arrow RecordBatches and back
+    options         what a user may set                        option_names    which options exist
+    option_values   how their texts are read                   fleet           all services of one query
+    checkpoint      what an offset in a checkpoint holds       proof           whether a log still matches an offset
+    offsets         what is new, what was lost                 partitions      how a batch is split into tasks
+
+One service, without pyspark or pyarrow:
+
+    client          its calls                                  connection      requests with retries
+    fetch           reading ranges of records                  responses       what it returns
+
+The jobs around it:
+
+    drain           from logs to a lake, exactly once          drain_query     its streaming query
+    drain_progress  what it reports                            preflight       its settings; what it refuses to start
+    identity        which checkpoint owns an output            refusal         a detected loss stays refused
+    release         which batches are proven to be stored      truncation      what is proven leaves the log
+    ledger          the file that records both                 batches         Spark's own files about batches
+    lake            the directories of output and checkpoint   shared_storage  whether every machine sees the output
+    local_lake      on a disk of this machine                  hadoop_lake     on any other file system
+    load            from Parquet into a log                    job_command     what both commands share
+    arguments       their command lines
+
+The processes:
+
+    session         a SparkSession with the right settings     java            Java for machines without it
+    python          the Python of Spark's workers              shims           scripts that stand in for both
 
 Decided here, and why:
 

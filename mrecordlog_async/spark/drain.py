@@ -11,8 +11,8 @@ import argparse
 import difflib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.drain_progress import Progress, Summary
+from mrecordlog_async.spark.drain_query import ending, follow, start_query
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError, claim
 from mrecordlog_async.spark.job_command import (
@@ -35,22 +36,14 @@ from mrecordlog_async.spark.job_command import (
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.preflight import COPIES, PROVABLE, DrainJob, LakeFiles, refuse_unsafe
+from mrecordlog_async.spark.preflight import PROVABLE, DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.release import Release
 from mrecordlog_async.spark.session import job_session
 from mrecordlog_async.spark.shared_storage import marked
 from mrecordlog_async.spark.truncation import LogWentBackError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-POLL_SECONDS = 1
-STOP_SECONDS = 30.0
-"""How long a stop waits for the running batch; an interrupted batch runs again at the next start."""
-
-QUEUE_NAME_BYTES = 80
-"""Longer queue names are shortened in directory names, which have at most 255 bytes with their escapes."""
+    from pyspark.sql import SparkSession
 
 
 def run_drain(
@@ -102,26 +95,17 @@ def _run_proven(
 ) -> Summary:
     claim(checkpoint, output, job.partition_by, adopt=job.adopt_output)
     options = Options.parse(job.source_options())
-    # `release` sends requests between two batches: a server that hangs must delay neither the others nor the end.
-    fleet = Fleet(replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 1)))
-    batches = Batches(checkpoint, output)
-    release = Release(batches, fleet, truncate=job.truncate)
-    begun, progress = time.monotonic(), Progress()
-    shared = marked(output.path) if job.shared_paths and isinstance(output, LocalLake) else nullcontext()
+    batches, fleet = Batches(checkpoint, output), Fleet(_impatient(options))
+    release, begun = Release(batches, fleet, truncate=job.truncate), time.monotonic()
     try:
-        found = release.recover(adopt=job.adopt_output)
-        if found:
-            report(found)
-        position = batches.end(newest(checkpoint, OFFSETS)) or {}
-        again = refusal.check(checkpoint, _accepted(job), position)
-        release.accept(again)
-        _refuse_missing(job, options, fleet, position, report)
-        with _remembering(checkpoint), shared as marker:
+        again = _recover(job, batches, release, report)
+        _refuse_missing(job, options, fleet, _position(batches), report)
+        with _remembering(checkpoint), _marker(job, output) as marker:
             release.refuse_older_logs()
             release.advance()
-            query = _start(session, job, _with_parallelism(session, job.source_options(marker, again)))
-            with _ending(query, stopped):
-                _follow(query, progress, report, stopped, release)
+            query = start_query(session, job, job.source_options(marker, again))
+            with ending(query, stopped):
+                follow(query, Progress(), report, stopped, release.advance)
             release.finish()
         left, down = _left(options, fleet)
     finally:
@@ -134,107 +118,38 @@ def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped:
     options = Options.parse(job.source_options())
     begun, progress, fleet = time.monotonic(), Progress(), Fleet(options)
     try:
-        query = _start(session, job, _with_parallelism(session, job.source_options()))
-        with _ending(query, stopped):
-            _follow(query, progress, report, stopped)
+        query = start_query(session, job, job.source_options())
+        with ending(query, stopped):
+            follow(query, progress, report, stopped)
         left, down = _left(options, fleet)
     finally:
         fleet.close()
     return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
 
 
-def _start(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> StreamingQuery:
-    frame = session.readStream.format("mrecordlog").options(**options).load()
-    writer = (
-        _with_copies(frame, job.partition_by)
-        .writeStream.format(job.format)
-        .option("checkpointLocation", job.checkpoint)
-        .option("path", job.output)
-        .outputMode("append")
-    )
-    if job.partition_by:
-        writer = writer.partitionBy(*(COPIES[column] for column in job.partition_by))
-    if job.every_seconds is None:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{round(job.every_seconds * 1_000)} milliseconds")
-    with _explained(job):
-        return writer.start()
+def _impatient(options: Options) -> Options:
+    """Limit how long `release` waits between two batches: a server that hangs must delay neither others nor the end."""
+    return replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 1))
 
 
-def _with_copies(frame: DataFrame, columns: tuple[str, ...]) -> DataFrame:
-    """Add the columns that directories are named after: shortened copies; the original columns are kept."""
-    from pyspark.sql.functions import expr
-
-    for column in columns:
-        short = f"concat(substring({column}, 1, 20), '~', md5({column}))"
-        name = f"if(octet_length({column}) > {QUEUE_NAME_BYTES}, {short}, {column})"
-        frame = frame.withColumn(COPIES[column], expr(name))
-    return frame
-
-
-def _follow(
-    query: StreamingQuery,
-    progress: Progress,
-    report: Report,
-    stopped: Callable[[], bool],
-    release: Release | None = None,
-) -> None:
-    last = -1
-    while not query.awaitTermination(POLL_SECONDS):
-        if release is not None:
-            release.advance()
-        latest = query.lastProgress
-        # Only for a new batch: reading every report each time would use a third of a core when idle.
-        if latest is not None and latest["batchId"] != last:
-            last = latest["batchId"]
-            _report_batches(query, progress, report)
-        if stopped():
-            _wait_for_batch(query)
-            return
-    _report_batches(query, progress, report)
+def _recover(job: DrainJob, batches: Batches, release: Release, report: Report) -> Offset:
+    """Check what the last run left; return the positions of logs that went back, which are reread."""
+    found = release.recover(adopt=job.adopt_output)
+    if found:
+        report(found)
+    again = refusal.check(batches.checkpoint, _accepted(job), _position(batches))
+    release.accept(again)
+    return again
 
 
-def _report_batches(query: StreamingQuery, progress: Progress, report: Report) -> None:
-    for each in query.recentProgress:
-        if progress.add(each):
-            report(progress.line())
+def _position(batches: Batches) -> Offset:
+    """Return where the newest batch ends, committed or not; {} for a new checkpoint."""
+    return batches.end(newest(batches.checkpoint, OFFSETS)) or {}
 
 
-def _wait_for_batch(query: StreamingQuery) -> None:
-    """Wait until the running batch is committed, at most STOP_SECONDS."""
-    deadline = time.monotonic() + STOP_SECONDS
-    latest = query.lastProgress
-    before = latest["batchId"] if latest is not None else None
-    while query.isActive and _is_busy(query) and time.monotonic() < deadline:
-        latest = query.lastProgress
-        if (latest["batchId"] if latest is not None else None) != before:
-            return
-        time.sleep(0.02)
-
-
-def _is_busy(query: StreamingQuery) -> bool:
-    """Return whether *query* runs a batch or starts: if stopped then, Spark's processes print pages of errors."""
-    status = query.status
-    return bool(status["isTriggerActive"]) or status["message"].startswith("Initializing")
-
-
-@contextmanager
-def _ending(query: StreamingQuery, stopped: Callable[[], bool]) -> Iterator[None]:
-    """Stop the query at the end. A batch that fails after a stop was requested runs again at the next start."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
-    from pyspark.errors import PySparkException
-
-    spark_fails = (PySparkException, Py4JError, ConnectionError, EOFError)
-    try:
-        yield
-    except BaseException as error:
-        with suppress(*spark_fails):  # the first error is the one to report
-            query.stop()
-        if not (stopped() and isinstance(error, spark_fails)) or refusal.is_loss(str(error)):
-            raise
-    else:
-        query.stop()
+def _marker(job: DrainJob, output: Lake) -> AbstractContextManager[str | None]:
+    """Leave a marker in an output that every machine mounts; yield None for any other output."""
+    return marked(output.path) if job.shared_paths and isinstance(output, LocalLake) else nullcontext()
 
 
 @contextmanager
@@ -260,11 +175,6 @@ def _remembering(checkpoint: Lake) -> Iterator[None]:
 def _accepted(job: DrainJob) -> set[str]:
     accepted = {refusal.WENT_BACK} if job.accept_went_back else set[str]()
     return accepted | ({refusal.LOSS} if job.options.get("failOnDataLoss") == "false" else set())
-
-
-def _with_parallelism(session: SparkSession, options: dict[str, str]) -> dict[str, str]:
-    """Split large batches into as many tasks as Spark has cores: the driver's core count is irrelevant in a cluster."""
-    return {"parallelism": str(session.sparkContext.defaultParallelism), **options}
 
 
 def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offset, report: Report) -> None:
@@ -295,23 +205,6 @@ def _left(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str
         except (OSError, ServerDownError, ServiceRefusedError) as error:
             down[server.name] = str(error)
     return left, down
-
-
-@contextmanager
-def _explained(job: DrainJob) -> Iterator[None]:
-    """Replace Java's error for a format that is not installed by one sentence."""
-    from py4j.protocol import Py4JJavaError
-
-    try:
-        yield
-    except Py4JJavaError as error:
-        text = str(error.java_exception)
-        if "ClassNotFoundException" in text or "DATA_SOURCE_NOT_FOUND" in text:
-            raise RefusedError(
-                f"the format {job.format!r} is not installed in Spark; add its jar (spark.jars.packages), or use "
-                "--format parquet"
-            ) from None
-        raise JobFailedError(text.partition("\n")[0]) from error
 
 
 # The command.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import mrecordlog_async.spark as spark_package
 from mrecordlog_async.spark.source import RecordLogDataSource
 from tests.spark.services import ThreadedService
 
@@ -24,3 +27,10 @@ def test_the_session_of_the_data_source_runs(spark: SparkSession, service: Threa
     names["frame"] = spark.createDataFrame([("q", bytearray(b"three"))], "queue string, payload binary")
     exec(code, names)
     assert service.log.next_position("q") == 3
+
+
+def test_the_package_lists_its_modules() -> None:
+    """A module that is added or removed is so in the package's docstring too."""
+    named = set(re.findall(r"(?:^ {4}| {2,})(\w+)  ", spark_package.__doc__ or "", re.MULTILINE))
+    modules = {path.stem for path in Path(spark_package.__file__ or "").parent.glob("*.py")}
+    assert modules - {"__init__", "__main__"} == named

@@ -1,0 +1,148 @@
+"""The streaming query of a drain: how it is started, followed batch by batch, and stopped between two batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from mrecordlog_async.spark import refusal
+from mrecordlog_async.spark.drain_progress import Progress
+from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.job_command import JobFailedError, Report
+from mrecordlog_async.spark.preflight import COPIES, DrainJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_SECONDS = 1
+STOP_SECONDS = 30.0
+"""How long a stop waits for the running batch; an interrupted batch runs again at the next start."""
+
+QUEUE_NAME_BYTES = 80
+"""Longer queue names are shortened in directory names, which have at most 255 bytes with their escapes."""
+
+
+def start_query(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> StreamingQuery:
+    """Start the query that stores what the data source reads with *options*.
+
+    Raises:
+        RefusedError: Spark does not have the job's format.
+        JobFailedError: Java refused the query.
+    """
+    options = _with_parallelism(session, options)
+    frame = session.readStream.format("mrecordlog").options(**options).load()
+    writer = (
+        _with_copies(frame, job.partition_by)
+        .writeStream.format(job.format)
+        .option("checkpointLocation", job.checkpoint)
+        .option("path", job.output)
+        .outputMode("append")
+    )
+    if job.partition_by:
+        writer = writer.partitionBy(*(COPIES[column] for column in job.partition_by))
+    if job.every_seconds is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(job.every_seconds * 1_000)} milliseconds")
+    with _explained(job):
+        return writer.start()
+
+
+def _with_parallelism(session: SparkSession, options: Mapping[str, str]) -> Mapping[str, str]:
+    """Split large batches into as many tasks as Spark has cores: the driver's core count is irrelevant in a cluster."""
+    return {"parallelism": str(session.sparkContext.defaultParallelism), **options}
+
+
+def _with_copies(frame: DataFrame, columns: tuple[str, ...]) -> DataFrame:
+    """Add the columns that directories are named after: shortened copies; the original columns are kept."""
+    from pyspark.sql.functions import expr
+
+    for column in columns:
+        short = f"concat(substring({column}, 1, 20), '~', md5({column}))"
+        name = f"if(octet_length({column}) > {QUEUE_NAME_BYTES}, {short}, {column})"
+        frame = frame.withColumn(COPIES[column], expr(name))
+    return frame
+
+
+@contextmanager
+def _explained(job: DrainJob) -> Iterator[None]:
+    """Replace Java's error for a format that is not installed by one sentence."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        text = str(error.java_exception)
+        if "ClassNotFoundException" in text or "DATA_SOURCE_NOT_FOUND" in text:
+            raise RefusedError(
+                f"the format {job.format!r} is not installed in Spark; add its jar (spark.jars.packages), or use "
+                "--format parquet"
+            ) from None
+        raise JobFailedError(text.partition("\n")[0]) from error
+
+
+def follow(
+    query: StreamingQuery,
+    progress: Progress,
+    report: Report,
+    stopped: Callable[[], bool],
+    advance: Callable[[], object] = lambda: None,
+) -> None:
+    """Report the query's batches until it ends, or until *stopped* returns True. advance: called every second."""
+    last = -1
+    while not query.awaitTermination(POLL_SECONDS):
+        advance()
+        latest = query.lastProgress
+        # Only for a new batch: reading every report each time would use a third of a core when idle.
+        if latest is not None and latest["batchId"] != last:
+            last = latest["batchId"]
+            _report_batches(query, progress, report)
+        if stopped():
+            _wait_for_batch(query)
+            return
+    _report_batches(query, progress, report)
+
+
+def _report_batches(query: StreamingQuery, progress: Progress, report: Report) -> None:
+    for each in query.recentProgress:
+        if progress.add(each):
+            report(progress.line())
+
+
+def _wait_for_batch(query: StreamingQuery) -> None:
+    """Wait until the running batch is committed, at most STOP_SECONDS."""
+    deadline = time.monotonic() + STOP_SECONDS
+    latest = query.lastProgress
+    before = latest["batchId"] if latest is not None else None
+    while query.isActive and _is_busy(query) and time.monotonic() < deadline:
+        latest = query.lastProgress
+        if (latest["batchId"] if latest is not None else None) != before:
+            return
+        time.sleep(0.02)
+
+
+def _is_busy(query: StreamingQuery) -> bool:
+    """Return whether *query* runs a batch or starts: if stopped then, Spark's processes print pages of errors."""
+    status = query.status
+    return bool(status["isTriggerActive"]) or status["message"].startswith("Initializing")
+
+
+@contextmanager
+def ending(query: StreamingQuery, stopped: Callable[[], bool]) -> Iterator[None]:
+    """Stop the query at the end. A batch that fails after a stop was requested runs again at the next start."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    spark_fails = (PySparkException, Py4JError, ConnectionError, EOFError)
+    try:
+        yield
+    except BaseException as error:
+        with suppress(*spark_fails):  # the first error is the one to report
+            query.stop()
+        if not (stopped() and isinstance(error, spark_fails)) or refusal.is_loss(str(error)):
+            raise
+    else:
+        query.stop()
