@@ -10,11 +10,13 @@ from typing import Any
 
 from mrecordlog_async.engine.arguments import Payload, check_payloads, check_position, copy_payload
 from mrecordlog_async.engine.commands import Command, CreateQueue, DeleteQueue, Sync, TruncateQueue
+from mrecordlog_async.engine.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.engine.reading import LiveReader
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, Limits, PersistPolicy
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
 
 SEGMENT_BYTES_MIN = 32_768
@@ -70,12 +72,9 @@ class MultiRecordLog(LiveReader):
 
         async def opening() -> MultiRecordLog:
             opened, thread = await open_log_async(
-                filesystem or OsFileSystem(),
-                os.fsdecode(directory),
-                create=create,
-                segment_bytes=segment_bytes,
-                disk_bytes_limit=bounds.disk_bytes,
-                on_progress=on_progress,
+                LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory)),
+                OpenOptions(segment_bytes, bounds.disk_bytes, create),
+                on_progress,
             )
             return cls(opened, thread, policy, bounds)
 

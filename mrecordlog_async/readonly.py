@@ -91,7 +91,7 @@ class ReadOnlyLog(QueueReader):
         failed_looks = self._follower.failed_looks
         self.recovered, self._queues = recovered, recovered.queues
         self._follower = Follower(self._log_directory, recovered, failed_looks)
-        return (recovered.log_id, recovered.last_batch) != (before.log_id, before.last_batch)
+        return (recovered.log_id, recovered.end.last_batch) != (before.log_id, before.end.last_batch)
 
     def close(self) -> None:
         """Release what was read; later reads raise LogClosedError."""

@@ -242,7 +242,7 @@ async def test_another_log_in_the_next_segment_is_not_gone_on_with(log: MultiRec
     reader = await reader_of(directory)
     log_id = bytes(16)
     buffers: list[bytes | memoryview] = [
-        encode_header(SegmentHeader(log_id, 1, reader.recovered.last_batch + 1, reader.recovered.end, 0))
+        encode_header(SegmentHeader(log_id, 1, reader.recovered.end.last_batch + 1, reader.recovered.end.offset, 0))
     ]
     encode_frames(encode_table(reader.recovered.queues.table()), HEADER_BYTES, segment_seed(log_id, 1), buffers)
     (directory / "wal-00000000000000000001").write_bytes(b"".join(buffers))

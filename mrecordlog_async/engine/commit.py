@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from mrecordlog_async.format.record import LogRecord
@@ -47,15 +46,3 @@ class CommitResult(NamedTuple):
     rolled: bool
     seconds: float
     sync_seconds: float
-
-
-@dataclass(slots=True)
-class LogEnd:
-    """Where the log ends: the current segment, the end of its table, the offset for the next batch, batch numbers."""
-
-    segment: int
-    table_end: int
-    offset: int
-    first_batch: int
-    last_batch: int
-    durable_batch: int

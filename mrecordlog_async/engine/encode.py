@@ -9,12 +9,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
-from mrecordlog_async.engine.commit import LogEnd, PlannedRun
+from mrecordlog_async.engine.commit import PlannedRun
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.frame import Buffer, encode_all_frames, encode_unsplit
 from mrecordlog_async.format.record import Commit, LogRecord, encode_commit, encode_record
 from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run, offsets_of_one
 from mrecordlog_async.options import KIB
+from mrecordlog_async.recovery.recovered import LogEnd
 
 JOIN_BYTES_MAX = 256 * KIB
 JOIN_BUFFER_BYTES = 1 * KIB

@@ -17,33 +17,22 @@ alone while a batch is on its way.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
-from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogEnd, LogIOError
+from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogIOError
+from mrecordlog_async.engine.disk_space import DiskSpace
 from mrecordlog_async.engine.encode import build_records, encode_batch, encode_records, join_small
 from mrecordlog_async.engine.older_segments import OlderSegments
 from mrecordlog_async.engine.spare import Spare
-from mrecordlog_async.errors import LogFullError
-from mrecordlog_async.format.frame import (
-    BLOCK_BYTES,
-    Buffer,
-    frames_bytes_max,
-    segment_seed,
-)
-from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, encode_closed
-from mrecordlog_async.format.record import (
-    LogRecord,
-    encode_table,
-)
-from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.storage.filesystem import FileSystem, write_all
-from mrecordlog_async.storage.new_segment import RESERVE_BYTES, create_or_replace, write_preamble
-from mrecordlog_async.storage.segment import CLOSED_NAME, TEMPORARY_SUFFIX, SegmentFile, segment_name
-
-SEGMENTS_MIN = 8
-"""`disk_bytes` has room for at least this many segments, whatever `segment_bytes` says."""
+from mrecordlog_async.engine.sync import sync_file
+from mrecordlog_async.format.frame import Buffer, frames_bytes_max, segment_seed
+from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
+from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
+from mrecordlog_async.storage.locked_directory import LockedDirectory
+from mrecordlog_async.storage.new_segment import RESERVE_BYTES
+from mrecordlog_async.storage.segment import SegmentFile
 
 
 class Journal:
@@ -55,37 +44,21 @@ class Journal:
     """
 
     def __init__(
-        self,
-        files: FileSystem,
-        directory: str,
-        directory_handle: int,
-        log_id: bytes,
-        file: SegmentFile,
-        end: LogEnd,
-        older: list[tuple[int, int]],
-        oldest_segment: int,
-        queues: Queues,
-        segment_bytes: int,
-        disk_bytes_limit: int,
+        self, directory: LockedDirectory, file: SegmentFile, recovered: RecoveredLog, space: DiskSpace
     ) -> None:
-        self.end = end
-        self.named_oldest = oldest_segment  # what the newest COMMIT or header says
-        self.durable_oldest = oldest_segment  # what is on the medium for certain
-        self._files = files
+        """Continue the log *recovered*, whose last segment is *file*."""
         self.directory = directory
-        self._directory_handle = directory_handle
-        self._log_id = log_id
+        self.end: LogEnd = recovered.end
+        self.named_oldest = recovered.oldest_segment  # what the newest COMMIT or header says
+        self.durable_oldest = recovered.oldest_segment  # what is on the medium for certain
+        self._log_id = recovered.log_id
+        self._queues = recovered.queues
         self._file = file
-        self._seed = segment_seed(log_id, end.segment)
-        self._queues = queues
-        # Where the disk's limit holds less than a few segments, they are smaller: a whole one must be dead to go.
-        self._segment_bytes = max(min(segment_bytes, disk_bytes_limit // SEGMENTS_MIN), BLOCK_BYTES)
-        self._disk_bytes_limit = disk_bytes_limit
-        self._capacity_bytes = 0  # of the file system, as it was when the log was opened
-        with contextlib.suppress(OSError):
-            self._capacity_bytes = files.capacity_of(directory_handle)
-        self._spare = Spare(files, directory)
-        self._older = OlderSegments(files, directory, older)
+        self._seed = segment_seed(recovered.log_id, recovered.end.segment)
+        self._space = space
+        self._spare = Spare(directory)
+        undeletable = [(number, 0) for number in recovered.leftovers]
+        self._older = OlderSegments(directory, undeletable + recovered.older)
 
     # What the loop asks between batches.
 
@@ -112,10 +85,7 @@ class Journal:
 
     def disk_bytes_at_best(self) -> tuple[int, str]:
         """Return how large a batch of a log that holds nothing else may be, and what it is that allows no more."""
-        head = self._preamble_bytes(0)
-        limit, capacity = self._disk_bytes_limit, self._capacity_bytes
-        least, name = (capacity, "the file system") if 0 < capacity < limit else (limit, "disk_bytes")
-        return max(least - head - 2 * (head + head // 4), 0), name
+        return self._space.batch_bytes_max(self._preamble_bytes(0))
 
     def wants_spare(self, more_table_bytes: int = 0) -> bool:
         """Whether a spare must be made, or grown with the table."""
@@ -167,7 +137,7 @@ class Journal:
     def sync(self) -> float:
         """Bring every batch to the medium; return the seconds it took."""
         begun = time.perf_counter()
-        self._sync(self._file)
+        sync_file(self._file)
         self.end.durable_batch = self.end.last_batch
         self.durable_oldest = self.named_oldest
         return time.perf_counter() - begun
@@ -182,23 +152,12 @@ class Journal:
         if self._spare.file is not None and self._spare.file.may_be_shared():
             self._spare.discard()
         self.prepare_spare()
-        spare = self._spare.take()
         number = self.end.segment + 1
         oldest = number if oldest_segment is None else oldest_segment
         header = SegmentHeader(self._log_id, number, self.end.last_batch + 1, self.end.offset, oldest)
-        path = f"{self.directory}/{segment_name(number)}"
-        try:
-            table_end = write_preamble(spare, header, encode_table(self._queues.table()))
-            self._sync(spare)
-            self._rename(spare, path)
-            self._sync_directory()
-        except OSError:
-            self._spare.remove(spare)
-            raise
-        except LogIOError:
-            spare.close()
-            raise
-        self._enter(spare, path, header, table_end)
+        # The queues stand still: the loop changes them only after this call has returned.
+        file, table_end = self._spare.publish(header, self._queues.table())
+        self._enter(file, header, table_end)
 
     def prepare_spare(self, more_table_bytes: int = 0) -> None:
         """Have the next segment ready: made, with space for the table and the reserve, and synced.
@@ -206,7 +165,7 @@ class Journal:
         OSError if the disk has no room; a spare that cannot grow is kept, it still serves the table as it is.
         """
         if self.wants_spare(more_table_bytes):
-            self._sync(self._spare.prepare(self.end.segment + 1, self._preamble_bytes(more_table_bytes)))
+            self._spare.prepare(self.end.segment + 1, self._preamble_bytes(more_table_bytes))
 
     def reclaim(self) -> int:
         """Remove the segments below the oldest live one; return how many were removed (see `OlderSegments`)."""
@@ -222,17 +181,8 @@ class Journal:
 
     def write_closed(self) -> None:
         """Record where the log ends. If this fails, close still succeeds: the next open finds the end by itself."""
-        closed = Closed(self._log_id, self.end.segment, self.end.offset, self.end.last_batch)
-        path = f"{self.directory}/{CLOSED_NAME}"
-        with contextlib.suppress(OSError):
-            handle = create_or_replace(self._files, path + TEMPORARY_SUFFIX)
-            try:
-                write_all(self._files, handle, [encode_closed(closed)], 0)
-                self._files.sync(handle)
-            finally:
-                self._files.close(handle)
-            self._files.rename(path + TEMPORARY_SUFFIX, path)
-            self._files.sync_directory(self._directory_handle)
+        at = self.end
+        self.directory.write_closed(Closed(self._log_id, at.segment, at.offset, at.last_batch))
 
     def close(self) -> None:
         """Close the files; a spare is removed."""
@@ -255,18 +205,19 @@ class Journal:
 
     def _is_full(self, end: int) -> bool:
         """Whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
-        return self.end.last_batch >= self.end.first_batch and end - self.end.table_end > self._segment_bytes
+        return self.end.last_batch >= self.end.first_batch and end - self.end.table_end > self._space.segment_bytes
 
     def _reserve(self, end: int, needs_space: bool) -> None:
         """Get space for a batch up to *end* and the reserve after it; truncate and delete may use the reserve."""
         wanted = end + RESERVE_BYTES
         if wanted <= self._file.reserved_bytes:
             return
-        limit = max(wanted, self.end.table_end + self._segment_bytes + RESERVE_BYTES)
+        limit = max(wanted, self.end.table_end + self._space.segment_bytes + RESERVE_BYTES)
         try:
             if needs_space:
-                self._check_disk_limit(wanted - self._file.reserved_bytes)
-                limit = max(wanted, min(limit, self._file.reserved_bytes + self._disk_room()))
+                taken, reserved = self.disk_bytes, self._file.reserved_bytes
+                self._space.check(wanted - reserved, taken)
+                limit = max(wanted, min(limit, reserved + self._space.room(taken)))
             self._file.reserve(wanted, limit)
         except OSError:
             if needs_space:
@@ -296,55 +247,20 @@ class Journal:
             records, at.segment, written, request.sync, rolled, time.perf_counter() - begun, sync_seconds
         )
 
-    def _enter(self, spare: SegmentFile, path: str, header: SegmentHeader, table_end: int) -> None:
+    def _enter(self, file: SegmentFile, header: SegmentHeader, table_end: int) -> None:
+        """Continue in *file*; the segment until now becomes an older one."""
         old, at = self._file, self.end
         self._older.add(at.segment, old.reserved_bytes)
         old.close()
-        spare.path = path
-        self._file = spare
+        self._file = file
         self._seed = segment_seed(self._log_id, header.segment)
         self.named_oldest = self.durable_oldest = header.oldest_segment
         last = at.last_batch
         self.end = LogEnd(header.segment, table_end, table_end, last + 1, last, last)
 
-    def _rename(self, spare: SegmentFile, path: str) -> None:
-        try:
-            self._files.rename(spare.path, path)
-        except OSError as error:
-            # Some errors leave open whether the rename happened. If the segment exists while batches are still written
-            # to the previous one, the next open reports damage.
-            if self._name_is_there(path):
-                raise LogIOError(f"rename failed half-way: {error}") from error
-            raise
-
-    def _name_is_there(self, path: str) -> bool:
-        try:
-            return path.rpartition("/")[2] in self._files.list_names(self.directory)
-        except OSError:
-            return True
-
-    def _sync(self, file: SegmentFile) -> None:
-        try:
-            file.sync()
-        except OSError as error:
-            raise LogIOError(f"sync failed: {error}") from error
-
-    def _sync_directory(self) -> None:
-        try:
-            self._files.sync_directory(self._directory_handle)
-        except OSError as error:
-            raise LogIOError(f"sync of the directory failed: {error}") from error
-
     def _preamble_bytes(self, more_table_bytes: int) -> int:
         return HEADER_BYTES + frames_bytes_max(self._queues.table_bytes + more_table_bytes) + RESERVE_BYTES
 
-    def _disk_room(self) -> int:
-        return self._disk_bytes_limit - self.disk_bytes
-
     def _check_room_behind_roll(self, batch_bytes: int) -> None:
         """Refuse a batch for which the next segment will have no room, before a segment is spent on it."""
-        self._check_disk_limit(self._preamble_bytes(0) + batch_bytes - self._spare.reserved_bytes)
-
-    def _check_disk_limit(self, more: int) -> None:
-        if more > 0 and more > self._disk_room():
-            raise LogFullError("disk", self.disk_bytes, self._disk_bytes_limit)
+        self._space.check(self._preamble_bytes(0) + batch_bytes - self._spare.reserved_bytes, self.disk_bytes)

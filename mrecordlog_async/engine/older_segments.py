@@ -9,8 +9,7 @@ import contextlib
 from collections.abc import Iterator
 
 from mrecordlog_async.options import MIB
-from mrecordlog_async.storage.filesystem import FileSystem
-from mrecordlog_async.storage.segment import segment_name
+from mrecordlog_async.storage.directory import LogDirectory
 
 SHRINK_BYTES = 16 * MIB
 """A removed segment's space is given back in steps of this: freeing 1 GiB at once held ext4, and with it every commit,
@@ -24,12 +23,12 @@ them to let go gives the space back.
 class OlderSegments:
     """segments: (number, bytes), oldest first. bytes: of all of them. unlink_errors: removals that failed."""
 
-    def __init__(self, files: FileSystem, directory: str, segments: list[tuple[int, int]]) -> None:
+    def __init__(self, directory: LogDirectory, segments: list[tuple[int, int]]) -> None:
         self.segments = segments
         self.bytes = sum(size for _, size in segments)
         self.unlink_errors = 0
-        self._files = files
         self._directory = directory
+        self._files = directory.files
         self._unfreed: list[tuple[int, int]] = []  # (handle, bytes) of removed segments that still take space
 
     @property
@@ -56,7 +55,7 @@ class OlderSegments:
             if number >= oldest:
                 break
             try:
-                self._remove(f"{self._directory}/{segment_name(number)}", size)
+                self._remove(self._directory.path_of(number), size)
             except OSError:
                 self.unlink_errors += 1
                 break

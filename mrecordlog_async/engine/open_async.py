@@ -1,81 +1,78 @@
-"""Opening a log from the event loop: recovery runs on the log's own thread, and can be given up half-way."""
+"""Open a log from the event loop: recovery runs on the log's own thread, and can be cancelled half-way."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 
 from aiofiles.os import wrap
 
-from mrecordlog_async.engine.open import OpenedLog, open_log
+from mrecordlog_async.engine.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.directory import LogDirectory
 
 RELEASE_SECONDS = 60.0
-"""How long opening waits for a log of this process whose loop ended to let go of the same directory."""
+"""How long opening waits until a log of this process whose event loop has ended releases the same directory."""
 
 _ending: dict[str, Future[None]] = {}  # by directory: logs that nobody closed and that are being released
 
 
 def release_later(opened: OpenedLog, thread: LogThread) -> None:
-    """Have *thread* give the directory back behind its last work, and end. Opening it again waits for that."""
-    _ending[opened.directory] = thread.submit(opened.close)
+    """Have *thread* release the directory after its last work, and end. Opening the log again waits for that."""
+    _ending[opened.directory.path] = thread.submit(opened.close)
     thread.shutdown(wait=False)
 
 
-def _wait_for_release(directory: str) -> None:
-    """Wait for the log of this process that still holds *directory*, though its event loop has ended."""
-    released = _ending.get(os.path.abspath(directory))
+def _wait_for_release(directory: LogDirectory) -> None:
+    """Wait for a log of this process that still holds *directory* although its event loop has ended."""
+    released = _ending.get(directory.path)
     if released is not None:
         with suppress(TimeoutError):
             released.exception(RELEASE_SECONDS)
-        _ending.pop(os.path.abspath(directory), None)
+        _ending.pop(directory.path, None)
 
 
 async def open_log_async(
-    files: FileSystem,
-    directory: str,
-    *,
-    create: bool,
-    segment_bytes: int,
-    disk_bytes_limit: int,
-    on_progress: Callable[[RecoveryProgress], None] | None,
+    directory: LogDirectory, options: OpenOptions, on_progress: Callable[[RecoveryProgress], None] | None
 ) -> tuple[OpenedLog, LogThread]:
-    """Open the log in *directory* on a new thread of its own.
+    """Open the log in *directory* on a new thread, which belongs to the log from then on.
 
-    A cancelled call gives the directory back as soon as the thread notices.
+    A cancelled call releases the directory as soon as the thread notices.
+
+    Args:
+        directory: Where the log's files are.
+        options: How to open it.
+        on_progress: Called on the event loop while segments are read.
+
+    Returns:
+        The log and its thread.
+
+    Raises:
+        OSError: A system call failed, as do the other errors of `open_log`.
     """
     loop = asyncio.get_running_loop()
     thread = LogThread(loop)
     opening = _Opening(loop, on_progress)
-    work = partial(
-        open_log,
-        files,
-        directory,
-        create=create,
-        segment_bytes=segment_bytes,
-        disk_bytes_limit=disk_bytes_limit,
-        on_progress=opening.report,
-    )
     try:
-        opened = await wrap(opening.run)(directory, work, executor=thread)
+        opened = await wrap(opening.run)(directory, options, executor=thread)
     except BaseException:
         opening.abandoned.set()
-        thread.submit(opening.give_back)  # one thread: it runs after the work
+        thread.submit(opening.close)  # one thread: it runs after the work
         thread.shutdown(wait=False)
         raise
     return opened, thread
 
 
 class _Opening:
-    """What an opening tells the event loop, and what becomes of it when nobody waits any longer."""
+    """One opening: its progress goes to the event loop; if its caller was cancelled, the log is closed again.
+
+    `abandoned` is set by the loop and read by the thread; `_opened` belongs to the thread.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_progress: Callable[[RecoveryProgress], None] | None) -> None:
         self.abandoned = threading.Event()
@@ -91,13 +88,14 @@ class _Opening:
             with suppress(RuntimeError):  # the loop has ended; `abandoned` follows
                 self._loop.call_soon_threadsafe(self._on_progress, progress)
 
-    def run(self, directory: str, work: Callable[[], OpenedLog]) -> OpenedLog:
-        """Do *work* once no other log of this process holds *directory*."""
+    def run(self, directory: LogDirectory, options: OpenOptions) -> OpenedLog:
+        """Open the log once no other log of this process holds *directory*. Runs on the thread, and blocks."""
+        directory = directory.absolute()
         _wait_for_release(directory)
-        self._opened = work()
+        self._opened = open_log(directory, options, self.report)
         return self._opened
 
-    def give_back(self) -> None:
-        """Release what was opened, if anything was."""
+    def close(self) -> None:
+        """Close the log, if it was opened."""
         if self._opened is not None:
             self._opened.close()

@@ -46,7 +46,7 @@ class RunningLog:
         limits: Limits,
     ) -> None:
         """Start the writer. Called by `MultiRecordLog.open`."""
-        self.directory = opened.directory
+        self.directory = opened.directory.path
         self.limits = limits
         self.persist_policy = policy
         self.recovery_report: RecoveryReport = opened.report
@@ -187,7 +187,7 @@ class RunningLog:
         self._foreign = True
         self._admission.stop(partial(LogClosedError, _FORKED))
         for handle in self._opened.handles():
-            self._opened.files.close(handle)
+            self._opened.directory.files.close(handle)
 
 
 _open_logs: weakref.WeakSet[RunningLog] = weakref.WeakSet()
@@ -196,7 +196,7 @@ _open_logs: weakref.WeakSet[RunningLog] = weakref.WeakSet()
 def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:
     """Release the directory of a log that was garbage collected without being closed."""
     release_later(opened, thread)
-    warnings.warn(f"the log in {opened.directory!r} was never closed", ResourceWarning, stacklevel=2)
+    warnings.warn(f"the log in {opened.directory.path!r} was never closed", ResourceWarning, stacklevel=2)
 
 
 def _disown_after_fork() -> None:

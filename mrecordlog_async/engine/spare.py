@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import contextlib
 
-from mrecordlog_async.storage.filesystem import FileSystem
-from mrecordlog_async.storage.new_segment import create_or_replace
-from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile, segment_name
+from mrecordlog_async.engine.commit import LogIOError
+from mrecordlog_async.engine.sync import sync_directory, sync_file
+from mrecordlog_async.format.header import SegmentHeader
+from mrecordlog_async.format.record import Table, encode_table
+from mrecordlog_async.storage.locked_directory import LockedDirectory
+from mrecordlog_async.storage.new_segment import write_preamble
+from mrecordlog_async.storage.segment import SegmentFile
 
 
 class Spare:
     """At most one file that no batch has entered. `file` is None while there is none."""
 
-    def __init__(self, files: FileSystem, directory: str) -> None:
+    def __init__(self, directory: LockedDirectory) -> None:
         self.file: SegmentFile | None = None
-        self._files = files
         self._directory = directory
 
     @property
@@ -25,38 +28,80 @@ class Spare:
         """Space that the spare takes on the disk."""
         return self.file.reserved_bytes if self.file is not None else 0
 
-    def prepare(self, number: int, wanted: int) -> SegmentFile:
-        """Make the spare for segment *number* if there is none, and reserve *wanted* bytes. The caller syncs it.
+    def prepare(self, number: int, wanted: int) -> None:
+        """Make the spare for segment *number* if there is none, reserve *wanted* bytes and sync it.
 
-        OSError if the disk has no room; a spare that cannot grow is kept, it still serves a smaller table.
+        A spare that cannot grow is kept: it still serves a smaller table.
+
+        Raises:
+            OSError: The disk has no room.
+            LogIOError: The sync failed.
         """
         spare = self.file
         if spare is None:
-            path = f"{self._directory}/{segment_name(number)}{TEMPORARY_SUFFIX}"
-            spare = SegmentFile(self._files, path, create_or_replace(self._files, path), 0)
+            files, path = self._directory.files, self._directory.path_of(number)
+            spare = SegmentFile(files, *self._directory.create_temporary(path), 0)
         try:
             spare.reserve(wanted, wanted + wanted // 4)
         except OSError:
             if self.file is None:
-                self.remove(spare)
+                self._remove(spare)
             raise
         self.file = spare
-        return spare
+        sync_file(spare)
 
-    def take(self) -> SegmentFile:
-        """Hand the spare over; there is none then."""
+    def publish(self, header: SegmentHeader, table: Table) -> tuple[SegmentFile, int]:
+        """Make the spare the segment of *header*, durable with its name; there is no spare after that.
+
+        Returns:
+            The segment, and the offset where its first batch begins.
+
+        Raises:
+            OSError: It failed before the segment had its name; the file is removed.
+            LogIOError: Whether the segment exists is not known, or not for certain on the medium.
+        """
         spare, self.file = self.file, None
         assert spare is not None, "prepared just before"
-        return spare
+        path = self._directory.path_of(header.segment)
+        try:
+            table_end = write_preamble(spare, header, encode_table(table))
+            # Durable before it has its name: a segment without an intact header and table is damage.
+            sync_file(spare)
+            self._rename(spare, path)
+            sync_directory(self._directory)
+        except OSError:
+            self._remove(spare)
+            raise
+        except LogIOError:
+            spare.close()
+            raise
+        spare.path = path
+        return spare, table_end
 
     def discard(self) -> None:
         """Close and remove the spare, if there is one."""
         if self.file is not None:
-            self.remove(self.file)
+            self._remove(self.file)
             self.file = None
 
-    def remove(self, spare: SegmentFile) -> None:
-        """Close *spare*, which was taken or is to be given up, and remove its temporary name."""
+    def _rename(self, spare: SegmentFile, path: str) -> None:
+        try:
+            self._directory.files.rename(spare.path, path)
+        except OSError as error:
+            # Some errors leave open whether the rename happened. If the segment exists while batches are still written
+            # to the previous one, the next open reports damage.
+            if self._exists(path):
+                raise LogIOError(f"rename failed half-way: {error}") from error
+            raise
+
+    def _exists(self, path: str) -> bool:
+        """Return whether the directory lists *path*; True if it cannot be listed."""
+        try:
+            return path.rpartition("/")[2] in self._directory.files.list_names(self._directory.path)
+        except OSError:
+            return True
+
+    def _remove(self, spare: SegmentFile) -> None:
         spare.close()
         with contextlib.suppress(OSError):
-            self._files.unlink(spare.path)
+            self._directory.files.unlink(spare.path)

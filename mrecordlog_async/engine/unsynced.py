@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mrecordlog_async.engine.commit import LogEnd
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.recovery.recovered import LogEnd
 
 
 class UnsyncedChanges:

@@ -306,7 +306,7 @@ class Writer:
         logger.log(
             level,
             "%s: %s; it stores nothing more, reads go on: look after the disk, close the log and open it again",
-            self._journal.directory,
+            self._journal.directory.path,
             lost,
             exc_info=None if isinstance(error, LogIOError) else error,
         )

@@ -28,9 +28,9 @@ def zero_torn_tail(file: SegmentFile, recovered: RecoveredLog) -> None:
     file.sync()
     logger.warning(
         "zeroed %d bytes of an unfinished, unacknowledged batch in %s at offset %d",
-        recovered.torn_range[1] - recovered.end,
-        segment_name(recovered.segment),
-        recovered.end,
+        recovered.torn_range[1] - recovered.end.offset,
+        segment_name(recovered.end.segment),
+        recovered.end.offset,
     )
 
 

@@ -77,7 +77,7 @@ class Follower:
     def _read_segment(self) -> bool:
         recovered, parser = self.recovered, self._parser
         try:
-            handle = self._directory.open(recovered.segment)
+            handle = self._directory.open(recovered.end.segment)
         except FileNotFoundError:
             return False  # nothing in it is live; its successor shows whether all of it was read
         try:
@@ -132,19 +132,21 @@ class Follower:
 
     def _apply(self, batches: list[Batch]) -> None:
         recovered = self.recovered
+        number = recovered.end.segment
         try:
             for batch in batches:
-                self._replay.add(segment_name(recovered.segment), recovered.segment, batch)
+                self._replay.add(segment_name(number), number, batch)
         except CorruptionError as error:
             raise LostTrackError(error.reason) from None
-        recovered.end, recovered.last_batch = self._parser.end, self._parser.due_batch - 1
+        recovered.end.offset = self._parser.end
+        recovered.end.last_batch = recovered.end.durable_batch = self._parser.due_batch - 1
         recovered.oldest_segment = max(recovered.oldest_segment, self._replay.oldest_segment)
 
     # The next segment.
 
     def _next_header(self) -> SegmentHeader | None:
         try:
-            header = self._directory.header_of(self.recovered.segment + 1)
+            header = self._directory.header_of(self.recovered.end.segment + 1)
         except FileNotFoundError:
             return None
         except HeaderError as error:
@@ -154,8 +156,8 @@ class Follower:
 
     def _enter(self, header: SegmentHeader) -> None:
         recovered = self.recovered
-        recovered.older.append((recovered.segment, recovered.end))
-        recovered.segment, recovered.first_batch = header.segment, header.first_batch
+        recovered.older.append((recovered.end.segment, recovered.end.offset))
+        recovered.end.segment, recovered.end.first_batch = header.segment, header.first_batch
         recovered.oldest_segment = max(recovered.oldest_segment, header.oldest_segment)
         self._parser = SegmentParser(header.log_id, header.segment, header.first_batch)
 
@@ -163,11 +165,11 @@ class Follower:
         assert self._replay.queues is not None
         if table != self._replay.queues.table():
             raise LostTrackError("the table of queues does not match the end of the previous segment")
-        self.recovered.table_end = self._parser.table_end
+        self.recovered.end.table_end = self._parser.table_end
 
     def _check_header(self, handle: int) -> None:
         try:
-            header = self._directory.header(handle, self.recovered.segment)
+            header = self._directory.header(handle, self.recovered.end.segment)
         except HeaderError as error:
             raise LostTrackError(str(error)) from None
         self._check_log_id(header)
@@ -179,15 +181,16 @@ class Follower:
     def _check_is_last(self) -> None:
         """Raise LostTrackError where the segment was removed, and with it those that the next one was looked for in."""
         try:
-            self._files.close(self._directory.open(self.recovered.segment))
+            self._files.close(self._directory.open(self.recovered.end.segment))
         except FileNotFoundError:
             raise LostTrackError("the segment was removed, and so were those after it") from None
 
 
 def _parser_after(recovered: RecoveredLog) -> SegmentParser:
     """Return a parser that expects the batch after the last one that was read."""
-    parser = SegmentParser(recovered.log_id, recovered.segment, recovered.last_batch + 1)
-    parser.table, parser.table_end = Table(0, ()), recovered.table_end  # already passed
-    parser.end = recovered.end
+    end = recovered.end
+    parser = SegmentParser(recovered.log_id, end.segment, end.last_batch + 1)
+    parser.table, parser.table_end = Table(0, ()), end.table_end  # already passed
+    parser.end = end.offset
     parser.resume()
     return parser

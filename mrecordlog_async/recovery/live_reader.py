@@ -9,6 +9,7 @@ truncated since.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
@@ -66,12 +67,12 @@ def _is_whole(directory: LogDirectory, reading: Reading) -> bool:
     """Read on until the removed records are truncated; return False if the writer is too fast."""
     recovered, first_table, removed = reading
     if removed is not None:
-        end = recovered.segment, recovered.end
+        end_before = replace(recovered.end)
         try:
             Follower(directory, recovered).read_on()
         except LostTrackError:
             return False
-        if end != (recovered.segment, recovered.end):
+        if recovered.end != end_before:
             recovered.torn_range = None  # it was half of a batch that is complete now
         if recovered.oldest_segment <= removed:
             raise CorruptionError(segment_name(removed), None, "the segment is missing, and it held live data")
@@ -86,7 +87,7 @@ def _give_in(reading: Reading) -> RecoveredLog:
     for entry in first_table.entries:
         queue = recovered.queues.by_id(entry.id)
         if queue is not None and queue.first_position < entry.next_position:
-            recovered.queues.apply(recovered.segment, Truncate(entry.id, entry.next_position - 1))
+            recovered.queues.apply(recovered.end.segment, Truncate(entry.id, entry.next_position - 1))
     recovered.oldest_segment = max(recovered.oldest_segment, removed + 1)
     recovered.overtaken = True
     return recovered

@@ -19,43 +19,58 @@ class Counts:
 
 
 @dataclass(slots=True)
-class RecoveredLog:
-    """A log as it was read: everything the writer or a reader goes on from.
+class LogEnd:
+    """Where a log ends: its last segment, where the next batch goes there, and the numbers of batches.
 
-    older: (number, bytes) of the live segments before the last. leftovers: numbers of those below the oldest live one
-    that exist.
+    table_end: offset after the segment's table, where its first batch is. offset: where the next batch begins.
+    first_batch: number of the segment's first batch. last_batch: of the newest one, wherever it is; one less than
+    first_batch if the segment has none. durable_batch: the newest one that is on the medium for certain.
+    """
+
+    segment: int
+    table_end: int
+    offset: int
+    first_batch: int
+    last_batch: int
+    durable_batch: int
+
+
+@dataclass(slots=True)
+class RecoveredLog:
+    """A log as it was read: everything that a writer or a reader continues from.
+
+    size: bytes of the last segment's file. older: (number, bytes) of the live segments before the last. leftovers:
+    numbers of those below the oldest live one that exist.
     torn_range: offsets of the first byte after `end` that is not zero and after the last one, None for a clean end.
+    created: there was no log before, and nothing was read.
     overtaken: the writer removed segments faster than they could be read, so the queues' first positions are newer than
     their records; the log cannot be read on from here.
     """
 
     log_id: bytes
-    segment: int
-    table_end: int
-    end: int
-    first_batch: int
-    last_batch: int
+    end: LogEnd
     oldest_segment: int
     size: int
     queues: Queues
     torn_range: tuple[int, int] | None
     closed: bool
+    created: bool = False
     overtaken: bool = False
     older: list[tuple[int, int]] = field(default_factory=list)
     leftovers: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
 
-    def report(self, seconds: float, created: bool = False) -> RecoveryReport:
-        """Sum up for people."""
+    def report(self, seconds: float) -> RecoveryReport:
+        """Sum up for people. *seconds*: how long it took."""
         return RecoveryReport(
-            created=created,
+            created=self.created,
             clean=self.torn_range is None,
             segments=len(self.older) + 1,
             batches=self.counts.batches,
             records=self.counts.records,
             bytes=self.counts.bytes,
-            dropped_bytes=self.torn_range[1] - self.end if self.torn_range else 0,
-            segment=segment_name(self.segment),
-            offset=self.end,
+            dropped_bytes=self.torn_range[1] - self.end.offset if self.torn_range else 0,
+            segment=segment_name(self.end.segment),
+            offset=self.end.offset,
             seconds=seconds,
         )

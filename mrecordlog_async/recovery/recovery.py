@@ -39,7 +39,7 @@ from mrecordlog_async.format.header import Closed, SegmentHeader
 from mrecordlog_async.format.record import Table
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.recovery.completeness import check_nothing_is_missing
-from mrecordlog_async.recovery.recovered import RecoveredLog
+from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.recovery.segment_chain import SegmentChain
 from mrecordlog_async.recovery.segment_files import (
     OpenSegment,
@@ -214,11 +214,14 @@ class _LogReader:
         oldest = max(header.oldest_segment, chain.state.oldest_segment)
         return RecoveredLog(
             log_id=header.log_id,
-            segment=header.segment,
-            table_end=parser.table_end,
-            end=parser.end,
-            first_batch=header.first_batch,
-            last_batch=parser.due_batch - 1,
+            end=LogEnd(
+                segment=header.segment,
+                table_end=parser.table_end,
+                offset=parser.end,
+                first_batch=header.first_batch,
+                last_batch=parser.due_batch - 1,
+                durable_batch=parser.due_batch - 1,  # it was synced: with the lock before it was read, else after
+            ),
             oldest_segment=oldest,
             size=size,
             queues=chain.state.queues,

@@ -120,7 +120,7 @@ def _segment_ends(log: ReadOnlyLog) -> Iterator[tuple[int, int]]:
         handle, successor = _open(directory, number + 1)
         directory.files.close(handle)
         yield number, successor.previous_end
-    yield contents.segment, contents.end
+    yield contents.end.segment, contents.end.offset
 
 
 def _held(queues: Queues, segment: int, wanted: dict[int, tuple[str, int, int]]) -> dict[int, tuple[str, int, int]]:

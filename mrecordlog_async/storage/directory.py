@@ -77,7 +77,11 @@ class LogDirectory:
     @classmethod
     def at(cls, path: str | os.PathLike[str], filesystem: FileSystem | None = None) -> LogDirectory:
         """Return the log directory at *path*; *filesystem* is for tests."""
-        return cls(filesystem or OsFileSystem(), os.path.abspath(os.fsdecode(path)))
+        return cls(filesystem or OsFileSystem(), os.fsdecode(path)).absolute()
+
+    def absolute(self) -> LogDirectory:
+        """Return the directory with an absolute path. Blocks: it asks the system for the working directory."""
+        return LogDirectory(self.files, os.path.abspath(self.path))
 
     # Names.
 

@@ -1,4 +1,4 @@
-"""Create a segment: a temporary file, its header and table, and the reserved space after them."""
+"""Create a segment: its header and table, and the reserved space after them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from collections.abc import Sequence
 from mrecordlog_async.format.frame import Buffer, encode_frames, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader, encode_header
 from mrecordlog_async.options import KIB
-from mrecordlog_async.storage.filesystem import FileSystem
-from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile, segment_name
+from mrecordlog_async.storage.locked_directory import LockedDirectory
+from mrecordlog_async.storage.segment import SegmentFile
 
 RESERVE_BYTES = 64 * KIB
 """Space after every batch that only truncate and delete may use, so that they succeed on a full disk."""
-
-
-def create_or_replace(files: FileSystem, path: str) -> int:
-    """Create an empty temporary file, replacing one left by a crash or an error."""
-    try:
-        return files.create(path)
-    except FileExistsError:
-        files.unlink(path)
-        return files.create(path)
 
 
 def write_preamble(file: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:
@@ -32,18 +23,17 @@ def write_preamble(file: SegmentFile, header: SegmentHeader, table: Sequence[Buf
     return end
 
 
-def make_first_segment(
-    files: FileSystem, directory: str, directory_handle: int, log_id: bytes, table: Sequence[Buffer]
-) -> tuple[SegmentFile, int]:
+def make_first_segment(directory: LockedDirectory, log_id: bytes, table: Sequence[Buffer]) -> tuple[SegmentFile, int]:
     """Create segment 0 of a new log, durable with its name; return it and the offset where its first batch begins."""
-    path = f"{directory}/{segment_name(0)}"
-    file = SegmentFile(files, path + TEMPORARY_SUFFIX, create_or_replace(files, path + TEMPORARY_SUFFIX), 0)
+    path = directory.path_of(0)
+    file = SegmentFile(directory.files, *directory.create_temporary(path), 0)
     try:
         end = write_preamble(file, SegmentHeader(log_id, 0, 1, 0, 0), table)
+        # Durable before it has its name: a segment without an intact header and table is damage.
         file.sync()
-        files.rename(file.path, path)
+        directory.files.rename(file.path, path)
         file.path = path
-        files.sync_directory(directory_handle)
+        directory.sync()
     except BaseException:
         file.close()
         raise

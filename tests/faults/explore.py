@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mrecordlog_async.engine.commit import CommitRequest, PlannedRun
-from mrecordlog_async.engine.open import OpenedLog, open_log
+from mrecordlog_async.engine.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.segment import list_segments
 
@@ -56,7 +57,7 @@ class Tally:
 def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> OpenedLog:
     """Open the log on *disk*; raise Violation if it does not open, for any reason."""
     try:
-        return open_log(disk, directory, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40)
+        return open_log(LogDirectory(disk, directory), OpenOptions(SEGMENT_BYTES, 1 << 40))
     except (RecordLogError, OSError) as error:
         raise Violation(f"{where}: the log does not open: {type(error).__name__}: {error}") from error
 

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from mrecordlog_async.engine import encode as encode_module
 from mrecordlog_async.engine import open as opening
+from mrecordlog_async.engine import spare
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.engine.writer import Writer
@@ -24,9 +25,11 @@ from mrecordlog_async.format.record import Commit, Table, decode_record
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.recovery import cleanup, recovery, torn_or_damaged
+from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage import directory as storage_directory
 from mrecordlog_async.storage.directory import Listing, LogDirectory
-from mrecordlog_async.storage.segment import SegmentFile, segment_name
+from mrecordlog_async.storage.locked_directory import LockedDirectory
+from mrecordlog_async.storage.segment import SegmentFile
 
 from .damage import Intact, damages
 from .disk import Disk
@@ -108,7 +111,7 @@ def no_fsync() -> AbstractContextManager[Any]:
 
 
 def no_fsync_of_the_directory() -> AbstractContextManager[Any]:
-    return patch.object(Journal, "_sync_directory", lambda self: None)
+    return patch.object(spare, "sync_directory", lambda directory: None)
 
 
 def parent_directory_not_synced() -> AbstractContextManager[Any]:
@@ -224,13 +227,7 @@ def old_segment_not_synced_on_roll() -> AbstractContextManager[Any]:
 
 
 def header_published_before_its_file_is_durable() -> AbstractContextManager[Any]:
-    original = Journal._sync
-
-    def sync(self: Journal, file: SegmentFile) -> None:
-        if not file.path.endswith(".tmp"):
-            original(self, file)
-
-    return patch.object(Journal, "_sync", sync)
+    return patch.object(spare, "sync_file", lambda file: None)
 
 
 def queue_id_reused() -> AbstractContextManager[Any]:
@@ -262,12 +259,12 @@ def commit_split_over_a_block() -> AbstractContextManager[Any]:
 
 
 def closed_removed_without_fsync() -> AbstractContextManager[Any]:
-    def take_over(files: Any, directory: str, directory_handle: int, contents: Any) -> SegmentFile:
-        path = f"{directory}/{segment_name(contents.segment)}"
-        file = SegmentFile(files, path, files.open(path), contents.end)
+    def take_over(directory: LockedDirectory, contents: RecoveredLog) -> SegmentFile:
+        path = directory.path_of(contents.end.segment)
+        file = SegmentFile(directory.files, path, directory.files.open(path), contents.end.offset)
         cleanup.zero_torn_tail(file, contents)
         if contents.closed:
-            files.unlink(f"{directory}/CLOSED")
+            directory.files.unlink(directory.closed_path)
         return file
 
     return patch.object(opening, "_take_over", take_over)

@@ -8,8 +8,9 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import CorruptionError
-from mrecordlog_async.engine.open import open_log
+from mrecordlog_async.engine.open import OpenOptions, open_log
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.storage.directory import LogDirectory
 
 from .damage import Damaged, Due, Files, Intact, damages, on_disk
 from .disk import Disk, Fault
@@ -91,7 +92,7 @@ def _check(damaged: Damaged, due: Due | None) -> None:
         assert seen == due.state, f"{damaged.what}: the reader sees {seen}"
     assert _content(disk) == before
     try:
-        opened = open_log(disk, DIRECTORY, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40)
+        opened = open_log(LogDirectory(disk, DIRECTORY), OpenOptions(SEGMENT_BYTES, 1 << 40))
     except CorruptionError as error:
         assert refused, f"{damaged.what}: refused, but nobody was promised it: {error}"
         assert _content(disk) == before, f"{damaged.what}: refused, and yet something was changed"
@@ -110,7 +111,7 @@ def _refused(files: Files) -> CorruptionError:
     disk = on_disk(files)
     before = _content(disk)
     with pytest.raises(CorruptionError) as caught:
-        open_log(disk, DIRECTORY, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40)
+        open_log(LogDirectory(disk, DIRECTORY), OpenOptions(SEGMENT_BYTES, 1 << 40))
     with pytest.raises(CorruptionError):
         ReadOnlyLog.open(DIRECTORY, filesystem=disk)
     assert _content(disk) == before and not disk.open_handles()
@@ -188,7 +189,7 @@ def test_read_errors_are_not_taken_for_damage() -> None:
             before = _content(disk)
             disk.fault = Fault(number, calls=frozenset({"read"}), on=True)
             try:
-                open_log(disk, DIRECTORY, create=True, segment_bytes=SEGMENT_BYTES, disk_bytes_limit=1 << 40).close()
+                open_log(LogDirectory(disk, DIRECTORY), OpenOptions(SEGMENT_BYTES, 1 << 40)).close()
             except OSError:
                 assert _content(disk) == before
             assert not disk.open_handles()

@@ -257,7 +257,8 @@ def test_a_note_of_another_end_is_damage(directory: Path, log_id: bytes | None) 
     build(directory, two_segments)
     with ReadOnlyLog.open(directory) as log:
         contents = log.recovered
-    note = Closed(log_id or contents.log_id, contents.segment if log_id else 0, contents.end, contents.last_batch)
+    at = contents.end
+    note = Closed(log_id or contents.log_id, at.segment if log_id else 0, at.offset, at.last_batch)
     (directory / "CLOSED").write_bytes(encode_closed(note))
     (queue,) = read(directory).values()
     assert (sorted(records(queue)), queue.missing, queue.maybe_gone) == ([0, 1], [], True)

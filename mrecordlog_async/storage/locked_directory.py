@@ -1,0 +1,91 @@
+"""The directory of a log that this process has locked: everything that only the lock's holder may change in it.
+
+The directory stays open, because a new name, a rename or a removal is durable only after a sync of the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from mrecordlog_async.format.header import Closed, encode_closed
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.filesystem import write_all
+from mrecordlog_async.storage.lock import take_lock
+from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX
+
+
+class LockedDirectory(LogDirectory):
+    """A log's directory, open, and its lock. It belongs to the log's thread."""
+
+    __slots__ = ("_handle", "_lock_handle")
+
+    def __init__(self, directory: LogDirectory, handle: int, lock_handle: int) -> None:
+        """Use `take`."""
+        super().__init__(directory.files, directory.path)
+        self._handle = handle
+        self._lock_handle = lock_handle
+
+    @classmethod
+    def take(cls, directory: LogDirectory) -> LockedDirectory:
+        """Open *directory* and lock it.
+
+        Raises:
+            FileNotFoundError: The directory does not exist.
+            LogLockedError: Another process, or another log of this one, holds the lock.
+            OSError: A system call failed.
+        """
+        handle = directory.files.open_directory(directory.path)
+        try:
+            return cls(directory, handle, take_lock(directory.files, directory.path))
+        except BaseException:
+            directory.files.close(handle)
+            raise
+
+    def sync(self) -> None:
+        """Wait until the directory's entries are on the medium."""
+        self.files.sync_directory(self._handle)
+
+    def capacity_bytes(self) -> int:
+        """Return the size of the file system in bytes, 0 if it does not report one."""
+        try:
+            return self.files.capacity_of(self._handle)
+        except OSError:
+            return 0
+
+    def create_temporary(self, path: str) -> tuple[str, int]:
+        """Create an empty file that becomes *path* once it is whole; return its temporary path and its handle.
+
+        One that a crash or an error left is replaced.
+        """
+        temporary = path + TEMPORARY_SUFFIX
+        try:
+            return temporary, self.files.create(temporary)
+        except FileExistsError:
+            self.files.unlink(temporary)
+            return temporary, self.files.create(temporary)
+
+    def write_closed(self, closed: Closed) -> None:
+        """Record where the log ends. If this fails, nothing is lost: the next open finds the end by itself."""
+        with contextlib.suppress(OSError):
+            temporary, handle = self.create_temporary(self.closed_path)
+            try:
+                write_all(self.files, handle, [encode_closed(closed)], 0)
+                self.files.sync(handle)
+            finally:
+                self.files.close(handle)
+            self.files.rename(temporary, self.closed_path)
+            self.sync()
+
+    def remove_closed(self) -> None:
+        """Remove `CLOSED`, durably: one that outlives the next batch would make it look like damage."""
+        self.files.unlink(self.closed_path)
+        self.sync()
+
+    def handles(self) -> list[int]:
+        """Return the open handles: a forked child closes its copies."""
+        return [self._handle, self._lock_handle]
+
+    def close(self) -> None:
+        """Close the directory, then let go of the lock."""
+        self.files.close(self._handle)
+        self.files.close(self._lock_handle)
