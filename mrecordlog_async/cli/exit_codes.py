@@ -4,7 +4,7 @@
 |---|---|
 | 0 | success |
 | 1 | failed |
-| 2 | wrong usage, as argparse has it |
+| 2 | wrong usage, as in argparse |
 | 3 | acknowledged data is damaged |
 | 4 | the directory is in use by another process |
 | 5 | the service cannot be reached or is not ready |
@@ -22,11 +22,11 @@ DAMAGE = 3
 LOCKED = 4
 NOT_READY = 5
 INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
+"""128 + SIGINT, as in shells."""
 
 
 class UsageError(Exception):
-    """Arguments that do not fit together; the message says what to write instead."""
+    """Arguments that cannot be used together; the message says what to write instead."""
 
 
 class NotReadyError(Exception):
@@ -35,7 +35,7 @@ class NotReadyError(Exception):
 
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code for *error*."""
-    if isinstance(error, UsageError | TokenFileError | FileExistsError):  # FileExistsError: a target that is taken
+    if isinstance(error, UsageError | TokenFileError | FileExistsError):  # FileExistsError: the target exists
         return USAGE
     if isinstance(error, CorruptionError):
         return DAMAGE

@@ -1,4 +1,4 @@
-"""Storing the lines of a dump: consecutive records of a queue are appended together, at the positions they name."""
+"""Stores the lines of a dump. Consecutive records of a queue are appended together, at the positions in their lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 10_000
-"""One append holds about this much."""
+"""One append has about this many bytes, or this many records."""
 
 
 async def load(target: MultiRecordLog | RecordLogClient, lines: Iterable[str]) -> Loader:
@@ -34,7 +34,7 @@ async def load(target: MultiRecordLog | RecordLogClient, lines: Iterable[str]) -
 
 @dataclass(slots=True)
 class Loader:
-    """Collects lines into appends. queues and records: created and stored; repeats: records that were there already."""
+    """Collects lines into appends, and counts queues created, records stored, and repeats of records already stored."""
 
     target: MultiRecordLog | RecordLogClient
     queues: int = 0

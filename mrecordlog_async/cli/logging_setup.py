@@ -9,7 +9,7 @@ import time
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, and the facts that the message was made from."""
+    """One object per line: time, level, logger, message, and the values in the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough (`| head`). Python would complain once more at exit.
+        # The reader of our output has closed it (`| head`). Without this, Python would report the same error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
     except ModuleNotFoundError as error:
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         code = exit_code_of(error)
         if code == FAILED:
-            raise  # our own mistake: the traceback is the report
+            raise  # a bug in this package: the traceback is the report
         return _fail(str(error), code)
 
 

@@ -1,4 +1,4 @@
-"""What commands print: sizes, names, aligned columns, and progress on standard error where that is a terminal."""
+"""What commands print: sizes, names, aligned columns, and progress if standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def wants_colour() -> bool:
 
 
 def printable(name: str) -> str:
-    """Return a queue's name as it is, or quoted where it does not print or could be read as several words."""
+    """Return a queue's name, quoted if it is empty or has spaces or unprintable characters."""
     return name if name.isprintable() and name and " " not in name else repr(name)
 
 
 def size(count: float) -> str:
-    """Return bytes for people: 731 B, 4.0 KiB, 1.2 GiB."""
+    """Return a number of bytes as text for people: 731 B, 4.0 KiB, 1.2 GiB."""
     for unit in UNITS:
         if count < 1024 or unit == UNITS[-1]:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -51,14 +51,14 @@ def columns(rows: Sequence[Sequence[str]], left: int = 1) -> Iterator[str]:
 
 
 def ranges(pairs: Iterable[tuple[int, int]]) -> str:
-    """Return (first, last) pairs for people: 3, 7-12."""
+    """Return (first, last) pairs as text for people: 3, 7-12."""
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
 
 
 class Progress:
-    """Bytes read, as a line on standard error that redraws itself; silent where standard error is not a terminal.
+    """Shows the bytes read as a line on standard error, redrawn at each call. If that is not a terminal, shows nothing.
 
-    Call it with `RecoveryProgress`. `bytes` and `seconds` serve the summary.
+    Call it with `RecoveryProgress`. `bytes` and `seconds` are for the summary.
     """
 
     def __init__(self, verb: str) -> None:
@@ -74,7 +74,7 @@ class Progress:
         return time.perf_counter() - self._begun
 
     def speed(self) -> str:
-        """Return bytes per second for people."""
+        """Return the bytes per second as text for people."""
         return f"{self.bytes / max(self.seconds, 1e-9) / 1e9:.2f} GB/s"
 
     def __call__(self, progress: RecoveryProgress) -> None:

@@ -148,13 +148,13 @@ def add_segment_bytes(parser: Parser, meaning: str = "size of a segment file") -
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean NAME?" for the name that *word* is nearest to, "" where none is near."""
+    """Return "; did you mean NAME?" for the known name nearest to *word*, "" if none is near."""
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 
 def typed(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Return *read* as an argument's type: argparse prints the sentence of its ValueError, not its name."""
+    """Return *read* as the type of an argument: argparse then prints the message of a ValueError, not the type."""
 
     def convert(text: str) -> T:
         try:

@@ -1,7 +1,8 @@
-"""Settings of the service: options, then `MRECORDLOG_*` variables, then a TOML file, then defaults.
+"""Settings of the service, from options, `MRECORDLOG_*` variables, a TOML file or their defaults, in this order.
 
-One table lists them all; options, variables and keys are generated from it, so they cannot differ. Sizes are written
-`512MiB`, times `5s`. A key or variable that is not in the table is an error: a misspelt limit must not be ignored.
+One table lists them all; options, variables and keys are generated from it, so they cannot differ. Write sizes like
+`512MiB` and times like `5s`. A key or variable that is not in the table is an error: a misspelt limit must not be
+ignored.
 
     # mrecordlog.toml
     port = 8080
@@ -30,7 +31,7 @@ NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY"})
 
 
 def switch(text: str) -> bool:
-    """Return whether it is on."""
+    """Return True for true, False for false. Raises ValueError."""
     if text.lower() not in ("1", "0", "true", "false", "yes", "no"):
         raise ValueError(f"{text!r} is not true or false")
     return text.lower() in ("1", "true", "yes")
@@ -81,29 +82,33 @@ SETTINGS = (
         str,
         "FILE",
         "",
-        "bearer tokens to accept, one per line; only its owner may read the file; read once, at the start",
+        "file of accepted bearer tokens, one per line; only its owner may be able to read it; read once, at the start",
     ),
     Setting(
         "allow_host",
         names,
         "NAMES",
         "",
-        "Host names to respond to, comma separated; the names of loopback always are, and without this option an "
-        "address other than loopback responds to all",
+        "host names to accept in the Host header, comma separated, besides those of loopback (default: on loopback "
+        "none, on other addresses every name)",
     ),
     Setting("persist", persist, "POLICY", "always", "when a record counts as stored: always, interval:500ms or never"),
     Setting("segment_bytes", parse_size, "SIZE", "1GiB", "size of a segment file"),
-    Setting("memory_bytes", parse_size, "SIZE", "4GiB", "records to hold in memory at most; above it appends get 429"),
-    Setting("disk_bytes", parse_size, "SIZE", "16GiB", "disk space for segments at most; above it appends get 429"),
-    Setting("pending_bytes", parse_size, "SIZE", "128MiB", "records waiting to be written at most"),
-    Setting("record_bytes", parse_size, "SIZE", "64MiB", "size of a record at most"),
-    Setting("queues", whole, "COUNT", "1000000", "queues at most"),
-    Setting("body_bytes", parse_size, "SIZE", "80MiB", "size of a request body at most"),
-    Setting("bodies_bytes", parse_size, "SIZE", "96MiB", "all request bodies being received or stored at most"),
-    Setting("sending_bytes", parse_size, "SIZE", "96MiB", "all responses being sent at most"),
-    Setting("connections", whole, "COUNT", "4096", "connections at most"),
-    Setting("tails", whole, "COUNT", "1024", "clients waiting for records at most"),
-    Setting("drain_seconds", parse_seconds, "TIME", "20s", "time that requests have to finish after SIGTERM"),
+    Setting(
+        "memory_bytes", parse_size, "SIZE", "4GiB", "limit of the records held in memory; appends above it get 429"
+    ),
+    Setting(
+        "disk_bytes", parse_size, "SIZE", "16GiB", "limit of the disk space for segments; appends above it get 429"
+    ),
+    Setting("pending_bytes", parse_size, "SIZE", "128MiB", "limit of the records waiting to be written"),
+    Setting("record_bytes", parse_size, "SIZE", "64MiB", "limit of the size of a record"),
+    Setting("queues", whole, "COUNT", "1000000", "limit of the number of queues"),
+    Setting("body_bytes", parse_size, "SIZE", "80MiB", "limit of the size of a request body"),
+    Setting("bodies_bytes", parse_size, "SIZE", "96MiB", "limit of all request bodies being received or stored"),
+    Setting("sending_bytes", parse_size, "SIZE", "96MiB", "limit of all responses being sent"),
+    Setting("connections", whole, "COUNT", "4096", "limit of the number of connections"),
+    Setting("tails", whole, "COUNT", "1024", "limit of the number of clients waiting for records"),
+    Setting("drain_seconds", parse_seconds, "TIME", "20s", "time for running requests to finish after SIGTERM"),
     Setting("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
     Setting("access_log", switch, "", "false", "log every request"),
     Setting("log_format", choice("text", "json"), "FORMAT", "text", "format of the service's own log: text or json"),
@@ -112,7 +117,7 @@ SETTINGS = (
         choice("debug", "info", "warning", "error"),
         "LEVEL",
         "info",
-        "least level to log: debug, info, warning or error",
+        "lowest level to log: debug, info, warning or error",
     ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -1,4 +1,4 @@
-"""Run a Spark job as a command: a refused start is wrong usage, a service that is down is not ready."""
+"""Runs a Spark job as a command. A refused start exits as wrong usage, and a service that is down as not ready."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
 
 
 def run_job(job: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    """Run *job*; return its exit code. Raises UsageError where it refuses to start, NotReadyError."""
+    """Run *job* and return its exit code.
+
+    Raises:
+        UsageError: The job refuses to start.
+        NotReadyError: A service is down.
+    """
     from mrecordlog_async.spark.identity import RefusedError
     from mrecordlog_async.spark.job_command import ServiceDownError
 

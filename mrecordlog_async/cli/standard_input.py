@@ -1,4 +1,4 @@
-"""Standard input for a command that waits for other things too."""
+"""Reads standard input without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PIECES_AHEAD = 4
 
 
 async def read_input() -> AsyncIterator[bytes]:
-    """Yield standard input in pieces, as they come.
+    """Yield standard input in pieces, as they arrive.
 
-    A daemon thread reads, which the end of the process does not wait for: Ctrl-C works while no input comes.
+    A daemon thread reads. The process does not wait for it at the end, so Ctrl-C works while no input arrives.
     """
     loop = asyncio.get_running_loop()
     pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -40,7 +40,7 @@ async def read_input() -> AsyncIterator[bytes]:
 
 
 async def read_lines() -> AsyncIterator[list[bytes]]:
-    """Yield lists of lines, as many as have come; the last line needs no newline."""
+    """Yield lists of the lines that have arrived. The last line needs no newline."""
     rest = b""
     async for piece in read_input():
         *lines, rest = (rest + piece).split(b"\n")

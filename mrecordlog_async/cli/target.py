@@ -1,7 +1,7 @@
 """What a command works on: LOG, which is the directory of a log or the URL of a service.
 
-Reading a directory needs no lock and works while a service is using it. Writing into one takes the lock, so it fails
-while a service holds it.
+Reading a directory needs no lock and works while a service uses it. Writing to one takes the lock, so it fails while a
+service holds the lock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 URL_SCHEMES = ("http://", "https://", "unix:")
 EXAMPLE_URL = "http://127.0.0.1:8080"
 RETRY_SECONDS = 2.0
-"""A person who waits for an answer wants to know soon that no service runs."""
+"""Short, because a person is waiting to know whether the service is running."""
 WRITE_RETRY_SECONDS = 30.0
 """Long enough to outlast a restart of the service."""
 
 
 class _NameLogFirst(argparse.Action):
-    """An option that other tools have for the place of their data: it says where this one expects it."""
+    """An option that other tools use to name their data; its error says where this tool expects the log."""
 
     def __call__(
         self,
@@ -59,7 +59,7 @@ def add_log(parser: argparse.ArgumentParser) -> None:
 
 
 def add_signpost(parser: argparse.ArgumentParser) -> None:
-    """Let --dir and --url end with a sentence that says what to write instead."""
+    """Add hidden options --dir and --url, whose error says what to write instead."""
     for option in ("--dir", "--url"):
         parser.add_argument(option, action=_NameLogFirst, help=argparse.SUPPRESS)
 
@@ -97,7 +97,7 @@ def connect(arguments: argparse.Namespace, retry_seconds: float = RETRY_SECONDS)
 
 @asynccontextmanager
 async def open_target(arguments: argparse.Namespace, *, create: bool = False) -> AsyncIterator[Any]:
-    """Open what is to be changed: a log with its lock, or a client. Both have the same methods for changes."""
+    """Open a log with its lock, or connect a client. Both have the same methods for changes."""
     if is_service(arguments.log):
         async with connect(arguments, WRITE_RETRY_SECONDS) as client:
             yield client
@@ -107,7 +107,7 @@ async def open_target(arguments: argparse.Namespace, *, create: bool = False) ->
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:
-    """Run a command that talks to a service; one that cannot be reached or is not ready is NotReadyError."""
+    """Run a command that talks to a service. Raises NotReadyError if the service is unreachable or not ready."""
     try:
         return asyncio.run(work)
     except Exception as error:

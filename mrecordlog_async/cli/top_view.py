@@ -1,4 +1,4 @@
-"""What `top` shows: samples with their history, as a picture for a terminal, as lines, as facts."""
+"""What `top` shows: samples with their history, as a table for a terminal, as lines of text, and as facts for JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All queues at a moment (of a clock that does not jump)."""
+    """All queues at one moment of a monotonic clock."""
 
     source: str
     at: float
@@ -54,7 +54,7 @@ class Line:
 
 
 class History:
-    """The newest sample, and the rates of each queue since the one before. A queue is its id, not its name."""
+    """The newest sample, and each queue's rates since the sample before. Queues are identified by id, not by name."""
 
     def __init__(self) -> None:
         self.sample: Sample | None = None
@@ -126,7 +126,7 @@ def render(history: History) -> RenderableType:
     assert sample is not None
     table = Table(expand=True, box=None, header_style="dim")
     for index, name in enumerate(HEADER):
-        # fold and no markup: a name is shown as it is, whatever it holds
+        # Cells are Text, not markup: a name such as "[bold]" is shown unchanged.
         table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
     table.add_column("last minute", justify="right", no_wrap=True)
     for line in history.lines():
@@ -139,7 +139,7 @@ def render(history: History) -> RenderableType:
 
 
 def spark(values: list[float]) -> str:
-    """Return *values* as a row of bars, the newest at the right; two samples share a bar where there are many."""
+    """Return *values* as a row of bars, the newest at the right. If there are many, several samples share a bar."""
     step = -(-len(values) // SPARK_WIDTH) or 1
     grouped = [max(values[max(end - step, 0) : end]) for end in range(len(values), 0, -step)][::-1]
     top = max([*grouped, 1.0])

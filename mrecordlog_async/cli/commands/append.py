@@ -1,7 +1,7 @@
 """Append standard input to a queue, as one record or one record per line.
 
-With --lines, lines are sent as they come, so the command can stand at the end of a pipe that never ends. Every line
-counted at the end is durable. Through a service each line is stored exactly once, even if the service restarts
+With --lines, lines are sent as they arrive, so the command can read a pipe that never ends. At the end it prints the
+number of lines stored; all of these are durable. A service stores each line exactly once, even if it restarts
 meanwhile.
 
   echo '{"order": 7}' | mrecordlog append ./wal orders --create

@@ -1,8 +1,8 @@
 """Measure this log on your disk, next to the disk alone.
 
-Each row compares the log with the raw disk in the same rounds: one thread that calls pwrite and fdatasync with the same
-bytes in the same batches. Run it on the file system that will hold the log, with nothing else running. --quick measures
-for a few seconds only: enough for a first look, too short to be quoted.
+Each row compares the log with the raw disk, measured in the same rounds: one thread that calls pwrite and fdatasync
+with the same bytes in the same batches. Run it on the file system that will hold the log, with nothing else running.
+--quick measures for only a few seconds, which is enough for a first impression but too short to quote.
 
   mrecordlog bench /var/lib/app --svg callers.svg
 """
@@ -42,8 +42,8 @@ def add_parser(command_line: CommandLine) -> Parser:
         "--gc-threshold",
         type=COUNT,
         metavar="COUNT",
-        help="freeze the objects of the start and look for reference cycles only after COUNT new ones, as servers that "
-        "care for latency do (default: leave Python's collector as it is)",
+        help="freeze the objects that exist at the start and look for reference cycles after every COUNT new ones, "
+        "as servers tuned for latency do (default: leave Python's collector as it is)",
     )
     parser.add_argument("--list", action="store_true", help="print the workloads and stop")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Print the records of a queue, each followed by a newline.
 
-With --follow it continues with new records until the queue is deleted or Ctrl-C ends it. A directory can be followed
+With --follow it continues with new records until the queue is deleted or you press Ctrl-C. You can follow a directory
 while another process writes to it.
 
   mrecordlog cat ./wal orders --start 100 --stop 200

@@ -4,7 +4,7 @@
   source <(mrecordlog completion zsh)    # in ~/.zshrc
   mrecordlog completion fish > ~/.config/fish/completions/mrecordlog.fish
 
-The script is generated from the commands, so it offers what exists. Files and directories complete as usual.
+The script is generated from the commands, so it offers only what exists. Files and directories complete as usual.
 """
 
 from __future__ import annotations

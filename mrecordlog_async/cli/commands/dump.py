@@ -1,14 +1,14 @@
-"""Print queues and records as lines of JSON, for load, jq or a look.
+"""Print queues and records as lines of JSON, for load, jq or your own eyes.
 
-A line for each queue, then one for each of its records:
+Each queue is one line, followed by one line for each of its records:
 
   {"queue": "orders", "first_position": 0, "next_position": 2}
   {"queue": "orders", "position": 0, "payload": "aGVsbG8="}
   {"queue": "orders", "position": 1, "text": "héllo"}
 
-A payload is base64; with --text it is text where it is valid UTF-8. Both load back to the same bytes. A directory is
-dumped as it was at one moment, also while a service is using it; through a service each queue is dumped as it is when
-its turn comes.
+A payload is base64. With --text it is text if it is valid UTF-8. Both load back to the same bytes. The dump of a
+directory shows one moment of the log, even while a service uses it. Through a service, each queue is dumped as it is
+when the dump reaches it.
 
   mrecordlog dump ./wal > wal.ndjson
   mrecordlog dump ./wal --queue orders --text | jq -r .text

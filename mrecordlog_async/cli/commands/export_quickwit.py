@@ -1,7 +1,7 @@
 """Write a log as a directory that Quickwit's Rust crate mrecordlog opens.
 
-The bytes are those the crate itself would have written for the same calls: per queue a create, a truncate where its
-records do not begin at 0, and appends at their positions. The log is only read, also while a service is using it.
+The bytes are those that the crate itself would have written for the same calls: for each queue a create, a truncate if
+its records do not begin at 0, and appends at their positions. The log is only read, and may be in use.
 
   mrecordlog export-quickwit ./wal ./quickwit-wal
 """

@@ -1,8 +1,8 @@
 """Read a directory of Quickwit's Rust crate mrecordlog into a new log.
 
-Queues, positions and records are imported as the crate would show them. What the crate skips silently is reported:
-torn tails, which a crash leaves and which were never acknowledged, and damage. With damage nothing is imported, and the
-exit code is 3, unless --accept-damage is given. The source is only read, and must not be in use.
+It imports the queues, positions and records that the crate would read. It reports what the crate skips silently:
+damage, and torn tails, which a crash leaves and which were never acknowledged. If there is damage, it imports nothing
+and exits with 3, unless you give --accept-damage. The source is only read, and must not be in use.
 
   mrecordlog import-quickwit ./quickwit-wal ./wal --empty-name default
 """

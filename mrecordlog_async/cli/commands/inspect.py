@@ -1,10 +1,10 @@
-"""Show what the segments of a log hold, and with --pins which queue keeps which of them on the disk.
+"""Show what the segments of a log contain, and with --pins which queues keep them on the disk.
 
-A segment is deleted only once neither it nor an older one holds a live record. So one record of a quiet queue can keep
-gigabytes; --pins names that queue. Each character of a segment's strip is a part of its bytes: a letter for live
-records of a queue, a dot for dead bytes, a blank for space that is reserved but not written yet.
+The log deletes a segment when neither this segment nor an older one contains a live record. So one record of a quiet
+queue can keep gigabytes; --pins names that queue. Each character of a segment's line is a part of its bytes: a letter
+for live records of a queue, a dot for dead bytes, a blank for space that is reserved but not written yet.
 
-The log is only read, also while a service runs, and also if it is damaged (use `verify` to judge that).
+The command only reads. The log may be in use, and it may be damaged (`verify` reports damage).
 
   mrecordlog inspect ./wal --pins
 """
@@ -37,7 +37,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("inspect", "Show segments, and which queue keeps each on disk", __doc__)
     parser.add_argument(
-        "directory", metavar="DIR", type=directory_argument, help="directory of the log; only read, also while in use"
+        "directory", metavar="DIR", type=directory_argument, help="directory of the log; only read, may be in use"
     )
     parser.add_argument("--pins", action="store_true", help="show which queue keeps which segment")
     parser.add_argument("--json", action="store_true", help="print everything as one JSON object")

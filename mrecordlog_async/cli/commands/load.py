@@ -1,8 +1,8 @@
 """Store lines of JSON, as dump prints them, in a log.
 
-A directory is created if it is missing, and must not be in use. Missing queues are created. Records are stored at the
-positions that the lines name, so loading the same lines again stores nothing twice; a line without a position is
-appended at the end. Everything is durable when the command ends. An invalid line stops it, with its number.
+A missing directory or queue is created. A directory must not be in use. Records are stored at the positions in the
+lines, so loading the same lines again stores nothing twice; a record without a position is appended at the end.
+Everything is durable when the command ends. At an invalid line it stops and prints the line's number.
 
   mrecordlog dump ./wal | mrecordlog load ./copy
   mrecordlog load http://127.0.0.1:8080 wal.ndjson

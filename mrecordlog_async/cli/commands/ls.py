@@ -1,6 +1,6 @@
 """List the queues of a log: their positions, records and bytes.
 
-The columns first and next are the first retained position and the next one to be assigned.
+The column first is the first retained position; the column next is the next position to be assigned.
 
   mrecordlog ls ./wal
   mrecordlog ls http://127.0.0.1:8080 --json | jq .records

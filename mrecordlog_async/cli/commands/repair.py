@@ -1,15 +1,15 @@
 """Read around the damage in a log and, with --apply, write what is left as a new log.
 
-Without --apply nothing is written. Every record that can still be read is kept at its position; what is lost is named,
-queue by queue. With --apply a new directory is made next to the damaged one (DIRECTORY.repaired, or --to), whole or not
-at all. The damaged directory is never changed: move it away yourself once you have looked.
+Every record that can still be read keeps its position. The report names what is lost, queue by queue. Without --apply
+nothing is written. With --apply the new log is created next to the damaged one (DIR.repaired, or --to), whole or not at
+all. The damaged directory is never changed; move it away yourself when you no longer need it in place.
 
-Lost batches may have held truncates and deletes, so records that they truncated reappear, and a queue that nothing
-after the last damage names may have been deleted; the report says which. Records of a queue whose name is lost go to
-lost-and-found-ID, never to another queue. The queues of the new log are new ones: readers that keep positions, such as
-a Spark checkpoint, must start over.
+Lost batches may have contained truncates and deletes. So records that were truncated may reappear, and a queue that no
+intact data after the last damage mentions may have been deleted; the report says which. Records of a queue whose name
+is lost go to lost-and-found-ID, never to another queue. The queues of the new log have new ids, so readers that keep
+positions, such as a Spark checkpoint, must start over.
 
-Exit code: 0 if there is nothing to repair or the new log was written, 3 if there is damage to repair.
+The exit code is 0 if there was nothing to repair or the new log was written, and 3 if there is damage to repair.
 
   mrecordlog repair ./wal
   mrecordlog repair ./wal --apply && mv ./wal ./wal.damaged && mv ./wal.repaired ./wal
@@ -32,7 +32,7 @@ from mrecordlog_async.maintenance.repair import REPAIRED_SUFFIX
 
 MAYBE_GONE = """\
 may have been deleted: no intact data after the last damage mentions the queue, so lost batches may have deleted it, or
-deleted it and created another one of its name
+deleted it and created another queue with the same name
 """
 
 

@@ -1,8 +1,8 @@
 """Serve the log in a directory over HTTP.
 
-Each setting is taken from its option, else from its variable (MRECORDLOG_PORT for --port), else from the file that
---config names, else it has its default. The service listens at once and responds 503 until the log is recovered.
-SIGTERM or Ctrl-C end it after the requests that are running.
+The value of a setting comes from its option, its variable (MRECORDLOG_PORT for --port), the file that --config names or
+its default, in this order. The service listens immediately and responds with 503 until the log is recovered. SIGTERM or
+Ctrl-C stops it after the running requests have finished.
 
   mrecordlog serve ./wal
   mrecordlog serve ./wal --host 0.0.0.0 --token-file token --memory-bytes 2GiB

@@ -1,15 +1,15 @@
 """Copy a log while it is in use: a backup that holds one consistent prefix.
 
-Every call that was acknowledged before the snapshot began is in it whole; a later call is in it whole or not at all.
-Finished segments never change, so they become hard links, which cost neither time nor space (copies on another file
-system); only the last one is copied, up to its last whole batch. The service is not involved and does not wait.
+The snapshot contains every call that was acknowledged before it began. A later call is in it whole or not at all.
+Finished segments never change, so they become hard links, which cost neither time nor space. Only the last segment is
+copied, up to its last whole batch. A service that uses the log does not wait.
 
-A log never writes to a file with a second name, nor shortens it. So the log and its snapshot do not affect each other,
-whichever of them is written to; only damage on the disk itself hits both. --copy makes copies of everything instead, as
-does a target on another file system.
+A log never writes to a file that has a second name, and never shortens one. So you can write to the log or to its
+snapshot without changing the other. Only damage on the disk itself affects both. With --copy, or if the target is on
+another file system, all segments are copied.
 
-The snapshot is a log: open it, verify it, dump it. It has the original's identity, so keep it as a backup instead of
-writing to both.
+The snapshot is a log: you can open, verify or dump it. It has the identity of the original, so keep it as a backup and
+do not write to both.
 
   mrecordlog snapshot ./wal ./backups/2026-01-31
   mrecordlog snapshot ./wal /mnt/backup/2026-01-31 --copy

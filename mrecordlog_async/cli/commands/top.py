@@ -1,8 +1,8 @@
 """Watch the queues of a log: records in and out, sizes, retained segments.
 
-On a terminal it is a table that redraws itself until Ctrl-C, the busiest queue first (needs rich). Elsewhere, and with
---json, it prints a sample every interval. A directory shows queues and positions, and can be watched while another
-process writes to it; a service also shows its memory, disk and commit times.
+On a terminal it redraws a table until you press Ctrl-C, with the busiest queue first (needs rich). If the output is not
+a terminal, or with --json, it prints a sample every interval. For a directory it shows queues and positions, even while
+another process writes to it; for a service it also shows memory, disk and commit times.
 
   mrecordlog top http://127.0.0.1:8080
   mrecordlog top ./wal --interval 5
@@ -35,7 +35,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser = command_line.add_command("top", "Watch queues: rates, sizes, retained segments", __doc__)
     add_log(parser)
     parser.add_argument("--interval", type=TIME, default=1.0, metavar="TIME", help="time between samples (default: 1s)")
-    parser.add_argument("--once", action="store_true", help="print one sample, after one interval, and end")
+    parser.add_argument("--once", action="store_true", help="print one sample, after one interval, and stop")
     parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
     return parser
 

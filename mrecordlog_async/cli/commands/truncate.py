@@ -1,6 +1,6 @@
 """Remove the records of a queue up to and including a position.
 
-Their disk space is freed once no queue has a record left in the same segment file or an older one.
+Their disk space is freed when no queue has a record left in the same segment file or an older one.
 
   mrecordlog truncate ./wal orders 31
 """

@@ -1,8 +1,8 @@
 """Verify every byte of a log: every checksum, every position, every segment against the one before it.
 
-It reads as opening does, without the lock and without writing, so it can run while a service does. A torn tail is not
-damage: it was never acknowledged, and the next open removes it. With damage the exit code is 3, all of it is listed,
-and `mrecordlog repair` shows what can still be read.
+It reads the log as opening does, but takes no lock and writes nothing, so it can run while a service uses the log. A
+torn tail is not damage: it was never acknowledged, and the next open removes it. If there is damage, the command lists
+all of it and exits with 3. `mrecordlog repair` then shows what can still be read.
 
   mrecordlog verify ./wal
 """
@@ -32,7 +32,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("verify", "Verify every byte of a log", __doc__)
     parser.add_argument(
-        "directory", metavar="DIR", type=directory_argument, help="directory of the log; only read, also while in use"
+        "directory", metavar="DIR", type=directory_argument, help="directory of the log; only read, may be in use"
     )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser

@@ -1,1 +1,1 @@
-"""What `mrecordlog demo` runs: a service that is killed again and again, and the ledger it is checked against."""
+"""What `mrecordlog demo` runs: a service that is killed repeatedly, and the ledger that checks its records."""

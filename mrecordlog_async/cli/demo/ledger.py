@@ -1,4 +1,4 @@
-"""The demo's book-keeping: producers that note every acknowledged record, and the count of what is found again."""
+"""The demo's bookkeeping: producers that note every acknowledged record, and the count of those found again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Verdict:
-    """What the demo found. unanswered: records found whose append had no response, which is allowed."""
+    """What the demo found. unanswered: stored records whose append got no response, which is allowed."""
 
     acknowledged: int
     found: int
@@ -50,7 +50,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Count:
-    """Acknowledged records that were found in the log. positions: how far each queue was read."""
+    """Counts of the records found in the log. positions: the end of what was read, by queue."""
 
     found: int = 0
     lost: int = 0
@@ -61,7 +61,7 @@ class Count:
 
 
 class Ledger:
-    """Every acknowledged record: queue and position to payload. `count` is what was found after the kills so far."""
+    """Every acknowledged record, by queue and position. `count` has what was found after the kills so far."""
 
     def __init__(self, record_bytes: int) -> None:
         self.acknowledged = 0
@@ -105,7 +105,7 @@ class Ledger:
     async def _look(self, client: RecordLogClient, queue: str, stop: int | None, count: Count) -> None:
         """Compare the records of *queue* up to *stop* with what was acknowledged."""
         start, heads = count.positions.get(queue, 0), count.heads.setdefault(queue, set())
-        # Fixed before reading: what is acknowledged meanwhile is the next look's.
+        # Fixed before reading: records acknowledged meanwhile are checked next time.
         due = {
             position: head
             for position, head in self._payloads[queue].items()
@@ -134,7 +134,7 @@ async def start_producers(client: RecordLogClient, queues: int) -> list[Producer
 
 
 async def produce(producer: Producer, number: int, ledger: Ledger, stop: asyncio.Event) -> None:
-    """Append until *stop* is set; a failure counts as a finding."""
+    """Append until *stop* is set. An error is added to the ledger's failures."""
     count = 0
     try:
         while not stop.is_set():

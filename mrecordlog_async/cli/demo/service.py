@@ -18,7 +18,7 @@ ASK_SECONDS = 0.005
 
 
 class ServiceProcess:
-    """`mrecordlog serve`, killed with SIGKILL. recovery_seconds: from start to ready, of each start after a kill."""
+    """`mrecordlog serve`, killed with SIGKILL. recovery_seconds: the time from start to ready after each kill."""
 
     def __init__(self, directory: str, port: int) -> None:
         self.address = ""
@@ -30,7 +30,7 @@ class ServiceProcess:
         self._draining: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start it and wait until it is ready. Raises NotReadyError with what it printed if it ends instead."""
+        """Start the service and wait until it is ready. Raises NotReadyError with its output if it exits instead."""
         begun = time.perf_counter()
         command = ("-m", "mrecordlog_async", "serve", self._directory, "--port", str(self._port))
         self._process = await asyncio.create_subprocess_exec(
