@@ -29,8 +29,6 @@ from mrecordlog_async.log import MultiRecordLog
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.targets import Check, JudgedRow, at_least, at_most
 
-ROUNDS = 3
-
 
 async def run(bench: Bench[Scale]) -> list[Row]:
     """Each round has a measurement with one queue and one with many, one record each in turn, from 1,000 callers."""
@@ -60,7 +58,7 @@ async def _rounds(bench: Bench[Scale], log: Subject, names: Sequence[str]) -> tu
     spread = [Caller(partial(to_the_next, text), (text,)) for text in texts]
     one: list[Round] = []
     many: list[Round] = []
-    for _ in range(min(bench.scale.rounds, ROUNDS)):
+    for _ in range(bench.scale.rounds):
         one.append(await log.round(log.one_by_one(texts, names[0]), bench.scale.seconds))
         many.append(await log.round(spread, bench.scale.seconds))
     return one, many
@@ -85,12 +83,10 @@ def _row(
     if count == 10_000:
         checks = (
             at_least(
-                "10,000 queues, one record each in turn: ≥ 50 % of the one-queue rate", share, 0.5, f"{share:.0%}"
+                "10,000 queues, one record each in turn: ≥ 65 % of the one-queue rate", share, 0.65, f"{share:.0%}"
             ),
             at_most("10,000 queues: open ≤ 1 s", opened, 1.0, duration(opened)),
         )
-    if count == 100_000:
-        checks = (Check("100,000 queues still open", f"in {duration(opened)}", True),)
     records = sum(each.measurement.acknowledged_calls for each in (*one, *many))
     return JudgedRow(
         "queues",

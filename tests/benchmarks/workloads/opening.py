@@ -1,0 +1,35 @@
+"""Opening a log after a crash, with a cold and with a warm page cache; and creating 10,000 queues at once."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from mrecordlog_async.bench.latency import duration
+from mrecordlog_async.bench.results import Row
+from mrecordlog_async.bench.scale import Bench
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.targets import at_least, at_most, judged
+from tests.benchmarks.workloads.in_turn import measured, row_of
+
+OPEN_SECONDS = (("open-warm", 0.25), ("open-cold", 0.25), ("open-queues", 1.0))
+QUEUES_RATE = 200_000
+
+
+async def run(bench: Bench[Scale]) -> list[Row]:
+    """Open logs that nobody closed."""
+    rows: list[Row] = []
+    for name, seconds in OPEN_SECONDS:
+        (ours,) = await measured(bench, name)
+        taken = median(one.figures.seconds for one in ours.rounds)
+        raw = median(one.figures.raw_seconds for one in ours.rounds)
+        row = row_of("open", ours, ours, note=f"in {duration(taken)}; raw: the files read with pread, {duration(raw)}")
+        rows.append(judged(row, at_most(f"{row.what}: ≤ {duration(seconds)}", taken, seconds, duration(taken))))
+    return rows
+
+
+async def create_queues(bench: Bench[Scale]) -> list[Row]:
+    """Create queues in a new log, all at once."""
+    (ours,) = await measured(bench, "create")
+    row = row_of("create", ours, ours)
+    rate = f"{row.value:,.0f} queues/s"
+    return [judged(row, at_least(f"{row.what}: ≥ {QUEUES_RATE:,} queues/s", row.value, QUEUES_RATE, rate))]
