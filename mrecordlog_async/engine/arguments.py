@@ -1,4 +1,4 @@
-"""Argument checks: values from callers are checked here, once, when the method is called."""
+"""Argument checks: what callers pass is checked here, once, when the method is called."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from mrecordlog_async.model import POSITION_MAX
 
 Payload = bytes | bytearray | memoryview
-"""Any bytes-like object; what is not `bytes` is copied when the method is called."""
+"""Any bytes-like object. What is not `bytes` is copied when the method is called."""
 
 
 def copy_payload(payload: object) -> bytes:
-    """Return the bytes of any bytes-like object; TypeError for anything else, text by name."""
+    """Return the bytes of any bytes-like object; raise TypeError for anything else."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     if isinstance(payload, str):
@@ -23,14 +23,14 @@ def copy_payload(payload: object) -> bytes:
 
 
 def check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
-    """Refuse one payload where several are meant: its bytes would each become a record."""
+    """Return *payloads*; raise TypeError for a single payload, each byte of which would become a record."""
     if isinstance(payloads, str | bytes | bytearray | memoryview):
         raise TypeError("append_records takes an iterable of payloads, not a single one; use append_record")
     return payloads
 
 
 def check_position(position: int) -> int:
-    """Return *position* if a queue can assign it; TypeError or ValueError otherwise."""
+    """Return *position* if a queue can assign it; raise TypeError or ValueError otherwise."""
     if isinstance(position, bool) or not isinstance(position, int):
         raise TypeError(f"position must be an int, not {type(position).__name__}")
     if not 0 <= position <= POSITION_MAX:

@@ -1,4 +1,4 @@
-"""The commands a caller can send to the writer. Each holds its callers' futures and finishes each of them once."""
+"""The commands that callers send to the writer. A command holds its callers' futures and finishes each of them once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mrecordlog_async.errors import RecordLogError
 
 CALL_OVERHEAD_BYTES = 200
 RECORD_OVERHEAD_BYTES = 60
-"""What a waiting call and each of its records cost besides payloads: so a flood of empty records has a bound too."""
+"""What a waiting call and each of its records are charged besides payloads, so that empty records have a bound."""
 
 SINGLE_OVERHEAD_BYTES = CALL_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES
 """The same for a call with one record."""
@@ -31,7 +31,7 @@ class Command:
         return self.bytes
 
     def withdrawn(self) -> bool:
-        """Whether nobody waits any more, so that it need not be done."""
+        """Return whether no caller waits any more, so that the command can be skipped."""
         return self.future.done()
 
     def acknowledge(self, value: object) -> None:
@@ -49,7 +49,7 @@ class AppendGroup(Command):
     """Single records, each from its own caller and for any queue, stored by column in arrival order.
 
     One group serves all queues: with one group per queue, a batch for a thousand queues would need another object,
-    three lists and an answer for every record.
+    three lists and an outcome for every record.
     """
 
     __slots__ = ("futures", "payloads", "queues")
@@ -61,11 +61,11 @@ class AppendGroup(Command):
         self.bytes = 0
 
     def charged_bytes(self) -> int:
-        """Return what the records were charged: worked out once for all, when the writer takes them."""
+        """Return what the records are charged. Computed when the writer takes them, not per append."""
         return self.bytes or sum(map(len, self.payloads)) + SINGLE_OVERHEAD_BYTES * len(self.payloads)
 
     def withdrawn(self) -> bool:
-        """Let go of the records whose callers gave up; whether none is left."""
+        """Drop the records whose callers were cancelled; return whether none is left."""
         if len(self.futures) == 1:
             return self.futures[0].done()
         if any(map(asyncio.Future.done, self.futures)):
@@ -96,7 +96,7 @@ class AppendGroup(Command):
         return first if self.queues.count(first) == len(self.queues) else None
 
     def acknowledge(self, value: object) -> None:
-        """Return a position to each caller: counted from *value*, or its item of *value*."""
+        """Return a position to each caller: counted up from *value*, or the items of *value* in order."""
         for _ in self.acknowledge_in_parts(value, len(self.futures) or 1):
             pass
 
@@ -107,7 +107,7 @@ class AppendGroup(Command):
             for future, position in zip(self.futures[at : at + callers], positions, strict=False):  # count has no end
                 try:  # noqa: SIM105  # a with statement per record costs more than set_result
                     future.set_result(position)
-                except asyncio.InvalidStateError:  # the caller gave up
+                except asyncio.InvalidStateError:  # the caller was cancelled
                     pass
             yield
 
@@ -119,7 +119,7 @@ class AppendGroup(Command):
 
 
 class Append(Command):
-    """Records of one call, stored together; *position* is the caller's or None."""
+    """Records of one call, stored together at *position*, or at the next one if it is None."""
 
     __slots__ = ("payloads", "position", "queue")
 
@@ -138,7 +138,7 @@ class Append(Command):
 
 
 class CreateQueue(Command):
-    """Make a queue."""
+    """Create a queue."""
 
     __slots__ = ("exist_ok", "queue")
 
@@ -149,7 +149,7 @@ class CreateQueue(Command):
 
 
 class DeleteQueue(Command):
-    """Remove a queue; the incarnation *queue_id* only, where one is named."""
+    """Delete a queue; only the incarnation *queue_id* unless that is None."""
 
     __slots__ = ("queue", "queue_id")
     frees_space = True
@@ -161,7 +161,7 @@ class DeleteQueue(Command):
 
 
 class TruncateQueue(Command):
-    """Drop positions up to and including *position*; of the incarnation *queue_id* only, where one is named."""
+    """Drop positions up to and including *position*; only of the incarnation *queue_id* unless that is None."""
 
     __slots__ = ("position", "queue", "queue_id")
     frees_space = True
@@ -186,12 +186,12 @@ def charge_bytes(payload_bytes: int, records: int) -> int:
 
 
 def count_records(commands: Iterable[Command]) -> int:
-    """Return how many records *commands* append."""
+    """Return the number of records that *commands* append."""
     return sum(len(command.payloads) for command in commands if isinstance(command, Append | AppendGroup))
 
 
 def copy_for_waiter(error: Exception) -> Exception:
-    """Return an error for one more waiter: a shared one would collect the tracebacks of all."""
+    """Return a copy of *error* for one waiter: a shared one would collect the tracebacks of all waiters."""
     if isinstance(error, RecordLogError):
         return error.copy()
     if isinstance(error, OSError):

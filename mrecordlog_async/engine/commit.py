@@ -9,11 +9,11 @@ from mrecordlog_async.format.record import LogRecord
 
 
 class LogIOError(Exception):
-    """A write to the segment or a sync failed; the OSError is `__cause__`. A successful retry would prove nothing."""
+    """A write or sync of the segment failed; the OSError is `__cause__`. A retry that succeeds proves nothing."""
 
 
 class PlannedRun(NamedTuple):
-    """Payloads that will be stored at consecutive positions; the log's thread makes runs of them."""
+    """Payloads to be stored at consecutive positions. The log's thread turns them into runs."""
 
     id: int
     first_position: int
@@ -23,9 +23,9 @@ class PlannedRun(NamedTuple):
 class CommitRequest(NamedTuple):
     """A batch for the journal.
 
-    oldest_segment: the oldest one with anything live, None for none. sync: wait for the medium. needs_space: it holds
-    appends or creates, which must leave the reserve alone. may_roll: False once that was refused. more_table_bytes:
-    what its creates add to the table of queues.
+    oldest_segment: the oldest one with anything live, or None. sync: wait for the medium. needs_space: it holds appends
+    or creates, which must leave the reserve alone. may_roll: False once a roll was refused. more_table_bytes: what its
+    creates add to the queue table.
     """
 
     records: Sequence[LogRecord | PlannedRun]
@@ -37,7 +37,7 @@ class CommitRequest(NamedTuple):
 
 
 class CommitResult(NamedTuple):
-    """What became of a request: the log records as stored, the segment they are in, sizes and times in seconds."""
+    """A stored batch: its log records, the segment that holds them, bytes, and times in seconds."""
 
     records: list[LogRecord]
     segment: int

@@ -1,6 +1,6 @@
 """A batch as bytes: planned records become log records, and these become the buffers to write. Pure.
 
-The journal calls this on the log's thread: what is costly about a batch does not hold the event loop.
+The journal calls this on the log's thread, so that the costly part of a batch does not hold the event loop.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mrecordlog_async.recovery.recovered import LogEnd
 
 JOIN_BYTES_MAX = 256 * KIB
 JOIN_BUFFER_BYTES = 1 * KIB
-"""Batches below the first, or of buffers below the second on average, are joined: cheaper than many small ones."""
+"""A batch smaller than the first, or whose buffers are smaller than the second on average, is joined before writing."""
 
 
 def build_records(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
-    """Turn a plan's records into log records: payloads are joined into runs here, on the log's thread."""
+    """Turn a plan's records into log records: their payloads are joined into runs."""
     built: list[LogRecord] = []
     for record in records:
         if type(record) is PlannedRun:
@@ -39,7 +39,7 @@ def build_records(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
 
 
 def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
-    """Join *payloads* into runs of about `RUN_BYTES`; a larger payload gets its own run."""
+    """Join *payloads* into runs of at most about `RUN_BYTES`. A larger payload becomes its own run."""
     records = len(payloads)
     if sum(map(len, payloads)) + OFFSET_BYTES * records <= RUN_BYTES:
         return [Run.of(first_position, payloads)]
@@ -67,18 +67,19 @@ def encode_batch(
     seed: int,
     time_ns: int,
 ) -> tuple[list[Buffer], int]:
-    """Cut a batch into frames after *end* and close it with its COMMIT; return the buffers and the offset after it.
+    """Cut a batch into frames that start at *end*, with its COMMIT as the last one.
 
-    oldest_segment: the oldest with anything live, None if nothing is. seed: that of the current segment's checksums.
+    oldest_segment: the oldest one with anything live, or None. seed: starts the checksums of the current segment.
+    Returns the buffers to write and the offset after the batch.
     """
     buffers: list[Buffer] = []
     offset = encode_all_frames(bodies, end.offset, seed, buffers)
     oldest = end.segment if oldest_segment is None else oldest_segment
     commit = Commit(log_id, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
-    # Never split over two blocks: a COMMIT that is found at all is found whole.
+    # A COMMIT never spans two blocks: whoever finds a part of it finds all of it.
     return buffers, encode_unsplit(encode_commit(commit), offset, seed, buffers)
 
 
 def join_small(buffers: list[Buffer], size: int) -> list[Buffer]:
-    """Return *buffers*, which hold *size* bytes, as one where that is cheaper to write."""
+    """Return *buffers*, *size* bytes in all, as one buffer where that is cheaper to write."""
     return [b"".join(buffers)] if size <= max(JOIN_BYTES_MAX, JOIN_BUFFER_BYTES * len(buffers)) else buffers

@@ -1,4 +1,4 @@
-"""Who waits for a queue to change: tails and long polls. Costs an append nothing while nobody does."""
+"""Waiting for a queue to change, for tails and long polls. Costs an append nothing while nothing waits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 
 class Changes:
-    """Sleepers by queue id. Owned by the log; the writer wakes those whose queues a batch touched."""
+    """Waiters by queue id. The log owns it; the writer wakes the waiters of the queues that a batch changed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._sleepers: dict[int, set[asyncio.Future[None]]] = {}
 
     async def wait(self, queue_id: int) -> None:
-        """Sleep until the queue is touched, or everybody is woken."""
+        """Sleep until the queue changes or the log ends."""
         future = self._loop.create_future()
         self._sleepers.setdefault(queue_id, set()).add(future)
         try:
@@ -27,7 +27,7 @@ class Changes:
                     del self._sleepers[queue_id]
 
     def wake(self, queue_ids: Iterable[int]) -> None:
-        """Wake all waiters for any of these queues."""
+        """Wake all waiters of these queues."""
         if self._sleepers:
             for queue_id in self._sleepers.keys() & set(queue_ids):
                 for future in self._sleepers.pop(queue_id):
@@ -35,5 +35,5 @@ class Changes:
                         future.set_result(None)
 
     def wake_all(self) -> None:
-        """Wake everybody: the log ends."""
+        """Wake all waiters: the log ends."""
         self.wake(list(self._sleepers))

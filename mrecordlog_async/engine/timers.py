@@ -1,4 +1,4 @@
-"""The writer's clocks: they set a flag and wake it, and do nothing themselves. All on the loop's monotonic time."""
+"""The writer's timers: each sets a flag and wakes the writer, which does the work. Times are the loop's, monotonic."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable
 
 MARK_SECONDS = 1.0
-"""An idle log says after this time that its last batch is durable, so that rot in it is seen at the next open.
+"""A log that was idle for this long writes a mark after its last batch, so that later damage to that batch is noticed.
 
-That costs one more sync for each time the log falls idle.
+It costs one more sync each time the log becomes idle.
 """
 
 RETRY_SECONDS = 1.0
-"""Appends that wait for disk space are tried again this often, and whenever segments were removed."""
+"""Appends that wait for disk space are tried again this often, and each time segments were removed."""
 
 
 class Timers:
-    """mark_due, sync_due: the time for it has come; the writer puts them back. last_batch: when one was written."""
+    """mark_due, sync_due: it is time; the writer resets them. last_batch: the time when the last batch was stored."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         self.mark_due = False
@@ -29,7 +29,7 @@ class Timers:
         self._retry: asyncio.TimerHandle | None = None
 
     def arm_mark(self) -> None:
-        """Set `mark_due` once nothing was written for `MARK_SECONDS`."""
+        """Set `mark_due` once no batch was stored for `MARK_SECONDS`."""
         if self._mark is None:
             self._mark = self._loop.call_later(MARK_SECONDS, self._on_mark)
 
@@ -44,19 +44,19 @@ class Timers:
             self._retry = self._loop.call_later(RETRY_SECONDS, callback)
 
     def cancel_retry(self) -> None:
-        """Forget about trying again: it is happening."""
+        """Cancel the retry: the calls are being tried already."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
 
     def cancel(self) -> None:
-        """Stop every clock."""
+        """Cancel every timer."""
         for timer in (self._mark, self._sync, self._retry):
             if timer is not None:
                 timer.cancel()
 
     def _on_mark(self) -> None:
-        # One timer serves all batches: it sleeps on while they keep coming.
+        # One timer serves all batches: while they keep coming it is set again, instead of once per batch.
         quiet = self._loop.time() - self.last_batch
         if quiet < MARK_SECONDS:
             self._mark = self._loop.call_later(MARK_SECONDS - quiet, self._on_mark)

@@ -1,8 +1,8 @@
-"""Giving memory back to the operating system after a large truncate.
+"""Returning memory to the operating system after a large truncate.
 
-glibc keeps pages of freed runs as long as something small lives above them: after truncating 100 MB of 100-byte
-records 12 to 68 MB stayed resident, after `malloc_trim` nothing did. It takes 3 to 20 ms, so it is done on the log's
-thread, and only in a quiet moment.
+glibc keeps the pages of freed runs while anything small is allocated above them: after truncating 100 MB of 100-byte
+records, 12 to 68 MB stayed resident; after `malloc_trim`, none. It takes 3 to 20 ms, so it runs on the log's thread,
+and only while no call waits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 from mrecordlog_async.options import MIB
 
 RELEASE_BYTES_MIN = 32 * MIB
-"""Less than this is not worth the walk through the heap."""
+"""Freeing less than this is not worth the search through the heap."""
 
 
 def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
@@ -21,7 +21,7 @@ def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
 
 
 def trim_heap() -> None:
-    """Hand free pages back; does nothing where the C library has no `malloc_trim` (musl, macOS)."""
+    """Return free pages to the system. Does nothing where the C library lacks `malloc_trim` (musl, macOS)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,7 +1,7 @@
 """What the writer does between batches: the spare, dead segments, timed syncs, the idle mark, the process's heap.
 
-None of it changes what callers were told, so all of it can wait for the next time. It runs on the writer's task, one
-step at a time, never while a batch is on its way.
+None of it changes the outcome of a call, so all of it can wait. It runs in the writer's task, one step at a time, never
+while a batch is being stored.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ from mrecordlog_async.options import MIB
 T = TypeVar("T")
 
 EARLY_ROLL_BYTES = 1 * MIB
-"""A segment in which nothing is live is left behind when it holds more than this, or four tables."""
+"""A current segment without live records is replaced once it holds more than this, and more than four tables."""
 
 
 @dataclass(slots=True)
 class UpkeepState:
-    """What upkeep remembers between batches. Read and written on the event loop only, by the writer's task.
+    """What upkeep keeps in mind between batches. Only the writer's task reads and writes it, on the event loop.
 
     | flag | set by | cleared by |
     |---|---|---|
-    | marked | a mark that was tried | a batch of callers |
-    | spare_failed | no space for a spare | any batch, or segments that were removed |
-    | unlink_failed | a dead segment that could not be removed | any batch |
-    | early_roll | a batch that the disk refused | a roll that was tried |
-    | short_of_space | a batch that the disk refused | a batch with appends that was stored |
+    | marked | an attempt to write the mark | a stored batch of calls |
+    | spare_failed | lack of space for a spare | any stored batch; removed segments |
+    | unlink_failed | a dead segment that could not be removed | any stored batch |
+    | early_roll | a batch that the disk refused | an attempt to roll |
+    | short_of_space | a batch that the disk refused | a stored batch with appends |
     """
 
-    # The last batch has its mark, or the reserved space had no room for one: either way, no more are tried.
+    # The last batch has its mark, or no reserved space is left for one: either way, it is not tried again.
     marked: bool = False
-    # Do not ask a full disk for a spare in every round; the next append asks again by itself.
+    # Do not ask a full disk for a spare after every batch; the next append asks again by itself.
     spare_failed: bool = False
-    # Do not try to unlink in every round what the system refused to.
+    # Do not try after every batch to remove what the system refused to remove.
     unlink_failed: bool = False
-    # Leave the current segment as soon as nothing in it is live, however small it is: its space is wanted.
+    # Replace the current segment once nothing in it is live, however small it is: its space is needed.
     early_roll: bool = False
-    # Give the space of removed segments back at once, not in steps: somebody waits for it.
+    # Free the space of removed segments at once, not in steps: appends wait for it.
     short_of_space: bool = False
-    # Freed in memory since the heap was last trimmed.
+    # Bytes freed in memory since the heap was last trimmed.
     freed_bytes: int = 0
 
     def disk_refused(self) -> None:
-        """Note that there was no space for a batch."""
+        """Note that the disk had no space for a batch."""
         self.early_roll = self.short_of_space = True
 
     def batch_stored(self, *, needs_space: bool) -> None:
-        """Note a stored batch. One without appends or creates may have lived on the reserve: it proves no space."""
+        """Note a stored batch. One without appends or creates may have used the reserve, so it does not prove space."""
         self.marked = False
         if needs_space:
             self.short_of_space = False
 
 
 class Upkeep:
-    """Looks after the journal between batches, for the writer that owns it."""
+    """Maintains the journal between batches, for the writer that owns it."""
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class Upkeep:
                     self._counters.sync_seconds.observe(result.sync_seconds)
 
     async def _reclaim_segments(self) -> None:
-        """Leave a dead segment behind, and remove the segments that nothing needs once that is durable."""
+        """Replace a current segment without live records; remove older ones once their death is durable."""
         journal = self._journal
         oldest = self._queues.pins.oldest()
         left = False
         if oldest is None and self._is_worth_a_roll():
             left = await self._if_space_allows(journal.roll, None)
             self.state.early_roll = False  # tried once for each refusal, when nothing is live any more
-        # Where the next segment finds no space, naming the dead ones is what gives some back: so without a roll.
+        # If there is no space for the next segment, only naming the dead ones frees some: so this must not roll.
         if not left and self._must_name_oldest(oldest):
             request = CommitRequest([], oldest, sync=True, needs_space=False, may_roll=False)
             await self._if_space_allows(journal.commit, request)
@@ -134,7 +134,7 @@ class Upkeep:
                 self.retry_parked()
 
     def _must_name_oldest(self, oldest: int | None) -> bool:
-        """Whether an empty batch is needed to say that older segments are dead: no other one is waiting to."""
+        """Return whether an empty batch must say that older segments are dead, because no other batch is about to."""
         journal = self._journal
         if not journal.older or self._admission.has_pending():
             return False
@@ -150,12 +150,12 @@ class Upkeep:
         try:
             await self._on_log_thread(self._journal.prepare_spare)
         except OSError:
-            # The next append tries again and is refused if there is still no room.
+            # The next append tries again, and is refused if there is still no space.
             self.state.spare_failed = True
             self._counters.io_errors += 1
 
     async def _if_space_allows(self, work: Callable[..., Any], *arguments: object) -> bool:
-        """Do work that can also be done later; return whether it was done. Lack of space is not a failure."""
+        """Do work that may also be done later, and return whether it was done. Lack of space is not a failure."""
         try:
             result = await self._on_log_thread(work, *arguments)
         except (OSError, LogFullError):
@@ -168,13 +168,13 @@ class Upkeep:
         return True
 
     async def sync(self) -> None:
-        """Bring every batch to the medium, and time it."""
+        """Sync every batch, and time it."""
         seconds = await self._on_log_thread(self._journal.sync)
         self._counters.syncs += 1
         self._counters.sync_seconds.observe(seconds)
 
     def count(self, result: CommitResult) -> None:
-        """Count a stored batch; what failed for want of space may be tried again after it."""
+        """Count a stored batch. What failed for lack of space may be tried again after it."""
         counters = self._counters
         counters.commits += 1
         counters.written_bytes += result.written_bytes
@@ -189,7 +189,7 @@ class Upkeep:
         self.state.spare_failed = self.state.unlink_failed = False
 
     def wants_mark(self) -> bool:
-        """Whether the last batch is durable and nothing behind it says so yet."""
+        """Return whether the last batch is durable and nothing after it says so yet."""
         journal = self._journal
         return not self.state.marked and journal.all_synced and journal.end.last_batch >= journal.end.first_batch
 
@@ -199,6 +199,6 @@ class Upkeep:
         self._admission.unpark()
 
     async def _on_log_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run *work* on the log's thread: what is not the commit, and so may take the longer way."""
+        """Run *work* on the log's thread, through aiofiles: only commits need the shorter `LogThread.call`."""
         hop: Callable[..., Awaitable[T]] = wrap(work)
         return await hop(*arguments, executor=self._thread)

@@ -1,10 +1,11 @@
-"""The one writer: collects waiting calls, has the log's thread store them, applies and acknowledges them.
+"""The one writer: takes waiting calls, has the log's thread store them, applies and acknowledges them.
 
-While a batch is being synced the next one gathers: that is group commit. There is no timer and no delay in that path.
-One hand-over and one result per batch. `Upkeep` does what a batch need not wait for.
+While one batch is being synced, the next one collects calls: that is group commit, without a timer or a delay. A batch
+costs one hand-over to the log's thread and one result. `Upkeep` does what no batch needs to wait for.
 
-Order within a batch: plan → write and sync → apply → acknowledge. No await stands between plan and hand-over, so
-positions are given in arrival order; memory changes after the sync, so a reader sees nothing that a crash could take.
+Order within a batch: plan → write and sync → apply → acknowledge. Nothing is awaited between plan and hand-over, so
+positions are assigned in arrival order. Memory changes after the sync, so a reader sees nothing that a crash could
+take.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CALLERS_PER_TURN = 128
 
 
 def _is_full(refusal: OSError | LogFullError) -> bool:
-    """Tell whether *refusal* is for want of room, which truncates, deletes or somebody else may make."""
+    """Return whether *refusal* is for lack of space, which truncates, deletes or other programs may free."""
     return isinstance(refusal, LogFullError) or refusal.errno in _OUT_OF_SPACE
 
 
@@ -48,7 +49,7 @@ def _may_wait(command: Command) -> bool:
 
 
 class Writer:
-    """Runs as one task. Owns `queues` and the journal while it runs; calls `on_applied` with the touched queue ids."""
+    """One task that owns *queues* and the journal. Calls *on_applied* with the ids of the queues a batch changed."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Writer:
         self._unsynced = UnsyncedChanges(queues)
 
     async def run(self) -> None:
-        """Work until closing and drained. A failure is kept in `failure`, and told to everyone who waits or comes."""
+        """Work until the log closes and nothing waits. `failure` keeps a failure; waiting and later calls raise it."""
         try:
             while await self._has_work():
                 if self._admission.has_pending():
@@ -88,10 +89,10 @@ class Writer:
                 await self._upkeep.maintain()
             if not self._journal.all_synced:
                 await self._upkeep.sync()
-        except GeneratorExit:  # nobody refers to the log any more, so nobody waits for it
+        except GeneratorExit:  # the log was garbage collected, so no caller is left
             raise
         except asyncio.CancelledError:
-            # No failure of the disk: what was acknowledged is where the policy says, as after a kill.
+            # The disk did not fail: acknowledged changes are as durable as the policy says, as after a kill.
             self._fail(RuntimeError("the event loop ended before the log was closed"), logging.INFO)
             raise
         except BaseException as error:
@@ -108,6 +109,7 @@ class Writer:
         size = sum(command.bytes for command in commands)
         since = self._admission.waiting_since
         batch = plan(commands, self._queues, self._limits)
+        # No await from here to the hand-over: the planned positions follow from the queues as they are now.
         self._finish_calls(batch.immediate)
         if batch.records or batch.must_sync:
             size -= await self._store(batch, commands)
@@ -119,7 +121,7 @@ class Writer:
         self._admission.refund(size)
 
     async def _store(self, batch: Plan, commands: list[Command]) -> int:
-        """Write *batch*, apply it, acknowledge its calls; return the charge of commands that went back to wait."""
+        """Write *batch*, apply it and acknowledge its calls. Returns the charge of commands that wait again."""
         try:
             result = await self._commit(batch)
         except (OSError, LogFullError) as refusal:
@@ -128,9 +130,9 @@ class Writer:
         return 0
 
     async def _store_without_space(self, commands: list[Command], refusal: OSError | LogFullError) -> int:
-        """Store what there is room for, in parts and in order; the rest is refused, or waits.
+        """Store in parts and in order what the space allows; refuse the rest, or have it wait.
 
-        Truncates and deletes get through on the reserve.
+        Truncates and deletes are stored in the reserve.
         """
         self._counters.io_errors += isinstance(refusal, OSError)
         waits = self._limits.on_full == "wait"
@@ -153,7 +155,7 @@ class Writer:
         return sum(command.bytes for command in waiting)
 
     async def _store_part(self, commands: list[Command]) -> OSError | LogFullError | None:
-        """Store *commands* as a batch of their own; return why the disk refused."""
+        """Store *commands* as one batch. Returns why the disk refused it, or None."""
         batch = plan(commands, self._queues, self._limits)
         self._finish_calls(batch.immediate)
         if not batch.records and not batch.must_sync:
@@ -167,7 +169,7 @@ class Writer:
         return None
 
     def _note_refused(self, parts: Parts, refusal: OSError | LogFullError) -> None:
-        """Have the refused part tried in halves; what could not be stored in an empty log is told so at once."""
+        """Have the refused part tried in halves. A call that an empty log could not store is refused for good."""
         command = parts.one()
         error = self._capacity.never_fits(command) if isinstance(command, Append | AppendGroup) else None
         parts.refused(for_ever=error is not None)
@@ -177,7 +179,7 @@ class Writer:
             parts.give_up_appends()
 
     async def _commit(self, batch: Plan, may_roll: bool = True) -> CommitResult | None:
-        """Have the thread store *batch*; None if it had nothing to write."""
+        """Have the log's thread store *batch*. Returns None if it only had to be synced."""
         journal = self._journal
         if not batch.records:
             if not journal.all_synced:
@@ -195,10 +197,10 @@ class Writer:
         return result
 
     async def _acknowledge(self, batch: Plan, result: CommitResult | None) -> None:
-        """Fold what was stored into memory, then answer: in this order, so that a caller finds what it was told.
+        """Apply what was stored to memory, then wake the callers: in this order, so that they can read their records.
 
-        After every `CALLERS_PER_TURN` the loop gets a turn, and one behind the last of them: then all callers have
-        gone on, and what they append next is one batch again.
+        The loop gets a turn after every `CALLERS_PER_TURN` callers, and one more after the last of them: then all
+        callers have run, and what they append next is one batch again.
         """
         finished = 0
         dropped = self._apply(result) if result is not None else iter(())
@@ -217,7 +219,7 @@ class Writer:
             await asyncio.sleep(0)
 
     def _apply(self, result: CommitResult) -> Iterator[int]:
-        """Apply log records; return what each truncate and delete dropped."""
+        """Apply log records. Returns the number of records that each truncate and delete dropped."""
         held = self._queues.memory_bytes
         records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records)
         counters = self._counters
@@ -233,7 +235,7 @@ class Writer:
 
     @property
     def pending_records(self) -> int:
-        """Number of records in the batch on its way to the disk."""
+        """Number of records in the batch that is being stored."""
         return count_records(self._in_flight)
 
     def in_doubt(self) -> dict[str, int]:
@@ -252,7 +254,7 @@ class Writer:
         self._counters.refused_past += isinstance(error, PositionInPastError)
 
     def _refuse(self, commands: list[Command], refusal: OSError | LogFullError) -> None:
-        """Refuse *commands*, of which nothing was written."""
+        """Refuse *commands*; nothing of them was written."""
         error: Exception = refusal
         if isinstance(refusal, OSError) and refusal.errno in _OUT_OF_SPACE:
             error = LogFullError("space")
@@ -264,7 +266,7 @@ class Writer:
     # Sleeping and waking.
 
     async def _has_work(self) -> bool:
-        """Sleep until there is something to do; False when closing and nothing waits."""
+        """Sleep until there is work. Returns False once the log closes and nothing waits."""
         self._arm_timers()
         while not (self._admission.has_pending() or self._timers.mark_due or self._timers.sync_due):
             if self.closing:
@@ -284,7 +286,7 @@ class Writer:
     # Failing.
 
     def _fail(self, error: BaseException, level: int = logging.CRITICAL) -> None:
-        """Stop for good: it is unknown whether this batch was stored; later calls were not."""
+        """Stop for good. Whether the batch in flight was stored is unknown; later calls were not stored."""
         self.failure = error
         cause = str(error) if isinstance(error, LogIOError) else f"{type(error).__name__}: {error}"
         in_doubt = self.in_doubt()
@@ -301,11 +303,11 @@ class Writer:
         self._report(level, error, cause, in_doubt)
 
     def _report(self, level: int, error: BaseException, cause: str, in_doubt: dict[str, int]) -> None:
-        """Log the failure, once: those who call learn of it one by one, whoever runs the log must learn of it now."""
+        """Log the failure once. Callers see it when they call; the operator must see it now."""
         lost = LogFailedError(cause, "acknowledged", in_doubt) if in_doubt else f"the log failed ({cause})"
         logger.log(
             level,
-            "%s: %s; it stores nothing more, reads go on: look after the disk, close the log and open it again",
+            "%s: %s; reads still work, changes are refused: check the disk, close the log and open it again",
             self._journal.directory.path,
             lost,
             exc_info=None if isinstance(error, LogIOError) else error,
