@@ -114,6 +114,16 @@ HeldRun = Run | GappedRun
 """What a queue keeps: consecutive records, or records with gaps."""
 
 
+def cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:
+    """Cut the first and the last run to *start* … *stop* - 1; one with gaps may have nothing left."""
+    for at in {0, len(found) - 1} if found else ():
+        cut = found[at].cut(start, stop)
+        if cut is None:
+            return [run for each in found if (run := each.cut(start, stop)) is not None]
+        found[at] = cut
+    return found
+
+
 class RunsOfGapped(Sequence[Run]):
     """The runs of what a queue held at one moment. Made as they are iterated; never changes."""
 

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import itemgetter
 
-from mrecordlog_async.memory.gapped import GappedRun, HeldRun, RunsOfGapped
+from mrecordlog_async.memory.gapped import GappedRun, HeldRun, RunsOfGapped, cut_ends
 from mrecordlog_async.memory.last_append import LastAppend, checksum_of
 from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.memory.runs import NO_RUNS, NO_SEALED_RUNS, Runs, SealedRuns
@@ -174,14 +174,14 @@ class Queue:
         found = self._sealed.between(first, last, most)
         if most is None or len(found) < most:
             found += self._open_runs.between(first, last, None if most is None else most - len(found))
-        return _cut_ends(found, first, last)
+        return cut_ends(found, first, last)
 
     def head(self, start: int) -> list[HeldRun]:
         """Return the oldest part of what `held` returns: a sealed run, or the few open ones."""
         first = max(start, self.first_position)
         run = self._sealed.first_from(first)
         found: list[HeldRun] = [*self._open_runs.between(first, self.next_position)] if run is None else [run]
-        return _cut_ends(found, first, self.next_position)
+        return cut_ends(found, first, self.next_position)
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
@@ -306,16 +306,6 @@ class Queue:
         if self.first_position >= self.next_position and self._newest_segment is not None:
             self._pins.drop(self._newest_segment)
             self._newest_segment = None
-
-
-def _cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:
-    """Cut the first and the last run to *start* … *stop* - 1; one with gaps may have nothing left."""
-    for at in {0, len(found) - 1} if found else ():
-        cut = found[at].cut(start, stop)
-        if cut is None:
-            return [run for each in found if (run := each.cut(start, stop)) is not None]
-        found[at] = cut
-    return found
 
 
 def _memory_bytes(run: HeldRun) -> int:
