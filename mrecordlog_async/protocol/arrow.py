@@ -1,10 +1,10 @@
-"""Arrow IPC streams, where pyarrow is installed: one binary column `payload` in, `position` and `payload` out.
+"""Arrow IPC streams, if pyarrow is installed: requests have a column `payload`, responses `position` and `payload`.
 
-A run already is a BinaryArray: it goes out as a RecordBatch around its two buffers.
+A run has the layout of a BinaryArray, so it is sent as a RecordBatch around its two buffers.
 
-Received streams are not trusted. A few bytes of a stream can stand for gigabytes: compressed buffers, dictionaries, run
-ends, rows without bytes. So each message is looked at before pyarrow reads it, everything of that kind is refused, and
-records are counted before they are made. What is left is a part of the body for each record, and nothing else.
+Received streams are not trusted. A few bytes of a stream can expand to gigabytes: compressed buffers, dictionaries,
+run-end encoding, rows without bytes. So each message is checked before pyarrow reads it, all of these are refused, and
+records are counted before they are created. Every record that is left is a part of the body.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from mrecordlog_async.protocol.problems import DETAIL_CHARACTERS, ProblemError, 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 
 METADATA_BYTES_MAX = 1024 * 1024
-"""Of one message: a schema of thousands of columns fits."""
+"""Longest metadata of one message: a schema of thousands of columns fits."""
 
 BATCHES_MAX = 65_536
-"""Empty ones take time too."""
+"""Most batches in one body: even empty ones take time."""
 
 SLICE_RECORDS = 10_000
-"""Records made at once: a thread that makes more of them keeps the event loop from running."""
+"""Records created at once: a thread that creates more of them blocks the event loop."""
 
 CONTINUATION = b"\xff\xff\xff\xff"
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 
 
 def decode(body: bytes, records_max: int) -> list[bytes]:
-    """Return the values of the column `payload` (binary, or text as UTF-8). For a thread.
+    """Return the values of the column `payload` (binary, or text as UTF-8). It blocks: call it on a thread.
 
-    Raises problem 400 for what is not such a stream or could hold more than its bytes, 413 above *records_max*.
+    Raises:
+        ProblemError: 400 if *body* is not such a stream or could expand beyond its bytes, 413 above *records_max*.
     """
     arrow = _pyarrow()
     try:
@@ -55,7 +56,7 @@ def _values(arrow: Any, body: bytes) -> list[bytes]:
     found: list[bytes] = []
     for batch in arrow.ipc.open_stream(body, options=options):
         array = batch.column(0)
-        array.validate(full=True)  # lengths and offsets come from outside
+        array.validate(full=True)  # lengths and offsets are not trusted
         if array.null_count:
             raise ValueError("the column holds nulls; a record may be empty, but not null")
         for at in range(0, len(array), SLICE_RECORDS):
@@ -64,7 +65,7 @@ def _values(arrow: Any, body: bytes) -> list[bytes]:
 
 
 def _column(arrow: Any, schema: Any) -> int:
-    """Return the index of the column `payload`; ValueError where any column's type could hold more than its bytes."""
+    """Return the index of the column `payload`; raise ValueError if any column could expand beyond its bytes."""
     types = arrow.types
     for field in schema:
         if types.is_nested(field.type) or types.is_dictionary(field.type) or types.is_run_end_encoded(field.type):
@@ -78,12 +79,12 @@ def _column(arrow: Any, schema: Any) -> int:
 
 
 def _slice_values(arrow: Any, array: Any) -> Iterable[bytes]:
-    """Cut the values out of the array's buffers, no frame a record."""
+    """Cut the values out of the array's buffers, without Python code per record."""
     large = array.type in (arrow.large_binary(), arrow.large_string())
     _, offsets, data = array.buffers()
     if not len(array):
         return ()
-    # Cut before it is cast: the buffer comes from outside, and its length may be no multiple of an offset's.
+    # Sliced before the cast: the buffer is not trusted, and its length may not be a multiple of the offset size.
     size = 8 if large else 4
     view = memoryview(offsets)[array.offset * size : (array.offset + len(array) + 1) * size]
     ends = view.cast("q" if large else "i").tolist()
@@ -93,7 +94,7 @@ def _slice_values(arrow: Any, array: Any) -> Iterable[bytes]:
 
 
 def _check_messages(body: bytes, records_max: int) -> None:
-    """Walk over the messages; raise for what could become more than the body's bytes."""
+    """Check every message; raise for content that could expand beyond the body's bytes."""
     records = 0
     for count, (kind, header) in enumerate(_messages(body)):
         if count > BATCHES_MAX:
@@ -109,7 +110,7 @@ def _check_messages(body: bytes, records_max: int) -> None:
 
 
 def _messages(body: bytes) -> Iterator[tuple[int, _Table]]:
-    """Yield type and header of each message of a stream; struct.error or ValueError where it is none."""
+    """Yield type and header of each message of a stream; raise struct.error or ValueError if it is malformed."""
     at = 0
     while at < len(body):
         if body[at : at + 4] == CONTINUATION:
@@ -131,7 +132,7 @@ def _messages(body: bytes) -> Iterator[tuple[int, _Table]]:
 
 
 class _Table:
-    """A table of a flatbuffer. Every access is checked against the buffer: struct.error, or ValueError."""
+    """A table of a flatbuffer. Every access is checked against the buffer and raises struct.error or ValueError."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -147,14 +148,14 @@ class _Table:
         return cls(data, struct.unpack_from("<I", data, 0)[0])
 
     def table(self, field: int) -> _Table | None:
-        """Return the table that a field refers to, None where the field is absent."""
+        """Return the table that a field refers to, None if the field is absent."""
         place = self._place(field)
         if not place:
             return None
         return _Table(self._data, self._at + place + struct.unpack_from("<I", self._data, self._at + place)[0])
 
     def number(self, field: int, layout: str) -> int:
-        """Return a field, 0 where it is absent."""
+        """Return a field, 0 if it is absent."""
         place = self._place(field)
         value: int = struct.unpack_from(layout, self._data, self._at + place)[0] if place else 0
         if value < 0:
@@ -197,7 +198,7 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: `write` keeps no buffer."""
 
     def taken(self) -> Iterator[bytes]:
         written, self._written = self._written, []
@@ -205,16 +206,17 @@ class _Sink:
 
 
 def release_unused() -> None:
-    """Give back what pyarrow's allocator keeps for later, if pyarrow was used at all."""
+    """Return unused memory of pyarrow's allocator to the system, if pyarrow was imported."""
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:
         arrow.default_memory_pool().release_unused()
 
 
 async def ready(status: int) -> None:
-    """Import pyarrow where that does not hold up the event loop: it takes a quarter of a second the first time.
+    """Import pyarrow on a thread: the first import takes a quarter of a second.
 
-    Raises the problem with *status* where there is none.
+    Raises:
+        ProblemError: pyarrow is not installed; *status* is the status of the problem.
     """
     if "pyarrow.ipc" not in sys.modules:
         await asyncio.to_thread(_pyarrow, status)

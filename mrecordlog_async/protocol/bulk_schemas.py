@@ -1,13 +1,14 @@
 """JSON bodies of the routes that read and truncate many queues: `/v1/plan`, `/v1/fetch` and `/v1/truncate`.
 
-They exist so that a reader of ten thousand queues needs one request a step:
+With them a reader of ten thousand queues needs one request per step:
 
-* `POST /v1/plan` (`PlanRequest` → `PlanResponse`): from start positions and limits to stop positions, with counts and
-  cut points. Positions may have gaps, so stop - start says nothing about size; the service knows, the reader does not.
-* `POST /v1/fetch` (`FetchRequest` → a stream of runs, see `wire`): many ranges in one response, in the order asked. All
-  are checked before the first byte, and the stream ends in a trailer, so a response is whole or is seen not to be.
-* `POST /v1/truncate` (`TruncateManyRequest` → `TruncateManyResponse`): many truncates, each durable on return.
-  A position that has not been assigned is refused: truncating there would move the next position forward.
+* `POST /v1/plan` (`PlanRequest` → `PlanResponse`): returns stop positions, counts and cut points for start positions
+  and limits. Positions may have gaps, so stop - start says nothing about size; only the service knows it.
+* `POST /v1/fetch` (`FetchRequest` → a stream of runs, see `wire`): returns many ranges in one response, in the order of
+  the request. All are checked before the first byte, and the stream ends with a trailer, so an incomplete response is
+  always detected.
+* `POST /v1/truncate` (`TruncateManyRequest` → `TruncateManyResponse`): truncates many queues, durable on return. A
+  position that has not been assigned is refused: truncating there would move the next position forward.
 
 For ids, positions and unknown members see `schemas`.
 """
@@ -28,20 +29,24 @@ class QueueStatus(StrEnum):
     MISSING = "missing"
     """The queue does not exist."""
     RECREATED = "recreated"
-    """It exists with another id: the queue that was meant was deleted, with its records."""
+    """The queue exists with another id: the requested incarnation was deleted with its records."""
     TRUNCATED = "truncated"
     """Records from the start position on are truncated; the plan starts at the first retained record."""
     AHEAD = "ahead"
-    """The queue has not assigned the position yet: the log is an older copy, or the position is another queue's."""
+    """The queue has not assigned the position yet: the log is older, or the position belongs to another queue."""
 
 
 # Plan.
 
 
 class PlanStart(Request, frozen=True, gc=False):
-    """Where to continue in one queue: at *start*, or at the first retained record if it is null.
+    """Where to continue in one queue.
 
-    id: the incarnation that *start* belongs to. stop: read no further than this (excluded).
+    Attributes:
+        queue: Name of the queue.
+        start: First position to read; null starts at the first retained record.
+        id: The incarnation that start belongs to; null allows any.
+        stop: Read only positions below this one; null reads to the end.
     """
 
     queue: QueueName
@@ -51,12 +56,19 @@ class PlanStart(Request, frozen=True, gc=False):
 
 
 class PlanRequest(Request, frozen=True):
-    """What to plan. queues: null for all, from their first records.
+    """What to plan.
 
-    max_records and max_bytes bound the whole plan; each queue gets a share in proportion to what it has to give, at
-    least one record. They are reached as closely as the records allow and passed only by that one record a queue.
-    piece_records and piece_bytes ask for cut points: pieces of about that size, for readers that work side by side.
-    tails asks for a digest of each range's last record. opening: 409 "reopened" unless it is the listing's.
+    The limits are split over the queues in proportion to what each holds, and each queue with records gets at least
+    one. A plan comes as close to its limits as whole records allow, and exceeds them only by that one record per queue.
+
+    Attributes:
+        queues: Where to start in each queue; null plans all queues from their first retained records.
+        max_records: Limit for the records of the whole plan; null sets none.
+        max_bytes: Limit for the payload bytes of the whole plan; null sets none.
+        piece_records: Cut each range into pieces of about this many records, for readers that work in parallel.
+        piece_bytes: Cut each range into pieces of about this many payload bytes.
+        tails: Return a digest of the last record of each range.
+        opening: The opening from the list of queues; 409 "reopened" if the log was opened again since.
     """
 
     queues: list[PlanStart] | None = None
@@ -69,7 +81,14 @@ class PlanRequest(Request, frozen=True):
 
 
 class Piece(Response, frozen=True, gc=False):
-    """A part of a queue's range."""
+    """A part of a queue's range.
+
+    Attributes:
+        start: First position.
+        stop: Position after the last one.
+        records: Number of records.
+        bytes: Their payload bytes.
+    """
 
     start: int
     stop: int
@@ -78,13 +97,23 @@ class Piece(Response, frozen=True, gc=False):
 
 
 class QueuePlan(Response, frozen=True, gc=False):
-    """The plan for one queue; all numbers but *status* are 0 where it is "missing".
+    """The plan for one queue. All its numbers are 0 if the status is "missing".
 
-    start and stop: the range to fetch, which holds *records* with *bytes* of payload; empty where start == stop. Where
-    a piece size was asked for, *pieces* cut exactly this range. For "recreated" and "truncated" the range begins at the
-    first record that is there, for "ahead" it is empty at next_position. tail: CRC-32C of position (u64, little endian)
-    and payload of the last record in the range, where it was asked for and there is one. ended: the next position that
-    the incarnation asked for had when it was deleted; null if it exists, or if that is not known.
+    Attributes:
+        queue: Name of the queue.
+        status: What was found; see `QueueStatus`.
+        id: Id of the queue.
+        first_position: Lowest position that is not truncated.
+        next_position: Position of the next record.
+        start: First position to fetch. With status "recreated" or "truncated" it is the first retained record's, with
+            "ahead" it is next_position.
+        stop: Position after the last one to fetch; equals start if there is nothing to fetch.
+        records: Number of records in the range.
+        bytes: Their payload bytes.
+        pieces: Parts that cover exactly this range, if a piece size was requested.
+        tail: CRC-32C of position (u64, little endian) and payload of the last record in the range, if requested; null
+            if the range is empty.
+        ended: Next position of the requested incarnation when it was deleted; null if it exists or if that is unknown.
     """
 
     queue: str
@@ -102,7 +131,13 @@ class QueuePlan(Response, frozen=True, gc=False):
 
 
 class PlanResponse(Response, frozen=True):
-    """One plan for each queue of the request, in its order (all of them: sorted by name), and their sums."""
+    """The plans, and their sums.
+
+    Attributes:
+        queues: One plan for each queue of the request, in its order; sorted by name if all queues were requested.
+        records: Number of records in all ranges.
+        bytes: Their payload bytes.
+    """
 
     queues: list[QueuePlan]
     records: int
@@ -113,7 +148,14 @@ class PlanResponse(Response, frozen=True):
 
 
 class FetchRange(Request, frozen=True, gc=False):
-    """Records of *queue* at *start* … *stop* - 1, of the incarnation *id* where it is given."""
+    """A range of one queue.
+
+    Attributes:
+        queue: Name of the queue.
+        start: First position.
+        stop: Position after the last one.
+        id: If given, read only this incarnation of the queue.
+    """
 
     queue: QueueName
     start: NextPosition
@@ -122,11 +164,14 @@ class FetchRange(Request, frozen=True, gc=False):
 
 
 class FetchRequest(Request, frozen=True):
-    """Answered with a QUEUE entry and BLOCKs for each range, in this order (see `wire`).
+    """What to fetch. The response has a QUEUE entry and BLOCKs for each range, in this order (see `wire`).
 
-    404 where a queue is missing or re-created, 410 with first_position where records of a range are truncated, 409 with
-    next_position where a range ends after the last position that the queue has assigned; then nothing is sent. payload:
-    false for positions alone, POSITIONS entries in place of the BLOCKs.
+    It is refused as a whole with 404 if a queue is missing or was recreated, with 410 and first_position if records of
+    a range are truncated, and with 409 and next_position if a range ends after the last assigned position.
+
+    Attributes:
+        ranges: The ranges; they must not overlap.
+        payload: False returns only positions: POSITIONS entries instead of BLOCKs.
     """
 
     ranges: list[FetchRange]
@@ -137,7 +182,13 @@ class FetchRequest(Request, frozen=True):
 
 
 class TruncateOne(Request, frozen=True, gc=False):
-    """Drop the records of *queue* up to and including *position*, of the incarnation *id* where it is given."""
+    """A truncate of one queue.
+
+    Attributes:
+        queue: Name of the queue.
+        position: Last position to drop.
+        id: If given, truncate only this incarnation of the queue.
+    """
 
     queue: QueueName
     position: Position
@@ -145,14 +196,27 @@ class TruncateOne(Request, frozen=True, gc=False):
 
 
 class TruncateManyRequest(Request, frozen=True):
-    """Each is done or refused on its own. opening: 409 "reopened" for all, unless it is the listing's."""
+    """Truncates of many queues; each is carried out or refused independently.
+
+    Attributes:
+        queues: The truncates.
+        opening: The opening from the list of queues; 409 "reopened" for all if the log was opened again since.
+    """
 
     queues: list[TruncateOne]
     opening: str | None = None
 
 
 class QueueTruncated(Response, frozen=True, gc=False):
-    """How one truncate ended: done and durable where *status* is "ok" (also if nothing was left to drop)."""
+    """Result of one truncate.
+
+    Attributes:
+        queue: Name of the queue.
+        status: "ok" if it is carried out and durable, even if there was nothing to drop; see `QueueStatus`.
+        dropped: Number of records dropped.
+        first_position: Lowest position that is not truncated.
+        next_position: Position of the next record.
+    """
 
     queue: str
     status: QueueStatus
@@ -162,6 +226,10 @@ class QueueTruncated(Response, frozen=True, gc=False):
 
 
 class TruncateManyResponse(Response, frozen=True):
-    """In the order of the request."""
+    """Results of many truncates.
+
+    Attributes:
+        queues: One result for each truncate, in the order of the request.
+    """
 
     queues: list[QueueTruncated]

@@ -1,7 +1,7 @@
 """Errors as problem documents (RFC 9457), from one table.
 
-`code` is for programs, `detail` for people; facts are members of their own. A response never holds paths, errno
-texts or tracebacks. Nothing here knows a web framework.
+`code` is for programs, `detail` for people; facts are separate members. A response never contains paths, errno texts or
+tracebacks. This module depends on no web framework.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ class ProblemError(Exception):
         self.headers = headers or {}
 
     def document(self) -> bytes:
-        """Return the body."""
+        """Return the body of the response, as JSON."""
         title = HTTPStatus(self.status).phrase
         head = {"type": f"urn:mrecordlog:{self.code}", "title": title, "status": self.status, "code": self.code}
         return msgspec.json.encode(head | {"detail": self.detail} | self.facts)
 
 
 class RepeatedErrors:
-    """Log an error of the service once while it lasts, and not once per request that meets it."""
+    """Log an error of the service once while it lasts, instead of once per request."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._seen: dict[str, tuple[float, float]] = {}  # code → when it was logged, when it was met last
+        self._seen: dict[str, tuple[float, float]] = {}  # code → when last logged, when last seen
 
     def log(self, code: str, text: str, error: BaseException) -> None:
-        """Log *error* unless it was met in the last minute; while it lasts, log it every ten minutes."""
+        """Log *error* unless it occurred in the last minute; while it keeps occurring, log it every ten minutes."""
         now = self._clock()
         logged, met = self._seen.get(code, (-inf, -inf))
         if now - met >= QUIET_SECONDS or now - logged >= LASTING_SECONDS:
@@ -85,7 +85,7 @@ def bad_request(detail: str, code: str = "bad_request", **facts: Any) -> Problem
 
 
 def too_large(size: int, limit: int, what: str) -> ProblemError:
-    """Return the problem of something that exceeds a limit, however often it is sent."""
+    """Return the problem of something that exceeds a limit; sending it again does not help."""
     detail = f"{what}: {size} exceeds the limit of {limit}"
     return ProblemError(413, "too_large", detail, size=size, limit=limit)
 
@@ -96,7 +96,7 @@ def too_many(what: str, used: int, limit: int) -> ProblemError:
 
 
 def retry(status: int, code: str, detail: str, **facts: Any) -> ProblemError:
-    """Return a problem that may have passed when the request is sent again."""
+    """Return a temporary problem: the same request may succeed later."""
     return ProblemError(status, code, detail, headers={"Retry-After": str(RETRY_SECONDS)}, **facts)
 
 
@@ -108,7 +108,7 @@ def problem_of(error: Exception) -> ProblemError:
         return _of_log(error)
     # msgspec raises UnicodeDecodeError for a key that is not UTF-8.
     if isinstance(error, WireError | msgspec.DecodeError | UnicodeDecodeError | JSONDecodeError):
-        return bad_request(str(error)[:DETAIL_CHARACTERS], "bad_body")  # it may quote a member's name of 60 MB
+        return bad_request(str(error)[:DETAIL_CHARACTERS], "bad_body")  # it may quote a member name of 60 MB
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         return _of_disk(error)
     logger.error("unexpected error in a request", exc_info=error)
@@ -148,7 +148,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
         case LogClosedError():
             return retry(503, "closing", "the service is shutting down; try again", state="closing")
         case LogFailedError():
-            # The cause names files of the server; whoever runs it finds them in the service's log.
+            # The cause names files of the server, so only the service's own log has it.
             repeated_errors.log("log_failed", "requests are refused: %s", error)
             detail = "the log failed: it can be read, but stores nothing until the process is restarted"
             return ProblemError(503, "log_failed", detail, state="failed", written=error.written)

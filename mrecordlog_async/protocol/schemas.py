@@ -1,10 +1,10 @@
-"""Every JSON body that the service receives and returns, as a type: one place that encodes, checks and documents them.
+"""Types of the JSON bodies that the service receives and sends: they encode, check and document them.
 
-Those of the routes for many queues are in `bulk_schemas`.
+The routes for many queues have theirs in `bulk_schemas`.
 
-Ids are queue incarnations: a queue that was deleted and created again has another one, and a request with the id of the
-old one is refused instead of touching the new. Positions are inclusive in truncates; `stop` is excluded everywhere.
-Unknown members are errors (400): a misspelt limit must not be ignored.
+An id names one incarnation of a queue: a queue that was deleted and created again has a new id, and requests with the
+old id are refused. Positions are inclusive in truncates; `stop` is exclusive everywhere. Unknown members are errors
+(400): a misspelt limit must not be ignored.
 """
 
 from __future__ import annotations
@@ -19,27 +19,34 @@ NextPosition = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """A bound of a range: it may be the position after the last possible one."""
 QueueId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 QueueName = Annotated[str, Meta(max_length=65_535)]
-"""A queue in a request for many; responses repeat it. May be longer than the service's own names."""
+"""A queue in a bulk request; responses repeat the name. It may be longer than names that the service creates."""
 Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class Request(Struct, forbid_unknown_fields=True, frozen=True):
-    """The root of what is received."""
+    """Base of all received bodies."""
 
 
 class Response(Struct, frozen=True):
-    """The root of what is sent."""
+    """Base of all sent bodies."""
 
 
 # Queues.
 
 
 class QueueResponse(Response, frozen=True, gc=False):
-    """One queue. first_position: lowest not truncated. next_position: what the next record gets; equal when empty.
+    """One queue: its id, positions and sizes.
 
-    first_segment: the oldest segment that its records keep on the disk, null where it keeps none. began: no record
-    ever stood below this position (0: not known). opened_next: its next_position when the log was opened; 0 for a
-    queue created since.
+    Attributes:
+        queue: Name of the queue.
+        id: Id of this incarnation.
+        first_position: Lowest position that is not truncated; equals next_position if the queue is empty.
+        next_position: Position of the next record.
+        records: Number of retained records.
+        bytes: Payload bytes of the retained records.
+        first_segment: Oldest segment that its records keep on the disk; null if it keeps none.
+        began: The queue never had a record below this position; 0 if unknown.
+        opened_next: Its next_position when the log was opened; 0 for a queue created since.
     """
 
     queue: str
@@ -54,11 +61,16 @@ class QueueResponse(Response, frozen=True, gc=False):
 
 
 class QueuesResponse(Response, frozen=True):
-    """All queues, or a page of them, sorted by name. Each is shown as it is when its part of the response is made.
+    """All queues, or a page of them, sorted by name. Each is shown as it is when its part of the response is built.
 
-    next: where a page was asked for and more follow, the name that the next page comes after.
-    log: names the log, also after it moved or was restored. opening: another one whenever the log is opened. A reader
-    that keeps positions keeps both with them: under another opening, a position above opened_next went back.
+    A reader that stores positions stores `log` and `opening` with them: if `opening` has changed, a position above
+    `opened_next` was lost, because the log went back.
+
+    Attributes:
+        queues: The queues.
+        log: Identifies the log, even after it was moved or restored.
+        opening: Identifies this opening of the log; it is new whenever the log is opened.
+        next: If a page was requested and more queues follow, the `after` of the next page; otherwise null.
     """
 
     queues: list[QueueResponse]
@@ -68,20 +80,35 @@ class QueuesResponse(Response, frozen=True):
 
 
 class CreateResponse(Response, frozen=True):
-    """created: False where the queue was there and that was allowed."""
+    """Result of creating a queue.
+
+    Attributes:
+        queue: Name of the queue.
+        created: False if the queue existed and `exist_ok` was given.
+    """
 
     queue: str
     created: bool
 
 
 class AppendRequest(Request, frozen=True):
-    """Records as base64."""
+    """Records to append.
+
+    Attributes:
+        records: The payloads, each as base64.
+    """
 
     records: list[bytes]
 
 
 class AppendResponse(Response, frozen=True):
-    """position: of the last record stored, also when it was a repeat; null when there were none to store."""
+    """Result of an append.
+
+    Attributes:
+        position: Position of the last record, also for a repeat; null if the request had no records.
+        records: Number of records in the request.
+        duplicate: True if the records were already stored at these positions.
+    """
 
     position: int | None
     records: int
@@ -89,28 +116,50 @@ class AppendResponse(Response, frozen=True):
 
 
 class RecordResponse(Response, frozen=True):
-    """A line of a read as NDJSON; the payload is base64."""
+    """A record: one line of a read as NDJSON, or the data of an event.
+
+    Attributes:
+        position: Position of the record.
+        payload: The payload as base64.
+    """
 
     position: int
     payload: bytes
 
 
 class TextRecordResponse(Response, frozen=True):
-    """The same with `?as=text`: UTF-8, with U+FFFD for what is not."""
+    """A record with `?as=text`.
+
+    Attributes:
+        position: Position of the record.
+        payload: The payload as text; U+FFFD replaces what is not UTF-8.
+    """
 
     position: int
     payload: str
 
 
 class TruncateRequest(Request, frozen=True):
-    """Drop up to and including *position*; of this incarnation only, where *id* is given."""
+    """Drop the records of one queue up to a position.
+
+    Attributes:
+        position: Last position to drop.
+        id: If given, truncate only this incarnation of the queue.
+    """
 
     position: Position
     id: QueueId | None = None
 
 
 class TruncateResponse(Response, frozen=True):
-    """dropped: how many records were dropped."""
+    """Result of a truncate.
+
+    Attributes:
+        queue: Name of the queue.
+        dropped: Number of records dropped.
+        first_position: Lowest position that is not truncated.
+        next_position: Position of the next record.
+    """
 
     queue: str
     dropped: int
@@ -122,7 +171,15 @@ class TruncateResponse(Response, frozen=True):
 
 
 class Problem(Response, frozen=True, omit_defaults=True):
-    """An error (RFC 9457). `code` is for programs; the facts that belong to it are members of their own."""
+    """An error (RFC 9457). The facts of an error are further members of the document.
+
+    Attributes:
+        type: The code as a URN.
+        title: Phrase of the status.
+        status: HTTP status.
+        code: The kind of error, for programs.
+        detail: What happened, for people.
+    """
 
     type: str
     title: str
@@ -132,13 +189,23 @@ class Problem(Response, frozen=True, omit_defaults=True):
 
 
 class HealthResponse(Response, frozen=True):
-    """The process is alive."""
+    """The process is alive.
+
+    Attributes:
+        status: Always "alive".
+    """
 
     status: str
 
 
 class ReadyResponse(Response, frozen=True):
-    """state: of the log. fraction: how much of it is read while it recovers, 1 afterwards. cause: why not ready."""
+    """Whether the service accepts records.
+
+    Attributes:
+        state: State of the log.
+        fraction: Fraction of the log that recovery has read; 1 afterwards.
+        cause: Why the service is not ready; null if it is.
+    """
 
     state: str
     fraction: float
@@ -149,7 +216,15 @@ class ReadyResponse(Response, frozen=True):
 
 
 class TimesResponse(Response, frozen=True):
-    """Durations: how many, their sum, and the upper bounds of the buckets that hold the quantiles."""
+    """Durations in seconds.
+
+    Attributes:
+        count: How many were measured.
+        sum: Their sum.
+        p50: Upper bound of the histogram bucket that holds the median.
+        p90: Same for the 90 % quantile.
+        p99: Same for the 99 % quantile.
+    """
 
     count: int = 0
     sum: float = 0.0
@@ -159,7 +234,20 @@ class TimesResponse(Response, frozen=True):
 
 
 class UsageResponse(Response, frozen=True):
-    """What is in use, next to its limits."""
+    """Resources in use and their limits.
+
+    Attributes:
+        memory_bytes: Memory of retained records.
+        memory_limit_bytes: Limit of memory_bytes.
+        disk_bytes: Disk space reserved for segments.
+        disk_written_bytes: Part of disk_bytes that holds data.
+        disk_limit_bytes: Limit of disk_bytes.
+        pending_bytes: Bytes of calls that wait for the writer.
+        pending_limit_bytes: Limit of pending_bytes.
+        queues: Number of queues.
+        queues_limit: Limit of the number of queues.
+        segments: Number of segments.
+    """
 
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
@@ -176,7 +264,10 @@ class UsageResponse(Response, frozen=True):
 class PinResponse(Response, frozen=True):
     """The queue that keeps the oldest segment on the disk.
 
-    segments: how many, from that one up to the one being written. alone: how many of them no other queue needs.
+    Attributes:
+        queue: Name of the queue.
+        segments: How many segments it keeps: all from the oldest one up to, but not including, the current one.
+        alone: How many of them no other queue needs.
     """
 
     queue: str
@@ -185,11 +276,26 @@ class PinResponse(Response, frozen=True):
 
 
 class StatsResponse(Struct):
-    """Numbers of the service and its log. counters: everything counted since it was opened.
+    """Statistics of the service and its log.
 
-    receiving_bytes: request bodies, until their responses. sending_bytes: what responses being sent hold, and truncated
-    records that they keep. dropped_readers: clients that read their responses too slowly. pending_records: how many
-    wait to be stored. pin: null where no queue keeps an older segment than the current one.
+    Attributes:
+        state: State of the log.
+        fraction: Fraction of the log that recovery has read; 1 afterwards.
+        tails: Clients that wait for records.
+        receiving_bytes: Request bodies, from their arrival to the response.
+        requests: Requests so far.
+        problems: Responses other than success so far, by status.
+        receiving_limit_bytes: Limit of receiving_bytes.
+        sending_bytes: Bytes held by responses being sent, with the truncated records that they keep.
+        sending_limit_bytes: Limit of sending_bytes.
+        dropped_readers: Clients dropped because they read their responses too slowly.
+        usage: Resources in use.
+        pending_records: Records that wait to be stored.
+        pin: The queue that keeps the oldest segment; null if only the current segment is needed.
+        counters: What the log has counted since it was opened.
+        append_seconds: From the call of an append to its return.
+        commit_seconds: Writing and syncing a batch.
+        sync_seconds: A sync of a segment.
     """
 
     state: str

@@ -1,7 +1,7 @@
 """Runs on the wire: the content type `application/vnd.mrecordlog.runs`, for bulk readers and writers.
 
-A run leaves as header + offsets + payload, the three buffers it has in memory, and arrives as views into what was
-received: neither side touches a record. The offsets and payload of a block are the buffers of an Arrow BinaryArray.
+A run is sent as header + offsets + payload, the buffers that it has in memory, and received as views into the input:
+neither side touches single records. The offsets and payload of a block are the buffers of an Arrow BinaryArray.
 
 A stream is a preamble, then entries, the last of them a TRAILER; everything is little endian:
 
@@ -14,18 +14,18 @@ A stream is a preamble, then entries, the last of them a TRAILER; everything is 
     3 TRAILER  queues          blocks            records          payload bytes    none
     4 POSITIONS records n ≥ 1  first position    0                0                none
 
-1. A QUEUE says whose the following BLOCKs are. In a response to `/v1/fetch` there is one for each range, in the order
-   of the request, also where the range is empty. The queue id is the queue's incarnation, which never comes back; in
-   requests it is 0.
-2. A BLOCK holds consecutive positions: first position … first position + n - 1. A gap begins a new block. Offsets begin
-   with 0, never decrease and end with payload bytes, which is below 2 GiB.
-3. The TRAILER counts what came before it. A stream without one was cut short: nothing of it may be taken for complete.
-4. POSITIONS is a BLOCK without its body: which n records are there, not what they hold. Runs that follow each other
-   may share one. It is used in responses to `/v1/fetch` with `"payload": false`, which have no BLOCKs; everywhere else
-   it is an error. The TRAILER counts it as a block of 0 payload bytes.
+1. A QUEUE names the queue of the following BLOCKs. A response to `/v1/fetch` has one for each range, in the order of
+   the request, even for an empty range. The queue id is the queue's incarnation and is never reused; in requests it is
+   0.
+2. A BLOCK holds consecutive positions: first position … first position + n - 1. After a gap a new block begins. The
+   first offset is 0, offsets never decrease, and the last one equals payload bytes, which is below 2 GiB.
+3. The TRAILER counts what precedes it. A stream without a TRAILER was cut short and must not be treated as complete.
+4. POSITIONS is a BLOCK without its body: it says which n records exist, not what they contain. Adjacent runs may share
+   one. It is used in responses to `/v1/fetch` with `"payload": false`, which have no BLOCKs; everywhere else it is an
+   error. The TRAILER counts it as a block of 0 payload bytes.
 5. A kind or version not listed here is an error.
 
-Entries start at multiples of 8 bytes, so in an aligned buffer offsets are aligned too.
+Entries start at multiples of 8 bytes, so offsets are aligned in an aligned buffer.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ QUEUE, BLOCK, TRAILER, POSITIONS = 1, 2, 3, 4
 NAME_BYTES_MAX = 65_535
 PAYLOAD_BYTES_MAX = 2**31 - 1
 RECORDS_MAX = 2**29
-"""Bounds that a decoder checks a header against before it trusts its lengths."""
+"""A decoder checks the lengths in a header against these bounds before it uses them."""
 
 
 class WireError(ValueError):
-    """What was received is not a whole stream of runs; the message says where it ends."""
+    """The input is not a complete stream of runs; the message says why."""
 
 
 class QueueRuns(NamedTuple):
-    """The runs of one queue that are to be sent; there may be none."""
+    """The runs of one queue to send; there may be none."""
 
     queue: str
     queue_id: int
@@ -61,7 +61,7 @@ class QueueRuns(NamedTuple):
 
 
 class QueuePositions(NamedTuple):
-    """The positions of one queue that are to be sent: first position and number of records of each span."""
+    """The positions of one queue to send: first position and record count of each span."""
 
     queue: str
     queue_id: int
@@ -112,7 +112,7 @@ def _padded(size: int) -> int:
 
 
 def encode_positions(parts: Iterable[QueuePositions]) -> Iterator[bytes]:
-    """Yield the buffers of a stream with POSITIONS for BLOCKs: 32 bytes per span."""
+    """Yield the buffers of a stream with POSITIONS instead of BLOCKs: 32 bytes per span."""
     yield PREAMBLE
     queues = blocks = records = 0
     for queue, queue_id, found in parts:
@@ -131,7 +131,7 @@ def _queue_entry(queue: str, queue_id: int) -> tuple[bytes, bytes, bytes]:
 
 
 def join_spans(found: list[tuple[int, int]], more: Iterable[tuple[int, int]]) -> None:
-    """Add spans to *found*, joined where they follow each other."""
+    """Add spans to *found*, joining adjacent ones."""
     for first, count in more:
         if found and found[-1][0] + found[-1][1] == first and found[-1][1] + count <= RECORDS_MAX:
             found[-1] = (found[-1][0], found[-1][1] + count)
@@ -140,7 +140,7 @@ def join_spans(found: list[tuple[int, int]], more: Iterable[tuple[int, int]]) ->
 
 
 def gather(buffers: Iterable[bytes], piece_bytes: int) -> Iterator[bytes]:
-    """Join small buffers into pieces of about *piece_bytes*; one that is larger goes out as it is, uncopied."""
+    """Join small buffers into pieces of about *piece_bytes*; a larger buffer is yielded as it is, not copied."""
     waiting: list[bytes] = []
     size = 0
     for buffer in buffers:

@@ -1,4 +1,4 @@
-"""Reading a stream of runs, as a whole or piece by piece; the format is described in `wire`."""
+"""Decode a stream of runs, at once or piece by piece; `wire` describes the format."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mrecordlog_async.protocol.wire import (
 class Block(NamedTuple):
     """A run as it was received: views into the buffer, nothing copied.
 
-    offsets: record_count + 1 int32, little endian. payload: the payloads back to back. Both are empty where only
-    positions were asked for.
+    offsets: record_count + 1 int32, little endian. payload: the payloads back to back. Both are empty if only positions
+    were requested.
     """
 
     queue: str
@@ -55,10 +55,10 @@ class Totals(NamedTuple):
 
 
 class Decoder:
-    """Takes a stream piece by piece: ask `wanted`, hand `take` exactly that many bytes, repeat until it is `done`.
+    """Decode a stream piece by piece: pass exactly `wanted` bytes to `take`, and repeat until it is `done`.
 
-    It does no I/O, so it serves blocking sockets, asyncio and whole buffers alike. Anything that is not a whole stream
-    raises WireError. positions: payloads were not asked for, so POSITIONS are due instead of BLOCKs.
+    It does no I/O, so it works with blocking sockets, asyncio and whole buffers. Input that is not a complete stream
+    raises WireError. positions: the request excluded payloads, so POSITIONS are expected instead of BLOCKs.
     """
 
     def __init__(self, *, positions: bool = False) -> None:
@@ -67,11 +67,11 @@ class Decoder:
         self.totals = Totals()
         self.done = False
         self.queue: tuple[str, int] | None = None
-        self._entry: tuple[int, int, int, int, int] | None = None  # whose body is wanted
+        self._entry: tuple[int, int, int, int, int] | None = None  # the entry whose body comes next
         self._begun = False
 
     def take(self, data: bytes | bytearray | memoryview) -> Block | None:
-        """Take the next `wanted` bytes; return a block when they complete one. The block holds on to *data*."""
+        """Take the next `wanted` bytes; return a block when they complete one. The block refers to *data*."""
         if len(data) != self.wanted:
             raise WireError(f"the stream of runs was cut short: {len(data)} bytes instead of {self.wanted}")
         if not self._begun:
@@ -108,7 +108,7 @@ class Decoder:
         return None
 
     def _expect(self, entry: tuple[int, int, int, int, int], body_bytes: int) -> None:
-        """Go on to the body of *entry*, or finish it at once where there is none."""
+        """Expect the body of *entry* next; finish the entry at once if it has none."""
         self._entry = entry
         self.wanted = body_bytes + -body_bytes % 8
         if not self.wanted:
@@ -159,7 +159,7 @@ def decode(data: bytes | bytearray | memoryview, *, positions: bool = False) -> 
 
 
 def read_blocks(read: Callable[[int], bytes | bytearray | memoryview], *, positions: bool = False) -> Iterator[Block]:
-    """Yield the blocks of a stream as *read(size)* delivers them, which returns fewer bytes only at its end."""
+    """Yield the blocks of a stream. *read(size)* returns the next bytes, fewer than *size* only at the end."""
     decoder = Decoder(positions=positions)
     while not decoder.done:
         block = decoder.take(read(decoder.wanted))
@@ -168,8 +168,8 @@ def read_blocks(read: Callable[[int], bytes | bytearray | memoryview], *, positi
 
 
 def check_offsets(offsets: memoryview) -> list[int]:
-    """Return the offsets of a block from outside that is to be cut into records; WireError if one decreases."""
+    """Return the offsets of a received block, for cutting it into records; raise WireError if one decreases."""
     ends: list[int] = offsets.cast("i").tolist()
-    if ends != sorted(ends):  # what is in order is sorted in 8 ns an offset; comparing pairs takes 40
+    if ends != sorted(ends):  # sorting a sorted list takes 8 ns per offset, comparing pairs 40
         raise WireError("the offsets of a block decrease")
     return ends

@@ -1,7 +1,7 @@
-"""The application: the table of routes around one `Service`. `mrecordlog serve` runs it, or another mounts it.
+"""The aiohttp application: all routes of one `Service`. `mrecordlog serve` runs it; other applications can mount it.
 
-Every request passes: route → guard (token, Host, Origin) → handler → response, and every error becomes a problem
-document. That is one function around each handler instead of middleware, which costs each request more.
+Every request passes route → guard (token, Host, Origin) → handler → response, and every error becomes a problem
+document. One function around each handler does this; middlewares would cost each request more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mrecordlog_async.service.routes.route import Handler, Route
 from mrecordlog_async.service.service import Service
 
 UNREAD_BYTES = 256 * 1024
-"""A client that leaves more than this of its responses unread must read before its next request is handled."""
+"""A client with more unread response bytes than this must read them before its next request is handled."""
 
 SERVICE = web.AppKey("mrecordlog.service", Service)
 
@@ -71,7 +71,7 @@ def _guarded(
         except ConnectionError:
             return _cut_connection(request)
         except Exception as error:
-            # No name here may hold the error: its traceback holds this frame, and below it whole bodies.
+            # No local variable may keep the error: its traceback refers to this frame, and frames below hold bodies.
             return _answer_to(service, request, error)
         finally:
             service.end_request()
@@ -80,14 +80,14 @@ def _guarded(
 
 
 def _check_stray_body(request: web.BaseRequest) -> None:
-    """Refuse a large body where nothing reads it: it would be kept for as long as the request takes."""
+    """Refuse a large body on a route that reads none: it would stay in memory as long as the request runs."""
     length = request.content_length
     if length is None or length > SMALL_BYTES:
         raise closing(too_large(length or 0, SMALL_BYTES, "bytes of a body that nothing here reads"))
 
 
 def _answer_to(service: Service, request: web.Request, error: Exception) -> web.StreamResponse:
-    """Return the problem document of *error*, or end a response that had begun before it happened."""
+    """Return the problem document of *error*; if the response has already begun, cut the connection instead."""
     problem = problem_of(error)
     service.problems[problem.status] = service.problems.get(problem.status, 0) + 1
     return _response(problem) if BEGUN not in request else _cut_connection(request)
@@ -96,8 +96,8 @@ def _answer_to(service: Service, request: web.Request, error: Exception) -> web.
 def _cut_connection(request: web.Request) -> web.StreamResponse:
     """Cut the connection, and return a response that is never sent.
 
-    A second head would look like a part of the body that has begun. Nothing is raised: the web framework keeps an
-    exception with its traceback, and so what was being sent.
+    A second head would look like part of the body that has begun. Nothing is raised: the web framework keeps an
+    exception with its traceback, and the traceback keeps the pieces that were being sent.
     """
     if request.transport is not None:
         request.transport.abort()
@@ -114,7 +114,7 @@ def _response(problem: ProblemError) -> web.Response:
 
 
 def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse | None]]:
-    """Respond to `Expect: 100-continue`: a request that will be refused need not send its body."""
+    """Return a handler for `Expect: 100-continue`: a request that will be refused need not send its body."""
 
     async def expect(request: web.Request) -> web.StreamResponse | None:
         try:

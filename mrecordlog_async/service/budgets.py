@@ -1,6 +1,6 @@
-"""Budgets: how many bytes requests may hold together, and what each of them is charged.
+"""Budgets: how many bytes all requests together may hold, and how many each of them is charged for.
 
-A charge is taken in steps, as the bytes come, and given back when the request ends, however it ends.
+A charge grows as the bytes arrive, and is returned when the request ends, however it ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from mrecordlog_async.protocol.problems import too_many
 
 
 class Budget:
-    """Bytes that all requests share. what: how the 429 problem names them."""
+    """A number of bytes that all requests share. what: their name in the 429 problem."""
 
     def __init__(self, what: str, limit: int) -> None:
         self.what = what
@@ -20,7 +20,7 @@ class Budget:
         self.refused = 0
 
     def charge(self) -> Charge:
-        """Return an empty charge; use it as a context manager, which gives it back."""
+        """Return an empty charge. Use it as a context manager, which returns it to the budget at the end."""
         return Charge(self)
 
     def refuse(self) -> Exception:
@@ -30,7 +30,7 @@ class Budget:
 
 
 class Charge:
-    """What one request holds of a budget."""
+    """The part of a budget that one request holds."""
 
     __slots__ = ("_budget", "size")
 
@@ -41,8 +41,8 @@ class Charge:
     def add(self, size: int, ceiling: int | None = None) -> None:
         """Take *size* more bytes; raise the 429 problem if the budget would then hold more than *ceiling*.
 
-        ceiling: the budget's limit if not given. A request that is alone in the budget is never refused, so whatever
-        the other limits allow can be taken at some time.
+        ceiling: the budget's limit by default. A request that is alone in the budget is never refused, so every request
+        that the other limits allow can succeed at some time.
         """
         budget = self._budget
         limit = budget.limit if ceiling is None else ceiling
@@ -52,7 +52,7 @@ class Charge:
         self.size += size
 
     def give_back(self) -> None:
-        """Return all of it; what is added later counts from zero."""
+        """Return the whole charge to the budget; later additions count from zero."""
         self._budget.used -= self.size
         self.size = 0
 

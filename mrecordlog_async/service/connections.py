@@ -3,16 +3,16 @@
 HTTP servers in Python keep a silent or slowly sending connection open forever. Here:
 
 1. A connection that has not sent a whole request head within `header_seconds` is closed.
-2. One that has been idle between requests, or has dripped a head, for `idle_seconds` is cut; after a tenth of that
-   when three quarters of all connections are taken.
-3. Above the limit the connection that has been idle longest is closed. If none is idle, a new one gets a 503 and
-   is closed before anything is read.
-4. What was received and not yet asked for (requests that wait for another one), and responses that were not read,
-   is not part of any body or response that is charged. Where all connections together hold more of it than
-   `unread_bytes`, those that hold most are cut.
+2. A connection that was idle between requests, or kept sending a head, for `idle_seconds` is cut; after a tenth of that
+   while three quarters of all connections are in use.
+3. At the limit, a new connection replaces the one that has been idle longest. If none is idle, the new one gets a 503
+   and is closed before anything is read.
+4. Requests that wait for an earlier one on their connection, and small responses that the client has not read, are
+   charged to no budget. If all connections together hold more than `unread_bytes` of them, those that hold most are
+   cut.
 
-One timer looks at all of them every second, so a request pays nothing for its deadlines. Bodies and responses have
-their own (`bodies`, `sending`).
+One timer checks all connections every second, so these deadlines cost a request nothing. Bodies and responses have
+their own deadlines (`receive`, `send`).
 """
 
 from __future__ import annotations
@@ -64,50 +64,50 @@ class Connection(RequestHandler):
         return response
 
     def waiting_bytes(self) -> int:
-        """Return the bytes held for requests that wait."""
+        """Return the bytes of received requests that wait for an earlier one."""
         # Requests without a body share EMPTY_PAYLOAD, a StreamReader that has no size.
         return sum(payload._size for _, payload in self._messages if payload is not EMPTY_PAYLOAD)
 
     def untaken_bytes(self) -> int:
-        """Return the bytes held for responses that were not read."""
+        """Return the bytes of responses that the client has not read."""
         return self.transport.get_write_buffer_size() if self.transport is not None else 0
 
 
 @dataclass(slots=True)
 class Watch:
-    """What was last seen of one connection."""
+    """What the last sweep saw of one connection: how many requests it had made, and since when."""
 
     requests: int
     since: float
 
 
 class Connections:
-    """Makes a protocol for each connection and watches them."""
+    """Create the protocol of each connection, and cut connections that are idle or hold too much."""
 
     def __init__(self, server: web.Server, options: ServiceOptions, counts: ConnectionCounts) -> None:
         self.counts = counts
         self._server = server
         self._options = options
         self._watched: dict[RequestHandler, Watch] = {}
-        self._idle: deque[RequestHandler] = deque()  # as of the last look, longest first
+        self._idle: deque[RequestHandler] = deque()  # at the last sweep, longest idle first
 
     @property
     def count(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._server._connections)  # the public property copies them all
 
     def accept(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection: the factory that servers want."""
+        """Return the protocol of a new connection; this is the protocol factory of the server."""
         if self.count >= self._options.connections and not self._cut_idle():
             self.counts.refused += 1
             return Refusal(self.count, self._options.connections)
         return Connection(self._server, loop=self._server._loop, **self._server._kwargs)
 
     async def watch(self, each_second: Callable[[], object]) -> None:
-        """Cut what sits too long, until cancelled; call *each_second* on the way.
+        """Sweep every second until cancelled, and call *each_second* after each sweep.
 
-        An error is logged, and the next second looked at again: nothing awaits this task, and without it no
-        connection has a deadline.
+        An error is logged and the next sweep runs all the same: nothing awaits this task, and without it no connection
+        has a deadline.
         """
         clock = asyncio.get_running_loop().time
         while True:
@@ -119,7 +119,7 @@ class Connections:
                 logger.exception("watching connections failed; trying again in a second")
 
     def sweep(self, now: float) -> None:
-        """Look at every connection once."""
+        """Check every connection once."""
         watched, self._watched = self._watched, {}
         self.counts.open = self.count
         idle_seconds = self._options.idle_seconds
@@ -157,7 +157,7 @@ class Connections:
         return False
 
     def _cut_hoarders(self) -> None:
-        """Cut the connections that hold most, until all together hold no more than they may."""
+        """Cut the connections that hold most, until all together hold at most `unread_bytes`."""
         charged = self.counts.charged
         held = {
             connection: connection.waiting_bytes() + (0 if connection in charged else connection.untaken_bytes())
@@ -173,14 +173,14 @@ class Connections:
 
 
 class Refusal(asyncio.Protocol):
-    """Says that there are too many connections and closes."""
+    """Refuse a connection above the limit: send a 503 and close."""
 
     def __init__(self, used: int, limit: int) -> None:
         self._problem = too_many("connections", used, limit)
         self._problem.status = 503
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Response before anything was asked."""
+        """Send the response before anything is read."""
         # uvloop's transports are not subclasses of asyncio's.
         body = self._problem.document()
         head = (

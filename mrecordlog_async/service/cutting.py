@@ -1,6 +1,6 @@
-"""Runs cut at any record: the head that limits allow, and pieces of about one size.
+"""Cut runs at any record: to the head that limits allow, or into pieces of about one size.
 
-The caller works in turns; where a step may be long, it is a generator that yields after every part.
+Callers work in turns (see `turns`): a function that may take long is a generator that yields after every part.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNLIMITED = 2**63
 
 
 def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:
-    """Yield the runs of what is kept; those with gaps are made one by one."""
+    """Yield *held* as runs; one with gaps in its positions is split at the gaps, run by run."""
     for one in held:
         if isinstance(one, Run):
             yield one
@@ -25,7 +25,7 @@ def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:
 
 
 def take_head(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run]:
-    """Return the head of *runs* with at most this many records and payload bytes, but at least one record."""
+    """Return the first of *runs*: at most *records_max* records and *bytes_max* bytes, but at least one record."""
     taken: list[Run] = []
     for run in runs:
         if records_max <= 0 or (taken and bytes_max <= 0):
@@ -44,7 +44,7 @@ def take_head(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run
 
 
 def head_of(run: Run, records_max: int, bytes_max: int, *, at_least_one: bool) -> tuple[int, int]:
-    """Return how many records at the head of *run* keep both limits, and their bytes."""
+    """Return how many of the first records of *run* fit both limits, and their payload bytes."""
     ends = memoryview(run.offsets).cast("i")
     most = min(run.record_count, max(records_max, 0))
     count = max(min(most, bisect_right(ends, bytes_max, 0, most + 1) - 1), 0)
@@ -54,7 +54,7 @@ def head_of(run: Run, records_max: int, bytes_max: int, *, at_least_one: bool) -
 
 
 class Cutter:
-    """Cuts one range into pieces of about the requested size; together they are the whole range."""
+    """Cut one range into pieces of about the requested size, which together cover it."""
 
     def __init__(self, start: int, request: PlanRequest) -> None:
         self._records_max = request.piece_records or UNLIMITED
@@ -66,7 +66,7 @@ class Cutter:
         self._records = self._bytes = 0
 
     def add(self, run: Run, count: int) -> Iterator[None]:
-        """Add the first *count* records of *run*. Yields after every part of it, so that the caller may rest."""
+        """Add the first *count* records of *run*. Yield after every part, so that the caller can let others run."""
         self.next_position = run.first_position + count
         if not self.wanted:
             return
@@ -79,14 +79,14 @@ class Cutter:
             yield
 
     def finish(self, stop: int) -> list[Piece]:
-        """End the last piece at *stop*, where the range ends; return all of them."""
+        """End the last piece at *stop*, the end of the range, and return all pieces."""
         if self.wanted and stop > self._start:
             self.pieces.append(Piece(self._start, stop, self._records, self._bytes))
         return self.pieces
 
 
 def _spans(run: Run, count: int, records_max: int, bytes_max: int) -> Iterator[tuple[int, int, int]]:
-    """Yield first position, records and bytes of a run, in parts where it is larger than a piece. Copies nothing."""
+    """Yield first position, record count and bytes of *run*, in parts no larger than a piece. Nothing is copied."""
     ends = memoryview(run.offsets).cast("i")
     at = 0
     while at < count:

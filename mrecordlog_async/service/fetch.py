@@ -1,6 +1,6 @@
-"""`/v1/fetch`: the records of many ranges, or their positions alone; every range is checked before the first byte.
+"""`/v1/fetch`: the records of many ranges, or only their positions; all ranges are checked before the first byte.
 
-A fetch of everything may look at millions of runs, so it is made in turns: other requests are served in between.
+A fetch of everything may visit millions of runs, so it works in turns, and other requests are served in between.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mrecordlog_async.service.queue_checks import check_assigned, check_entries,
 from mrecordlog_async.service.turns import Turns
 
 RUNS_AT_ONCE = 250
-"""Runs of a queue looked at before others run; one with gaps holds up to a thousand records."""
+"""Runs of a queue visited in one turn; one with gaps in its positions holds up to a thousand records."""
 
 
 class HeldRuns(NamedTuple):
-    """What is to be sent of one queue, as it is kept."""
+    """The runs of one queue to send, as memory holds them."""
 
     queue: str
     queue_id: int
@@ -34,10 +34,10 @@ class HeldRuns(NamedTuple):
 
 
 class Fetcher:
-    """Finds the records of one `/v1/fetch`, in turns. What was found stays readable even if it is truncated later.
+    """Find the records of one `/v1/fetch`, in turns. Records that were found stay readable if they are truncated later.
 
-    size: bytes of the response with payloads; None where positions have gaps, so that its runs are made as they are
-    sent.
+    size: bytes of the response with payloads; None if positions have gaps, because its runs are then created while they
+    are sent.
     """
 
     def __init__(self, log: QueueReader, options: ServiceOptions) -> None:
@@ -48,7 +48,7 @@ class Fetcher:
         self._runs = 0
 
     async def fetch(self, ranges: Sequence[FetchRange]) -> list[HeldRuns]:
-        """Return what all ranges hold; raise the problem of the first range that cannot be had whole."""
+        """Return the runs of all ranges; raise the problem of the first range that cannot be returned whole."""
         await self._check(ranges)
         parts = []
         for one in ranges:
@@ -69,7 +69,7 @@ class Fetcher:
                 self.size += wire.size_of_run(one)
 
     async def positions(self, ranges: Sequence[FetchRange]) -> list[wire.QueuePositions]:
-        """Return which positions the ranges hold; nothing of their payloads is kept."""
+        """Return the positions that the ranges hold; no payload is kept in memory."""
         await self._check(ranges)
         parts = []
         for one in ranges:
@@ -90,7 +90,7 @@ class Fetcher:
         await _check_overlaps(ranges, self._turns)
 
     async def _each(self, asked: FetchRange) -> AsyncIterator[list[HeldRun]]:
-        """Yield what a range holds, some runs at a time."""
+        """Yield the runs of a range, some at a time."""
         position = asked.start
         while position < asked.stop:
             held = self._log.held(asked.queue, position, asked.stop, most=RUNS_AT_ONCE)
@@ -106,9 +106,9 @@ class Fetcher:
 
 
 def pinned_bytes(log: QueueReader, parts: Iterable[HeldRuns]) -> Iterator[int]:
-    """Yield, some runs at a time, how many bytes of *parts* are kept in memory by them alone.
+    """Yield, some runs at a time, how many bytes only *parts* keeps in memory.
 
-    Those are the bytes of truncated records and deleted queues. *parts* may lose what was sent meanwhile.
+    These are the bytes of truncated records and deleted queues. What is sent meanwhile may disappear from *parts*.
     """
     for queue, queue_id, held in parts:
         summary = summary_of(log, queue)

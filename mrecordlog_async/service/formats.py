@@ -1,15 +1,15 @@
-"""Reads as bodies, by the Accept header: NDJSON, lines, raw bytes, runs or Arrow.
+"""Records as response bodies, by the Accept header: NDJSON, text lines, raw bytes, runs or Arrow.
 
 | Accept | body |
 |---|---|
-| none, `*/*`, `application/x-ndjson` | a line a record: `{"position":7,"payload":"base64"}`, or text with `?as=text` |
+| none, `*/*`, `application/x-ndjson` | lines like `{"position":7,"payload":"base64"}`, with text after `?as=text` |
 | `text/plain` | the payloads, each followed by a newline |
-| `application/octet-stream` | the payloads back to back: with `limit=1`, one record as it is |
+| `application/octet-stream` | the payloads back to back; with `limit=1`, exactly one record |
 | `application/vnd.mrecordlog.runs` | runs (see `wire`) |
-| `application/vnd.apache.arrow.stream` | Arrow, where the service has pyarrow |
+| `application/vnd.apache.arrow.stream` | Arrow, if the service has pyarrow |
 
-An encoder is a generator: it makes a piece of the body once the one before was sent, never the whole body. A piece
-holds at most about `PIECE_BYTES`, also of a record that is larger.
+An encoder is a generator: it builds one piece of the body after the previous one was sent, never the whole body. A
+piece holds about `PIECE_BYTES` at most; a larger record is sent in several pieces.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from mrecordlog_async.service.turns import Turns
 
 TEXT = "text/plain"
 PIECE_BYTES = 192 * 1024
-"""Payload in one piece; a multiple of 3, so that base64 can be made of parts."""
+"""Payload bytes in one piece; a multiple of 3, so that base64 can be encoded in parts."""
 PIECE_RECORDS = 2_000
 """Records in one piece: encoding them takes about a millisecond."""
 SMALL_BYTES = 64 * 1024
-"""A smaller response is neither charged nor watched: it fits into the connection's buffer."""
+"""A smaller response is not charged and has no deadline: it fits into the connection's buffer."""
 
 BEGUN = web.RequestKey("mrecordlog.begun", web.StreamResponse)
-"""The response of a request that has begun; an error can no longer be told by a status then."""
+"""The response of a request, once it has begun. From then on no status can report an error."""
 
 SERVER = "mrecordlog"
 
@@ -53,8 +53,8 @@ Pieces = Iterator[bytes]
 class Format(NamedTuple):
     """How runs become a body.
 
-    encode: makes the pieces, given queue, queue id and runs. size: bytes of the whole body, where that is known before.
-    held: the most bytes that it holds at a time.
+    encode: yields the pieces, given queue, queue id and runs. size: bytes of the whole body, if known in advance. held:
+    the most bytes that encoding holds at a time.
     """
 
     encode: Callable[[str, int, Iterable[Run]], Pieces]
@@ -63,7 +63,7 @@ class Format(NamedTuple):
 
 
 def format_of(accept: str | None, as_text: bool) -> tuple[str, Format]:
-    """Return content type and format for an Accept header; the first type that is known wins."""
+    """Return content type and format for an Accept header; the first supported type wins."""
     if not accept:
         return _choice(NDJSON, as_text)
     for item in accept.split(","):
@@ -77,17 +77,17 @@ def format_of(accept: str | None, as_text: bool) -> tuple[str, Format]:
 
 
 class SmallResponse(web.Response):
-    """A small JSON response with status 200, written as one buffer where that is possible.
+    """A small JSON response with status 200, written as one buffer if possible.
 
-    Making and sending headers one by one is a sixth of what a request costs; an append's response has always the same.
-    What needs other headers (HTTP/1.0, a connection that is to be closed, the signals of a host application) goes the
-    usual way.
+    Building headers one by one is a sixth of the cost of a request, and those of an append's response never change. A
+    response that needs other headers (HTTP/1.0, a connection to be closed, the signals of a host application) is sent
+    by aiohttp.
     """
 
     _head: bytes | None = None
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Decide how to send."""
+        """Decide whether one buffer is possible."""
         if self._keep_alive is None and request.version == HttpVersion11 and request.keep_alive:
             self._keep_alive = True
             self._transport = request.transport
@@ -96,7 +96,7 @@ class SmallResponse(web.Response):
         return await super().prepare(request)
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Send."""
+        """Send the response."""
         if self._head is None:
             await super().write_eof(data)
         elif not self._eof_sent:
@@ -133,7 +133,7 @@ async def send(
     pieces: Iterable[bytes] | AsyncIterable[bytes],
     out: Outgoing,
 ) -> web.StreamResponse:
-    """Send *pieces* as the body and leave *out*; a client that does not read them in time is dropped."""
+    """Send *pieces* as the body, then end the charge *out*; a client that does not read in time is dropped."""
     turns = Turns()
     with out:
         await begin(request, response)
@@ -144,7 +144,7 @@ async def send(
         async for piece in _each(pieces):
             if not await out.write(response, piece):
                 return response
-            await turns.rest()  # a fast reader never makes us wait, and the others are to be served too
+            await turns.rest()  # writing to a fast reader never waits, and other requests need their turn
         await out.end(response)
     return response
 
@@ -159,7 +159,7 @@ async def _each(pieces: Iterable[bytes] | AsyncIterable[bytes]) -> AsyncIterator
 
 
 def take_runs(held: list[HeldRun]) -> Iterator[Run]:
-    """Yield the runs of *held* and let go of each, so that the list always is what is left, newest first."""
+    """Yield the runs of *held* and remove each from it: the list always holds what is left, newest first."""
     held.reverse()
     while held:
         one = held.pop()
@@ -170,7 +170,7 @@ def take_runs(held: list[HeldRun]) -> Iterator[Run]:
 
 
 def cut_up(run: Run) -> Iterator[Run]:
-    """Yield *run* in parts of at most `PIECE_RECORDS` and about `PIECE_BYTES`, or itself where it is no larger."""
+    """Yield *run* in parts of at most `PIECE_RECORDS` and about `PIECE_BYTES`, or whole if it is not larger."""
     if len(run.payload) <= PIECE_BYTES and run.record_count <= PIECE_RECORDS:
         yield run
         return
@@ -184,7 +184,7 @@ def cut_up(run: Run) -> Iterator[Run]:
 
 
 def record_lines(run: Run, as_text: bool) -> Pieces:
-    """Yield the records of *run*, no larger than `cut_up` makes it, as lines of JSON; a large one in several pieces."""
+    """Yield the records of *run*, a part that `cut_up` made, as lines of JSON; a large record in several pieces."""
     if len(run.payload) > PIECE_BYTES:
         yield b'{"position":%d,"payload":"' % run.first_position
         yield from _text_parts(run.payload) if as_text else _base64_parts(run.payload)
@@ -204,7 +204,7 @@ def _base64_parts(payload: bytes) -> Pieces:
 
 
 def _text_parts(payload: bytes) -> Pieces:
-    """Yield the inside of a JSON string."""
+    """Yield *payload* as the inside of a JSON string."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     view = memoryview(payload)
     for at in range(0, len(view), PIECE_BYTES):
@@ -264,7 +264,7 @@ def _runs_bytes(queue: str, runs: Sequence[Run]) -> int:
 
 
 def _arrow_held(runs: Sequence[Run]) -> int:
-    """Return what Arrow needs at a time: a batch, which is a part of a run or one record, is copied to be written."""
+    """Return the most bytes that Arrow holds at a time: it copies each batch, a part of a run or one record."""
     largest = max((len(run.payload) for run in runs if len(run.payload) > PIECE_BYTES), default=0)
     return PIECE_CHARGE_BYTES + 2 * largest
 

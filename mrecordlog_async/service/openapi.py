@@ -1,4 +1,4 @@
-"""`/openapi.json`, made from the table of routes and the types of their bodies: it cannot say what they do not do."""
+"""`/openapi.json`, generated from the table of routes and the types of their bodies, so it cannot contradict them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def schema(service: Service, request: web.Request) -> web.StreamResponse:
 ROUTES = (Route("GET", "/openapi.json", schema, "This schema", formats=("application/json",), head=True),)
 
 TABLE = (*routes.TABLE, *ROUTES)
-"""Every route that an application serves; the first are found first."""
+"""Every route that an application serves; if several match, the first wins."""
 
 
 @cache
@@ -34,7 +34,7 @@ def _document_bytes() -> bytes:
 
 
 def document() -> dict[str, Any]:
-    """Return the document."""
+    """Return the OpenAPI document."""
     types = {kind for route in TABLE for kind in (route.takes, route.returns) if kind is not None} | {Problem}
     ordered = sorted(types, key=lambda kind: kind.__name__)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")

@@ -11,26 +11,26 @@ from mrecordlog_async.options import KIB, MIB
 class ServiceOptions:
     """Limits for clients, and who is admitted.
 
-    Three kinds of limits: what one request may ask for (above it the response is 413, or a shorter read), what all
+    Three kinds of limits: what one request may ask for (above it the response is 413, or a read is shorter), what all
     requests may hold together (above it 429, or the connections that hold most are cut), and deadlines. A body may take
     `body_seconds + size / body_rate_bytes`, a reader `write_seconds + size / write_rate_bytes`.
 
     Args:
         body_bytes: Size of one request body.
         bodies_bytes: All request bodies, charged as they arrive until the response, with 64 bytes for each record. An
-            eighth is kept for bodies below 1 MiB; JSON bodies up to 64 KiB, such as truncates, are not charged.
+            eighth is reserved for bodies below 1 MiB; JSON bodies up to 64 KiB, such as truncates, are not charged.
         body_records: Records in one body.
         control_bytes: Size of a JSON body other than an append.
-        read_bytes: Payload bytes in one response to a read, however much was asked for.
+        read_bytes: Payload bytes in one response to a read, however much was requested.
         read_records: Records in one response to a read.
-        sending_bytes: All responses above 64 KiB, charged what they hold at a time (1 MiB, or a whole JSON response)
-            until they are sent, and truncated records that they still hold.
-        unread_bytes: Requests that wait for another one on their connection, and small responses that are not read;
+        sending_bytes: All responses above 64 KiB: each is charged for what it holds at a time (1 MiB, or a whole JSON
+            response) until it is sent, and for truncated records that it still holds.
+        unread_bytes: Requests that wait for an earlier one on their connection, and small responses that are not read;
             above it the connections that hold most are cut.
         entries: Queues or ranges in one plan, fetch or truncate.
         pieces: Cut points in one plan.
         fetch_runs: Runs in one fetch.
-        list_queues: Queues on one page of a listing that was asked for with `limit`.
+        list_queues: Queues on one page of a listing that is requested with `limit`.
         metrics_queues: Queues that get their own series in /metrics.
         body_seconds: Longest pause in a body.
         body_rate_bytes: Lowest rate of a body, in bytes per second.
@@ -45,7 +45,7 @@ class ServiceOptions:
         tails: Clients that wait for records, with long polls or as server-sent events.
         tokens: Bearer tokens, any of which admits a request; none admits every request.
         hosts: Host names that are allowed; none allows all.
-        metrics_per_queue: Give each queue series in /metrics, which costs lines per queue and shows queue names.
+        metrics_per_queue: Add four series for each queue to /metrics, labelled with its name.
 
     Raises:
         ValueError: A size or count is below 1, or bodies_bytes is below body_bytes.

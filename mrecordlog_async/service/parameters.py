@@ -1,4 +1,4 @@
-"""What a request says: the queue in its path, numbers in its query. Checked once, here, at the door."""
+"""The parameters of a request: the queue in its path, numbers and switches in its query. Checked once, here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POSITION_LIMIT = 2**63
 
 
 def check_queue_name(name: str) -> str:
-    """Return *name* if the service takes it: 1 to 255 bytes of UTF-8 without control characters."""
+    """Return *name* if the service accepts it: 1 to 255 bytes of UTF-8 without control characters."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -30,8 +30,8 @@ def check_queue_name(name: str) -> str:
 def queue_of(request: web.Request) -> str:
     """Return the queue that the path names.
 
-    It is cut from the path as it was sent and its percent-encoding is undone exactly once, so %2F is a character of the
-    name and %252F is the text "%2F"; it is never looked at as a path.
+    It is cut from the raw path and percent-decoded exactly once, so %2F is a character of the name and %252F is the
+    text "%2F". It is never interpreted as a path.
     """
     raw = _raw_segment(request)
     if "%" not in raw and raw.isascii():
@@ -43,10 +43,10 @@ def queue_of(request: web.Request) -> str:
 
 
 def _raw_segment(request: web.Request) -> str:
-    """Cut the name where the router found it.
+    """Return the part of the raw path that the router took as the name, still percent-encoded.
 
-    A proxy before us may decide by the path as it was sent, so nothing else in it may be read in two ways: the router
-    drops what follows a '#', and it undoes percent-encoding also outside the name.
+    A proxy in front of the service may decide by the raw path, so the rest of the path must have only one reading: the
+    router drops what follows a '#', and it percent-decodes outside the name too.
     """
     path = request.raw_path.partition("?")[0]
     _, fixed, rest = path.rpartition("/v1/queues/")
@@ -59,7 +59,7 @@ def _raw_segment(request: web.Request) -> str:
 
 
 def check_query(request: web.Request, allowed: Collection[str]) -> None:
-    """Refuse parameters that the route does not know or that come twice: a misspelt limit must not be ignored."""
+    """Refuse parameters that the route does not know or that appear twice: a misspelt limit must not be ignored."""
     names = [name for name, _ in request.query.items()]
     for name in names:
         if name not in allowed:
@@ -71,7 +71,7 @@ def check_query(request: web.Request, allowed: Collection[str]) -> None:
 
 
 def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = POSITION_LIMIT) -> int | None:
-    """Return the whole number in *minimum* … *limit* - 1 that the parameter holds; None where it is not given."""
+    """Return the parameter as a whole number in *minimum* … *limit* - 1; None if it is absent."""
     text = request.query.get(name)
     if text is None:
         return None
@@ -93,7 +93,7 @@ def flag(request: web.Request, name: str) -> bool:
 
 
 def as_text(request: web.Request) -> bool:
-    """Return whether payloads are wanted as text instead of base64."""
+    """Return whether the client wants payloads as text instead of base64."""
     wanted = request.query.get("as", "base64")
     if wanted not in ("base64", "text"):
         raise bad_request("`as` must be base64 or text", "parameter")

@@ -1,10 +1,10 @@
-"""Plans for bulk readers: from start positions and limits to ranges, counts and cut points. Memory only.
+"""Plans for bulk readers: ranges, counts and cut points for start positions and limits. Reads memory only.
 
-1. Look at each queue: is it there, is it the incarnation that was meant, are the records from its start still there?
-2. Share the limits: a queue that has little gives what it has, the rest is split in proportion to what is left.
-3. Cut each range to its share and into pieces, at any record; no payload is touched.
+1. Check each queue: does it exist, is it the requested incarnation, does it still hold the records from the start?
+2. Split the limits over the queues in proportion to what each holds; a queue with records gets at least one.
+3. Cut each range to its share and into pieces, at any record; no payload is copied.
 
-A plan of everything may look at millions of runs, so it is made in turns: other requests are served in between.
+A plan of everything may visit millions of runs, so it works in turns, and other requests are served in between.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from mrecordlog_async.service.queue_checks import check_entries, misses, status_
 from mrecordlog_async.service.turns import Turns
 
 RUNS_AT_ONCE = 250
-"""Pieces of a queue looked at before others run; one with gaps holds up to a thousand records."""
+"""Runs of a queue visited in one turn; one with gaps in its positions holds up to a thousand records."""
 
 PIECES_AT_ONCE = 500
 
 
 @dataclass(slots=True)
 class Available:
-    """What one queue of a plan has to give."""
+    """What a plan can cover of one queue: the range start … stop - 1, with counts. ended: see `QueuePlan`."""
 
     asked: PlanStart
     status: QueueStatus
@@ -46,7 +46,7 @@ class Available:
 
 @dataclass(slots=True)
 class Taken:
-    """What a plan takes of one queue. tail: digest of the last record."""
+    """What a plan covers of one queue. tail: digest of the last record."""
 
     stop: int
     records: int = 0
@@ -58,8 +58,8 @@ class Taken:
 class Planner:
     """Builds the response to one `/v1/plan`.
 
-    A queue may change between two turns. Its plan covers what it held at its own last step: if records were
-    truncated in between, it begins at the first one left.
+    A queue may change between two turns. Its plan covers what it held when the planner last visited it; if records were
+    truncated in between, the plan begins at the first retained one.
     """
 
     def __init__(self, log: QueueReader, request: PlanRequest, options: ServiceOptions) -> None:
@@ -115,7 +115,7 @@ class Planner:
                 await self._turns.rest()
 
     async def _held(self, available: Available) -> AsyncIterator[HeldRun]:
-        """Yield the available runs as they are kept, as long as its queue is there."""
+        """Yield the available runs as memory holds them, until the queue has moved (see `has_moved`)."""
         position = available.start
         while position < available.stop and not has_moved(self._log, available):
             held = self._log.held(available.asked.queue, position, available.stop, most=RUNS_AT_ONCE)
@@ -164,7 +164,7 @@ class Planner:
         return await self._walk(available, records_max, bytes_max, cutter)
 
     async def _walk(self, available: Available, records_max: int, bytes_max: int, cutter: Cutter) -> Taken:
-        """Take run after run until the share is reached."""
+        """Take runs until the share is reached."""
         taken = Taken(available.stop)
         async for run in self._runs(available):
             left = (records_max - taken.records, bytes_max - taken.bytes)
@@ -193,7 +193,7 @@ class Planner:
 
 
 def look_at(log: QueueReader, asked: PlanStart) -> Available:
-    """Return what a plan can cover of the queue, and whether it is the one that was meant."""
+    """Return what a plan can cover of a queue, and whether it is the requested incarnation."""
     summary = summary_of(log, asked.queue)
     status = status_of(summary, asked.id)
     ended = log.deleted_end(asked.id) if status is not QueueStatus.OK and asked.id is not None else None
@@ -210,7 +210,7 @@ def look_at(log: QueueReader, asked: PlanStart) -> Available:
 
 
 def has_moved(log: QueueReader, available: Available) -> bool:
-    """Return whether the queue was recreated or has lost records of the range."""
+    """Return whether the queue was deleted or recreated, or records of the range were truncated."""
     summary = summary_of(log, available.asked.queue)
     if summary is None or available.summary is None:
         return summary is not available.summary
@@ -220,9 +220,9 @@ def has_moved(log: QueueReader, available: Available) -> bool:
 
 
 def digest(run: Run, count: int) -> int:
-    """Digest record number *count* of *run*, with its position.
+    """Return the CRC-32C of position and payload of record number *count* of *run*, counted from 1.
 
-    A log that was restored from an older copy may assign a position twice.
+    Readers compare it because a log that was restored from an older copy may assign a position twice.
     """
     position = run.first_position + count - 1
     ends = memoryview(run.offsets).cast("i")
@@ -231,7 +231,7 @@ def digest(run: Run, count: int) -> int:
 
 
 def split_limit(wanted: Sequence[int], limit: int | None) -> list[int]:
-    """Split *limit* over what each wants, in proportion; each that wants anything gets at least one."""
+    """Split *limit* in proportion to *wanted*; every entry above 0 gets at least 1."""
     total = sum(wanted)
     if limit is None or total <= limit:
         return list(wanted)

@@ -1,6 +1,6 @@
 """`/metrics`: the core's counters, for Prometheus. Numbers are computed on request; an append pays nothing.
 
-No series carries a queue's name unless `metrics_per_queue` is set; which queue keeps old segments is in `/v1/stats`.
+No series has a queue's name unless `metrics_per_queue` is set; `/v1/stats` names the queue that keeps old segments.
 `Collector` may also be registered with an application's own registry.
 """
 
@@ -80,7 +80,7 @@ PER_QUEUE = {
 
 
 class Oldest(NamedTuple):
-    """About the oldest segment: its age as `oldest_age` has it, None if unknown, and the queue that keeps it."""
+    """The oldest segment: its age (see `oldest_age`; None if unknown) and the queue that keeps it."""
 
     age_seconds: float | None
     pin: SegmentPin | None
@@ -89,10 +89,10 @@ class Oldest(NamedTuple):
 class Collector(PrometheusCollector):
     """The metrics of one service.
 
-    oldest: what takes long to find out. Without it the queue that keeps most is looked for at once, and the age of the
-    oldest segment, which only the disk knows, is left away.
-    queues: with series for at most `QUEUES_COLLECTED` queues, where the service's options want any: a registry has no
-    way to let others in while it collects. `/metrics` makes them itself, in turns.
+    oldest: facts that take long to find. Without them, the queue that keeps most segments is searched for in one go,
+    and the age of the oldest segment, which only the disk knows, is left out. queues: add series for at most
+    `QUEUES_COLLECTED` queues if the service's options ask for them: a registry cannot let other tasks run while it
+    collects. `/metrics` adds these series itself, in turns.
     """
 
     def __init__(self, service: Service, oldest: Oldest | None = None, *, queues: bool = True) -> None:
@@ -114,7 +114,7 @@ class Collector(PrometheusCollector):
 
 
 async def render(service: Service) -> list[bytes]:
-    """Return the text that Prometheus reads, in parts that were made in turns."""
+    """Return the text that Prometheus reads, in parts; it is built in turns."""
     log = service.log_or_none
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(service, await _find_oldest(log) if log is not None else None, queues=False))
@@ -125,7 +125,7 @@ async def render(service: Service) -> list[bytes]:
 
 
 async def _render_queues(service: Service, log: MultiRecordLog) -> list[bytes]:
-    """Return the series of the first queues by name; how many are left out is a series too."""
+    """Return the series of the first queues by name, and one series that counts the queues left out."""
     turns, most = Turns(), service.options.metrics_queues
     names = await service.names.sorted(log)
     left_out = "queues_without_series"
@@ -158,9 +158,9 @@ async def _find_oldest(log: MultiRecordLog) -> Oldest:
 
 
 def oldest_age(path: str, is_current: bool) -> float:
-    """Return the seconds since the segment at *path*, the oldest, was written last; 0 for the current one.
+    """Return the seconds since the last write to the segment at *path*, the oldest; 0 if it is the current one.
 
-    So long ago, at least, the oldest record was stored that keeps the segment. 0 too where it was removed just now.
+    The oldest record that keeps the segment is at least this old. 0 as well if the segment was just removed.
     """
     if is_current:
         return 0.0

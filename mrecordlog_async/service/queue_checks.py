@@ -18,26 +18,26 @@ def summary_of(log: QueueReader, queue: str) -> QueueSummary | None:
 
 
 def status_of(summary: QueueSummary | None, queue_id: int | None) -> QueueStatus:
-    """Return whether the queue exists and is the incarnation that was meant."""
+    """Return whether the queue exists and is the requested incarnation."""
     if summary is None:
         return QueueStatus.MISSING
     return QueueStatus.OK if queue_id in (None, summary.id) else QueueStatus.RECREATED
 
 
 def check_id(summary: QueueSummary, queue_id: int | None) -> None:
-    """Raise the 404 problem where the queue is not the incarnation *queue_id*, if one was given."""
+    """Raise the 404 problem if the queue is not the incarnation *queue_id*; None allows any."""
     if status_of(summary, queue_id) is not QueueStatus.OK:
         detail = f"queue {summary.queue!r} was recreated: its id is now {summary.id}, not {queue_id}; list it again"
         raise ProblemError(404, "queue_recreated", detail, queue=summary.queue, id=summary.id)
 
 
 def misses(summary: QueueSummary, start: int) -> bool:
-    """Return whether records from *start* on were truncated; False if the first one ever came at a later position."""
+    """Return whether records from *start* on were truncated. Positions before the queue's first record do not count."""
     return max(start, summary.began) < summary.first_position
 
 
 def check_start(summary: QueueSummary, start: int) -> None:
-    """Raise the problem of reading from a position whose records are truncated."""
+    """Raise the 410 problem if records from *start* on were truncated."""
     if misses(summary, start):
         detail = f"queue {summary.queue!r}: records before {summary.first_position} are truncated; start there"
         first = summary.first_position
@@ -45,7 +45,7 @@ def check_start(summary: QueueSummary, start: int) -> None:
 
 
 def check_assigned(summary: QueueSummary, position: int) -> None:
-    """Raise the 409 problem for a position that no record of the queue has had."""
+    """Raise the 409 problem if the queue has not assigned *position* yet."""
     following = summary.next_position
     if position >= following:
         detail = f"queue {summary.queue!r}: position {position} has not been assigned yet; the next one is {following}"
@@ -53,6 +53,6 @@ def check_assigned(summary: QueueSummary, position: int) -> None:
 
 
 def check_entries(count: int, options: ServiceOptions) -> None:
-    """Raise the 413 problem for more queues or ranges than one request may name."""
+    """Raise the 413 problem if a request names more queues or ranges than it may."""
     if count > options.entries:
         raise too_large(count, options.entries, "entries in one request")

@@ -1,4 +1,4 @@
-"""The names of all queues, sorted, for lists that are made in turns: sorting a million names takes a second."""
+"""The sorted names of all queues, for lists. Sorting a million names takes a second, so it is done in turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Names:
         self._sorted: list[str] = []
 
     async def sorted(self, log: QueueReader) -> list[str]:
-        """Return all names, sorted. The list is shared: it must not be changed. Some may be deleted meanwhile."""
+        """Return all names, sorted. The list is shared: do not change it. Some queues may be deleted meanwhile."""
         version, unsorted = log.names()
         if (log, version) == self._version:
             return self._sorted

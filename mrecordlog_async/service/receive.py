@@ -1,11 +1,11 @@
 """Request bodies: received under limits and deadlines, and charged until the response.
 
 1. A body that can never be accepted is refused by its Content-Length, before a byte is read; so is a compressed body.
-2. All bodies share one budget. They are charged what has arrived, not what was announced, until the response, also
-   while they wait for the writer. Above it callers get a 429. What small bodies need is kept free for them, and
-   JSON bodies up to 64 KiB that ask for something other than an append pass the budget: a truncate makes room.
-3. A body must arrive at a minimum rate and never pause for longer than `body_seconds`. One that was there with the
-   request's head, as small ones are, costs no timer.
+2. All bodies share one budget. Each is charged for the bytes that have arrived, not for those announced, until its
+   response, including while it waits for the writer. Above the budget callers get a 429. A part is reserved for small
+   bodies. JSON bodies up to 64 KiB for anything but an append are not charged: a truncate frees memory.
+3. A body must arrive at a minimum rate and never pause for longer than `body_seconds`. A body that arrived with the
+   request's head, as small ones do, needs no timer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NDJSON = "application/x-ndjson"
 JSON = "application/json"
 
 CONTROL_FREE_BYTES = 64 * KIB
-"""A control body up to this size passes the budget."""
+"""A control body (JSON for anything but an append) up to this size is not charged."""
 SMALL_BODY_BYTES = MIB
-"""The last eighth of the budget is kept for bodies below this size."""
+"""The last eighth of the budget is reserved for bodies below this size."""
 
 
 class Bodies:
-    """Receives bodies; owns the budget they share."""
+    """Receive bodies, and own the budget that they share."""
 
     def __init__(self, options: ServiceOptions) -> None:
         self._options = options
@@ -43,7 +43,7 @@ class Bodies:
         return self.budget.used
 
     def charge(self) -> Charge:
-        """Return what one request will be charged for its body; a context manager."""
+        """Return an empty charge for the body of one request; use it as a context manager."""
         return self.budget.charge()
 
     async def receive(self, request: web.BaseRequest, charge: Charge) -> bytes:
@@ -61,7 +61,7 @@ class Bodies:
         return await self._receive_slowly(request, length, limit, charge, free=CONTROL_FREE_BYTES)
 
     def at_hand(self, request: web.BaseRequest, charge: Charge) -> bytes | None:
-        """Return the body if it has arrived whole, as small ones have; None if it must be received, or refused."""
+        """Return the body if it has fully arrived, as small ones have; None if it must be received or refused."""
         content, headers = request.content, request.headers
         if not content.is_eof() or "Content-Encoding" in headers or "Transfer-Encoding" in headers:
             return None
@@ -72,7 +72,7 @@ class Bodies:
         return body
 
     def check(self, request: web.BaseRequest, limit: int | None = None) -> int | None:
-        """Refuse what the headers alone show to be too much; return the length that they announce."""
+        """Refuse a body whose headers show that it is too large or encoded; return the length that they announce."""
         headers = request.headers
         if "Content-Encoding" in headers:
             detail = "Content-Encoding is not supported; send the body uncompressed"
@@ -89,10 +89,10 @@ class Bodies:
     async def _receive_slowly(
         self, request: web.BaseRequest, length: int | None, limit: int, charge: Charge, *, free: int
     ) -> bytes:
-        """Read the body piece by piece. *free*: the first bytes that are not charged."""
+        """Read the body piece by piece. *free*: how many of the first bytes are not charged."""
         content, body, size = request.content, bytearray(), 0
         clock = _RateClock(self._options)
-        # A body that can be seen to be small may use the part of the budget that is kept for those.
+        # A body that is announced as small may use the reserved part of the budget.
         ceiling = None if length is not None and length < SMALL_BODY_BYTES else self._ceiling
         while not content.at_eof():
             piece = await clock.wait_for(content)
@@ -103,7 +103,7 @@ class Bodies:
                 raise closing(too_large(size, limit, "body bytes"))
             if size > free:
                 self._take(charge, size - free - charge.size, ceiling)
-            body += piece  # no list of pieces: they may be a byte each
+            body += piece  # not a list of pieces: each may be a single byte
             clock.arrived(len(piece))
         return bytes(body)
 
@@ -115,7 +115,7 @@ class Bodies:
 
 
 class _RateClock:
-    """The deadline of one body: it moves on with every byte, but never further than `body_seconds` from now."""
+    """The deadline of one body: it moves with every byte, but is never more than `body_seconds` from now."""
 
     def __init__(self, options: ServiceOptions) -> None:
         self._options = options
@@ -124,7 +124,7 @@ class _RateClock:
         self._deadline = self._begun + options.body_seconds
 
     async def wait_for(self, content: StreamReader) -> bytes | None:
-        """Return what has arrived, at least one byte unless the body ended; None if it came too slowly."""
+        """Return what has arrived, at least one byte unless the body ended; None if the deadline passed."""
         try:
             async with asyncio.timeout_at(self._deadline):
                 return await content.readany()
@@ -140,6 +140,6 @@ class _RateClock:
 
 
 def closing(problem: ProblemError) -> ProblemError:
-    """Announce to the client that the connection closes: the rest of the body will not be read."""
+    """Return *problem* with a header that the connection closes: the rest of the body will not be read."""
     problem.headers["Connection"] = "close"
     return problem

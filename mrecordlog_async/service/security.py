@@ -1,14 +1,14 @@
 """Who is admitted: token, Host and Origin. Checked before the body is read and before a route does anything.
 
-1. A token, where the service has any: its digest is compared with every known one in constant time, so neither the
-   length nor a common beginning can be measured. 401 says nothing more.
-2. Host, where the service knows its names: a page elsewhere that made its own name point to 127.0.0.1 still sends that
-   name (DNS rebinding). Probes call by address, which no page can do under its own name: health passes then.
-3. Origin, always: browsers send it with every request that a foreign page may make them do. Only the service's own
-   page passes. There is no CORS.
+1. Token, if the service has any: its digest is compared with every known digest in constant time, so neither the length
+   nor a common prefix can be measured. The 401 says nothing more.
+2. Host, if the service knows its names: a foreign page whose name resolves to 127.0.0.1 still sends that name (DNS
+   rebinding). Health checks may also use an address, which a page cannot do under its own name.
+3. Origin, if it is sent: browsers add it to what foreign pages ask for. Only the service's own page is admitted. There
+   is no CORS.
 
 An API inside another application does not know where that application listens: `EmbeddedGuard` decides for each
-connection by the address that it came to.
+connection by its local address.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Guard:
     def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str]) -> None:
         self._digests = [hashlib.sha256(token).digest() for token in tokens]
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._accepted: set[str] = set()  # Host headers as they came that were found right
+        self._accepted: set[str] = set()  # raw Host headers that passed the check
 
     def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
         """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health)."""
         headers = request.headers
-        # A request with two Hosts or none does not get through the parser.
+        # The parser refuses requests with two Host headers or none.
         if self._hosts and headers.get("Host") not in self._accepted:
             self._check_host(headers.get("Host", ""), by_address=open_to_all)
         if "Origin" in headers:
@@ -77,8 +77,8 @@ class Guard:
 class EmbeddedGuard:
     """The checks of an API inside another application.
 
-    On loopback Host must be one of loopback's names or of *hosts*. Other machines need a
-    token, except for health, unless *exposed*: the application authenticates. A Unix socket has its own permissions.
+    On loopback, Host must be a loopback name or one of *hosts*. Other machines need a token, except for health, unless
+    *exposed* says that the application authenticates requests. A Unix socket is protected by its file permissions.
     """
 
     def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str], *, exposed: bool = False) -> None:
@@ -113,7 +113,7 @@ class EmbeddedGuard:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether *host* is this machine only."""
+    """Return whether *host* can be reached from this machine only."""
     if host == "localhost":
         return True
     with suppress(ValueError):
@@ -124,7 +124,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_address(name: str) -> bool:
-    """Return whether the name in a Host header is loopback or an address, which DNS does not resolve."""
+    """Return whether the name in a Host header is a loopback name or an address: DNS resolves neither."""
     with suppress(ValueError):
         return name in LOOPBACK_HOSTS or bool(ipaddress.ip_address(name.strip("[]")))
     return False

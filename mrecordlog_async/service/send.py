@@ -1,14 +1,14 @@
-"""Responses on their way out: one budget for what they hold, a minimum rate for their readers.
+"""Responses being sent: one budget for the bytes that they hold, and a minimum rate for their readers.
 
-1. A response above 64 KiB is made piece by piece. While it is sent it is charged `PIECE_CHARGE_BYTES`: the piece being
-   written and what the connection still holds of the one before. Above the budget new ones are refused (429).
+1. A response above 64 KiB is built piece by piece. While it is sent it is charged `PIECE_CHARGE_BYTES`: the piece being
+   written, and what the connection still holds of the previous one. Above the budget, new responses are refused (429).
 2. A reader must take `write_rate_bytes` per second over the whole response, and something every `write_seconds`. One
    timer checks all of them; a late reader is dropped.
-3. A response may hold records that were truncated since it began. They are charged to the same budget, and when it
-   overflows the responses that hold most of them are dropped.
+3. A response may hold records that were truncated since it began. They are charged to the same budget, and above it the
+   responses that hold most of them are dropped.
 4. When the budget is full, a reader that has taken nothing for one second is dropped for the next response.
 
-A dropped reader's connection is aborted and its charge given back at once; nothing is raised, because an exception's
+A dropped reader's connection is aborted and its charge returned at once. Nothing is raised, because an exception's
 traceback would keep the pieces alive.
 """
 
@@ -26,7 +26,7 @@ from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.turns import Turns
 
 WRITE_BYTES = 512 * 1024
-"""What is handed to the connection at once: large enough to be cheap, small enough that a slow reader is seen."""
+"""Bytes handed to the connection at once: enough to be cheap, few enough to notice a slow reader."""
 
 PIECE_CHARGE_BYTES = 2 * WRITE_BYTES
 STALLED_SECONDS = 1.0
@@ -40,9 +40,9 @@ class Sending:
 
     def __init__(self, options: ServiceOptions) -> None:
         self.budget = Budget("bytes being sent", options.sending_bytes)
-        self.pinned_bytes = 0  # of truncated records that responses still hold, as of the last look
+        self.pinned_bytes = 0  # of truncated records that responses still hold, at the last check
         self.dropped = 0  # readers that were too slow
-        self.protocols: set[object] = set()  # of the connections that responses are sent on
+        self.protocols: set[object] = set()  # connections on which responses are being sent
         self._options = options
         self._active: dict[Outgoing, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -56,9 +56,9 @@ class Sending:
     def enter(
         self, request: web.BaseRequest, size: int = PIECE_CHARGE_BYTES, pinned: PinnedBytes | None = None
     ) -> Outgoing:
-        """Charge a response that holds *size* bytes at a time; the 429 problem if there is no room.
+        """Charge a response that holds *size* bytes at a time; raise the 429 problem if the budget is full.
 
-        pinned: yields how many bytes of truncated records the response still holds, in parts that add up.
+        pinned: yields the bytes of truncated records that the response still holds, as parts of a sum.
         """
         out = self.try_enter(request, size, pinned)
         if out is None:
@@ -80,7 +80,7 @@ class Sending:
         return out
 
     def leave(self, out: Outgoing) -> None:
-        """Give back what *out* was charged."""
+        """Return the charge of *out*."""
         if out in self._active:
             del self._active[out]
             self.budget.used -= out.size
@@ -89,15 +89,15 @@ class Sending:
                 self.pinned_bytes = 0
 
     def sweep(self) -> None:
-        """Drop readers that are late."""
+        """Drop readers that missed their deadline."""
         now = asyncio.get_running_loop().time()
         for out in [out for out in self._active if out.is_late(now)]:
             self._drop(out)
 
     async def look_at_pinned(self) -> None:
-        """Drop the readers that hold most truncated records, where all together hold too many.
+        """Add up the truncated records that responses hold; above the budget, drop the readers that hold most.
 
-        In turns: a response may hold a million runs, and there may be hundreds of responses.
+        This works in turns: a response may hold a million runs, and there may be hundreds of responses.
         """
         turns, found = Turns(), dict[Outgoing, int]()
         for out, pinned in [(out, out.pinned) for out in self._active if out.pinned is not None]:
@@ -114,7 +114,7 @@ class Sending:
             self._drop(out)
 
     def _drop_stalled(self) -> bool:
-        """Drop the reader that has taken nothing for longest, if that is `STALLED_SECONDS`."""
+        """Drop the reader that has read nothing for longest; return False if none has for `STALLED_SECONDS`."""
         waiting = [out for out in self._active if out.waiting_since]
         slowest = min(waiting, key=lambda out: out.waiting_since, default=None)
         if slowest is None or asyncio.get_running_loop().time() - slowest.waiting_since < STALLED_SECONDS:
@@ -138,13 +138,13 @@ class Sending:
             self.sweep()
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.create_task(self.look_at_pinned())
-        finally:  # whatever happens: without the timer no reader has a deadline
+        finally:  # even after an error: without the timer no reader has a deadline
             if self._active:
                 self._arm()
 
 
 class Outgoing:
-    """One response that is being sent. As a context manager it is charged until the end."""
+    """One response being sent; it is charged until the end of its `with` block."""
 
     __slots__ = ("_deadline", "_options", "_request", "_sending", "pinned", "size", "waiting_since")
 
@@ -158,7 +158,7 @@ class Outgoing:
     ) -> None:
         self.size = size
         self.pinned = pinned
-        self.waiting_since = 0.0  # since when the reader has taken nothing, 0 while no piece waits for it
+        self.waiting_since = 0.0  # since when the reader has read nothing; 0 while no piece waits for it
         self._sending = sending
         self._request = request
         self._options = options
@@ -183,11 +183,11 @@ class Outgoing:
         return True
 
     async def end(self, response: web.StreamResponse) -> bool:
-        """End the body and wait until the connection holds next to nothing of it."""
+        """End the body and wait until the connection's buffer is almost empty."""
         return await self._wait_for(response.write_eof(), 0) and await self.wait_writable()
 
     async def wait_writable(self) -> bool:
-        """Wait until the connection holds almost nothing of what was written; False if the reader disconnected."""
+        """Wait until the connection's buffer is almost empty; return False if the reader disconnected."""
         return await self._wait_for(self._request.writer.drain(), 0)
 
     async def _wait_for(self, writing: Coroutine[Any, Any, None], size: int) -> bool:
@@ -195,7 +195,7 @@ class Outgoing:
         self.waiting_since = clock()
         try:
             await writing
-        except (ConnectionError, RuntimeError):  # RuntimeError: aborted, and nothing may be written any more
+        except (ConnectionError, RuntimeError):  # RuntimeError: the connection was aborted
             return False
         finally:
             self.waiting_since = 0.0

@@ -1,11 +1,10 @@
 """`serve`: a log directory as a process, from listening to the exit code.
 
-1. Listen at once; until the log is recovered, `/readyz` says how far it is and everything else responds 503.
-2. Recover in the background. What prevents opening (damage, a lock, the disk) ends the service: no half service.
-3. On SIGTERM, SIGINT or SIGHUP (a closed terminal, unless `nohup` hides it): not ready → tails end → no new
-   connections → requests finish → sync → close, with a deadline.
-   A second signal does not wait for requests any more.
-4. A log that fails while it runs keeps being readable; the exit code then says so.
+1. Listen at once. Until the log is recovered, `/readyz` reports the progress and routes that need the log respond 503.
+2. Recover in the background. If the log cannot be opened (damage, a lock, a disk error), the process ends.
+3. On SIGTERM, SIGINT or SIGHUP (a closed terminal, unless `nohup` hides it): not ready → tails end → no new connections
+   → requests finish → sync → close, with a deadline. A second signal ends the wait for requests.
+4. If the log fails while the service runs, reads still work, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ logger = logging.getLogger("mrecordlog_async.serve")
 
 BACKLOG = 1_024
 READ_BUFFER_BYTES = 64 * 1024
-"""What a connection takes in of a body before anybody asks for it; about twice that at most."""
+"""Bytes of a body that a connection reads ahead; it may hold about twice as many."""
 LINGER_SECONDS = 2.0
-"""How long the rest of a refused body is read and thrown away, so that the client sees the response and not a reset."""
+"""How long the rest of a refused body is read and discarded, so that the client sees the response and not a reset."""
 
 CLOSE_SECONDS_MIN = 5.0
-"""The disk has at least this long for the last sync and the note that the log was closed, however short the drain."""
+"""Least time for the last sync and the CLOSED marker, however short `drain_seconds` is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
 
 
 def raise_file_limit() -> None:
-    """Allow as many connections as the system lets us have."""
+    """Raise the limit of open files, one for each connection, to the most that the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with suppress(ValueError, OSError):
@@ -140,7 +139,7 @@ def raise_file_limit() -> None:
 
 
 class _Stop:
-    """The signals: the first asks to stop, the second not to wait for requests."""
+    """The signals: the first starts the shutdown, the second ends its wait for requests."""
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
@@ -161,7 +160,7 @@ class _Stop:
 
 
 def _runner(service: Service, settings: ServeSettings) -> web.AppRunner:
-    # What a client does wrong before there is a request is its problem: one line at debug level, no traceback.
+    # aiohttp would log a traceback for every malformed request; those are the client's errors, not ours.
     quiet = logging.getLogger("mrecordlog_async.service.connection")
     quiet.setLevel(logging.CRITICAL)
     return web.AppRunner(
@@ -189,7 +188,7 @@ async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.
 
 
 def _remove_stale_socket(path: str) -> None:
-    """Remove what a killed service left; OSError for a living one's socket, which event loops would just replace."""
+    """Remove the socket of a killed service; raise OSError if one listens: event loops would replace it."""
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise FileNotFoundError(errno.ENOENT, "the directory of the socket does not exist", path)
     if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
@@ -257,7 +256,7 @@ async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> Non
 
 
 async def _close(service: Service, seconds: float) -> int:
-    """Close the log, unless the disk does not respond; its thread does not keep the process alive."""
+    """Close the log and return the exit code. The log's thread does not delay the exit if the disk hangs."""
     log = service.log_or_none
     if log is None:
         return 0

@@ -1,6 +1,6 @@
-"""`Service`: one log with everything that its routes share: its state, who waits, what was counted.
+"""`Service`: one log and everything that its routes share: state, limits, waiting clients, counters.
 
-Life: recovering (responds 503 with the fraction) → open → closing (tails end, requests finish) → closed. A failed log
+States: recovering (responds 503 with the progress) → open → closing (tails end, requests finish) → closed. A failed log
 stays readable. The service may own the log (`open`) or serve one that its host opened (`attach`).
 """
 
@@ -29,12 +29,11 @@ from mrecordlog_async.service.splitting import Splitter
 from mrecordlog_async.service.trim_memory import MemoryTrimmer
 
 VERSION = version("mrecordlog_async")
-"""Read once, here: it is read from a file."""
+"""Read once, because it comes from a file."""
 
 
 HEAVY = 2
-"""Plans, fetches and truncates of many queues that are worked on at a time; more wait in line, so that what they hold
-while they are made is bounded."""
+"""Plans, fetches and truncates of many queues that run at once. Others wait in line, which bounds their memory."""
 
 
 class WakeReason(Enum):
@@ -48,7 +47,7 @@ class WakeReason(Enum):
 
 @dataclass(slots=True)
 class ConnectionCounts:
-    """What happened to connections. refused: there were too many. cut: they sat too long without a request.
+    """Counts of connections. refused: above the limit. cut: idle for too long, or holding too many unread bytes.
 
     unread_bytes: received and not yet processed, or sent and not read. charged: the connections whose responses
     are charged elsewhere.
@@ -75,19 +74,19 @@ class Service:
         self.heavy = asyncio.Semaphore(HEAVY)
         self.fraction = 0.0
         self.standalone = False  # no host application's signals or middlewares see its responses
-        # Kept by whoever accepts connections; zeros inside another application.
+        # Counted by `Connections`; zeros inside another application.
         self.connections = ConnectionCounts(charged=self.sending.protocols)
         self.tails = 0
         self.requests = 0
         self.active = 0  # requests being served
         self.problems: dict[int, int] = {}  # responses other than success, by status
-        self.opening = ""  # drawn again whenever a log is attached: positions seen under another one may have gone back
-        self.opened: dict[int, int] = {}  # queue id → its next position then
+        self.opening = ""  # random, new for every attached log: positions seen under another value may have gone back
+        self.opened: dict[int, int] = {}  # queue id → its next position when the log was attached
         self._log: MultiRecordLog | None = None
         self._shutting_down = asyncio.Event()
         self._finished = asyncio.Event()
 
-    # Life.
+    # Start and shutdown.
 
     async def open(self, directory: str | os.PathLike[str], **options: Any) -> MultiRecordLog:
         """Open the log in *directory* (with the options of `MultiRecordLog.open`) and serve it."""
@@ -96,13 +95,13 @@ class Service:
         return log
 
     def attach(self, log: MultiRecordLog) -> None:
-        """Serve *log*, which somebody else opened and will close."""
+        """Serve *log*, which the caller opened and will close."""
         self.opening, self.opened = secrets.token_hex(8), log.next_positions()
         self._log = log
         self.fraction = 1.0
 
     def begin_shutdown(self) -> None:
-        """Stop being ready and end everything that waits for records; other requests continue."""
+        """Stop being ready and end every wait for records; other requests continue."""
         self._shutting_down.set()
 
     def end_request(self) -> None:
@@ -112,7 +111,7 @@ class Service:
             self._finished.set()
 
     async def finished(self) -> None:
-        """Wait until, while shutting_down, no request is being served."""
+        """Wait, during a shutdown, until no request is being served."""
         if self.active:
             await self._finished.wait()
 
@@ -123,7 +122,7 @@ class Service:
 
     @property
     def state(self) -> LogState:
-        """Where the log is in its life."""
+        """State of the log; CLOSING from the start of a shutdown."""
         if self._log is None:
             return LogState.RECOVERING
         return (
@@ -132,12 +131,12 @@ class Service:
 
     @property
     def shutting_down(self) -> bool:
-        """Whether the service is on its way down."""
+        """Whether the service is shutting down."""
         return self._shutting_down.is_set()
 
     @property
     def log(self) -> MultiRecordLog:
-        """The log; the 503 problem while it recovers."""
+        """The log; raises the 503 problem during recovery."""
         if self._log is None:
             detail = f"the log is recovering, {self.fraction:.0%} done; try again"
             raise retry(503, "recovering", detail, state="recovering", fraction=round(self.fraction, 4))
@@ -154,11 +153,11 @@ class Service:
             raise ProblemError(409, "reopened", "the log was reopened since it was listed; list it again")
 
     def look_at_memory(self) -> None:
-        """Give memory back after large bodies and responses: to be called once a second."""
+        """Return memory to the system after large bodies and responses. Called once per second."""
         self._trimmer.look(self.bodies.budget.used + self.sending.used)
 
     def check_room(self, size: int) -> None:
-        """Raise the 429 problem if *size* more bytes cannot be retained: asked before a large body is read."""
+        """Raise the 429 problem if *size* more bytes do not fit in memory. Called before a large body is read."""
         usage = self.log.resource_usage()
         used = usage.memory_bytes + usage.pending_bytes
         if used + size > usage.memory_limit_bytes:
@@ -192,11 +191,11 @@ class Service:
                 await self._shutting_down.wait()
 
     def enter_tail(self) -> None:
-        """Count one more client that waits; the 429 problem when there are too many."""
+        """Count one more waiting client; raise the 429 problem if there are too many."""
         if self.tails >= self.options.tails:
             raise too_many("tails", self.tails, self.options.tails)
         self.tails += 1
 
     def leave_tail(self) -> None:
-        """Count one less."""
+        """Count one waiting client fewer."""
         self.tails -= 1

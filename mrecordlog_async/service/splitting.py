@@ -1,12 +1,12 @@
-"""Bodies into records, by their content type. Large ones a piece at a time, so that no other request has to wait.
+"""Split request bodies into records, by content type; large bodies piece by piece, so that no other request waits.
 
-Counts are checked before records are made, and each record is charged what it costs besides its bytes.
+Counts are checked before records are created, and each record is charged for its overhead as well as its bytes.
 
 | Content-Type | records |
 |---|---|
-| `application/x-ndjson` | every line is one, as it is, without its newline; also an empty one |
+| `application/x-ndjson` | every line is a record, without its newline; an empty line is an empty record |
 | `application/json` | `{"records": ["base64", …]}` |
-| `application/vnd.mrecordlog.runs` | those of all blocks, in order; where they go, the request says |
+| `application/vnd.mrecordlog.runs` | the records of all blocks, in order; their queues and positions are ignored |
 | `application/vnd.apache.arrow.stream` | the values of the column `payload` |
 | anything else | the body is one record |
 """
@@ -29,7 +29,7 @@ from mrecordlog_async.service.receive import JSON, NDJSON
 from mrecordlog_async.service.turns import Turns
 
 RECORD_BYTES = 64
-"""What a record costs besides its payload, while it waits to be stored."""
+"""Memory that a record needs besides its payload while it waits to be stored."""
 
 SMALL_BYTES = 64 * 1024
 """A smaller body is split in one go."""
@@ -40,20 +40,20 @@ PIECE_RECORDS = 2_000
 COUNT_BYTES = 1024 * 1024
 
 WHITESPACE_MAX = 1_000
-"""In one place around the records of a large JSON body: skipping millions of bytes takes a tenth of a second."""
+"""Longest whitespace in one place around the records of a large JSON body: skipping millions of bytes takes 0.1 s."""
 
 Steps = Iterator[list[bytes]]
 
 
 class Splitter:
-    """Splits bodies. Large ones one after the other: what that needs for a moment, it needs once."""
+    """Split bodies; large ones one after another, so that temporary memory is needed only once."""
 
     def __init__(self, records_max: int) -> None:
         self._records_max = records_max
         self._one_at_a_time = asyncio.Lock()
 
     async def split(self, body: bytes, content_type: str | None, charge: Charge) -> list[bytes]:
-        """Return the records of *body*; problem 400 or 413 where it is none of its type or holds too many."""
+        """Return the records of *body*; raise problem 400 if it does not match its type, 413 if it holds too many."""
         if content_type is None:
             return [body]
         kind = content_type.partition(";")[0].strip().lower()
@@ -82,7 +82,7 @@ async def _in_turns(steps: Steps) -> list[bytes]:
 
 
 async def _from_arrow(body: bytes, records_max: int, charge: Charge) -> list[bytes]:
-    """Decode on a thread: pyarrow looks at the whole of a batch, however large it is."""
+    """Decode on a thread: pyarrow validates a whole batch at once, however large it is."""
     await arrow.ready(415)
     records = await asyncio.to_thread(arrow.decode, body, records_max)
     charge.add(RECORD_BYTES * len(records))
@@ -105,7 +105,7 @@ def _lines(body: bytes, records_max: int, charge: Charge) -> Steps:
 
 
 def _json(body: bytes, records_max: int, charge: Charge) -> Steps:
-    # Base64 holds neither quotes nor colons nor commas: what cannot be records is seen before it is decoded.
+    # Base64 has no quotes, colons or commas, so a wrong shape is found before anything is decoded.
     yield from _count(body, b":", _check_one_member)
     yield from _count(body, b'"', lambda found: _check_count(found // 2 - 1, records_max))
     charge.add(RECORD_BYTES * max(body.count(b'"') // 2 - 1, 0))
@@ -134,14 +134,14 @@ def _end_of_piece(body: bytes, at: int, last: int) -> int:
     """Return the index of the comma after some small records, or after one large record; *last* if there is none."""
     stop = body.find(b",", min(at + PIECE_BYTES, last), last)
     stop = last if stop < 0 else stop
-    if stop - at > 2 * PIECE_BYTES:  # what comes before a large record is decoded without it
+    if stop - at > 2 * PIECE_BYTES:  # the records before a large one are decoded without it
         before = body.rfind(b",", at, at + PIECE_BYTES)
         stop = before if before >= 0 else stop
     return stop
 
 
 def _large_record(body: bytes, at: int, stop: int) -> Steps:
-    """Decode the base64 string of one record a part at a time: 60 MB at once take a fifth of a second."""
+    """Decode the base64 string of one record part by part: 60 MB at once would take a fifth of a second."""
     begin, end = body.find(b'"', at, stop) + 1, body.rfind(b'"', at, stop)
     around = body[at : begin - 1] + body[end + 1 : stop] if begin - at + stop - end <= 4 * WHITESPACE_MAX else b"?"
     if not 0 < begin <= end or around.strip():
@@ -160,7 +160,7 @@ def _large_record(body: bytes, at: int, stop: int) -> Steps:
 
 
 def _unescaped(text: bytes) -> bytes:
-    """Undo JSON's escapes: some encoders write / and + of base64 as such."""
+    """Undo JSON's escapes: some encoders write the / and + of base64 as escapes."""
     return msgspec.json.decode(b'"%s"' % text, type=str).encode() if b"\\" in text else text
 
 
@@ -175,7 +175,7 @@ def _from_base64(text: bytes, *, is_last: bool) -> bytes:
 
 
 def _count(body: bytes, what: bytes, check: Callable[[int], None]) -> Steps:
-    """Count *what* a piece at a time and *check* the sum after each; a body of nothing else takes 2 ns a byte."""
+    """Count *what* piece by piece and *check* the sum after each piece; costs at most 2 ns per byte."""
     found = 0
     for at in range(0, len(body), COUNT_BYTES):
         found += body.count(what, at, at + COUNT_BYTES)

@@ -1,4 +1,4 @@
-"""The service's numbers in one response."""
+"""The service's statistics, for `/v1/stats` and the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def find_pin(log: MultiRecordLog) -> SegmentPin | None:
 
 
 async def stats_of(service: Service) -> StatsResponse:
-    """Return the numbers of now; zeros while the log recovers."""
+    """Return the current numbers; those of the log are zero during recovery."""
     answer = StatsResponse(
         state=service.state,
         fraction=service.fraction,

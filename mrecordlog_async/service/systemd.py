@@ -1,6 +1,6 @@
-"""What systemd wants to hear from a `Type=notify` service: datagrams to the socket that it names.
+"""Notifications for systemd (`Type=notify`): datagrams to the socket that systemd names.
 
-`Status` looks at the service once a second and says what changed: progress of recovery, a failed log, a full disk.
+`Status` checks the service once per second and reports what changed: recovery progress, a failed log, a full disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mrecordlog_async.service.service import Service
 EXTEND_TIMEOUT = "EXTEND_TIMEOUT_USEC=30000000"
 
 CALM_SECONDS = 30.0
-"""The disk counts as full until nothing was refused for this long."""
+"""The disk counts as full until no append was refused for this long."""
 
 
 def notify(*lines: str) -> None:
@@ -34,7 +34,7 @@ def notify(*lines: str) -> None:
 
 
 class Status:
-    """Report what changed at a service since the last look."""
+    """Report what changed in a service since the last check."""
 
     def __init__(self, service: Service, address: str, clock: Callable[[], float] = monotonic) -> None:
         self._service = service
@@ -46,7 +46,7 @@ class Status:
         self._full = False
 
     def look(self) -> None:
-        """Look once; called every second."""
+        """Check once; called every second."""
         if self._service.state is LogState.RECOVERING:
             notify(f"STATUS=recovering, {self._service.fraction:.0%} read", EXTEND_TIMEOUT)
         self._look_for_failure()
@@ -56,7 +56,7 @@ class Status:
         log = self._service.log_or_none
         if log is None or log.failure is None or self._failed:
             return
-        self._failed = True  # the engine has written it to the log by now
+        self._failed = True  # the engine has already logged it
         cause = " ".join(str(log.failure).split())
         notify(f"STATUS=failed: {cause}; nothing is stored until the service is restarted; reads work")
 

@@ -1,7 +1,7 @@
-"""Memory given back after large bodies and responses: by the C library, by pyarrow, and what reference cycles keep.
+"""Return memory to the system after large bodies and responses: from the C library, pyarrow and reference cycles.
 
-Nothing in the service should need Python's cycle collector, which `calm_collector` makes rare. But a cycle in a library
-may hold a body, so the young generations are collected after much was given back, where that is a short piece of work.
+Nothing in the service should need Python's cyclic garbage collector, which `gc_tuning` makes rare. But a cycle in a
+library may hold a body, so the young generations are collected after large requests, if that takes little time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from mrecordlog_async.protocol import arrow
 WORTH_BYTES = 32 * MIB
 PAUSE_SECONDS = 10.0
 OBJECTS_MAX = 100_000
-"""The collector looks at no more at once: ten milliseconds."""
+"""Above this many objects the young generations are not collected; it would take ten milliseconds."""
 
 
 class MemoryTrimmer:
-    """Looks once a second at what requests hold."""
+    """Check once per second what requests hold."""
 
     def __init__(self) -> None:
         self._peak = 0

@@ -1,7 +1,7 @@
-"""Long work on the event loop, cut into turns: after a few milliseconds other tasks run.
+"""Cut long work on the event loop into turns: after a few milliseconds other tasks run.
 
-All long work takes its turns one after the other, one in each pass of the loop. However much of it is under way, a
-short request waits for one turn and not for one of each.
+All long work waits in one line and gets one turn per pass of the loop. However much of it runs, a short request waits
+for one turn, not for one turn of each.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Line:
         await turn
 
     def _next(self) -> None:
-        """Give the first in line its turn, and come back in the next pass for the next one."""
+        """Give the first in line its turn, and run again in the next pass of the loop for the next one."""
         turn = self.waiting.popleft()
         while turn.done() and self.waiting:  # its request was cancelled
             turn = self.waiting.popleft()

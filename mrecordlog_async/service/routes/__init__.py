@@ -1,4 +1,4 @@
-"""The routes, one module per group. `TABLE` lists them; `openapi` adds the schema that is made from it."""
+"""The routes, one module per group. `TABLE` lists them; `openapi` adds the schema, which is generated from it."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from mrecordlog_async.service.routes import bulk, page, queues, records, system,
 from mrecordlog_async.service.routes.route import Route
 
 TABLE: tuple[Route, ...] = (*records.ROUTES, *queues.ROUTES, *tails.ROUTES, *bulk.ROUTES, *system.ROUTES, *page.ROUTES)
-"""Every route but that of the schema; the first are found first."""
+"""Every route except the schema's; if several match, the first wins."""

@@ -1,4 +1,4 @@
-"""Routes for readers of many queues; see `messages` for what they promise."""
+"""Routes that read and truncate many queues; `protocol/bulk_schemas` says what they promise."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ Asked = TypeVar("Asked")
 async def _asked_for(
     service: Service, request: web.Request, decoder: msgspec.json.Decoder[Asked]
 ) -> AsyncIterator[tuple[MultiRecordLog, Asked]]:
-    """Receive the body of a bulk request and yield what it asks for; the body is charged until the block ends.
+    """Receive and decode the body of a bulk request; it is charged until the end of the `with` block.
 
-    The block runs alone among the heavy requests. An empty body asks for what `{}` does.
+    Few such blocks run at once (`HEAVY`). An empty body means `{}`.
     """
     check_query(request, ())
     log = service.log
@@ -56,7 +56,7 @@ async def _asked_for(
 
 
 async def plan_many(service: Service, request: web.Request) -> web.StreamResponse:
-    """From start positions and limits to ranges with counts and cut points."""
+    """Return ranges with counts and cut points, for start positions and limits."""
     async with _asked_for(service, request, _plan_decoder) as (log, asked):
         service.check_opening(asked.opening)
         starts = asked.queues
@@ -80,7 +80,7 @@ async def _encode_plans(plans: list[QueuePlan]) -> list[bytes]:
 
 
 async def fetch_many(service: Service, request: web.Request) -> web.StreamResponse:
-    """Many ranges in one stream of runs; all are checked before the first byte."""
+    """Send many ranges as one stream of runs; all are checked before the first byte."""
     async with _asked_for(service, request, _fetch_decoder) as (log, asked):
         fetcher = Fetcher(log, service.options)
         response = web.StreamResponse()
@@ -107,7 +107,7 @@ def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
 
 
 async def truncate_many(service: Service, request: web.Request) -> web.StreamResponse:
-    """Truncate many queues; each is done, and durable, or refused on its own."""
+    """Truncate many queues; each truncate is carried out, and durable, or refused independently."""
     async with _asked_for(service, request, _truncate_decoder) as (log, asked):
         service.check_opening(asked.opening)
         answers: list[QueueTruncated] = []
@@ -136,7 +136,7 @@ async def _truncate(log: MultiRecordLog, asked: TruncateOne) -> QueueTruncated:
 
 
 TRUNCATES_AT_ONCE = 1_000
-"""Calls that wait for the writer at a time: starting and answering them takes 20 ms."""
+"""Truncates that wait for the writer at once: starting and finishing this many takes 20 ms."""
 
 _plan_decoder = msgspec.json.Decoder(PlanRequest)
 _fetch_decoder = msgspec.json.Decoder(FetchRequest)

@@ -1,7 +1,8 @@
-"""The page at `/`: one HTML file, read once, with the headers that keep everything else out of it.
+"""The page at `/`: one HTML file, read once, with headers that forbid all other content.
 
-The page holds no data, so it needs no token; what it asks for does. Its policy names the digests of its own script and
-style: nothing that a queue's name or a payload might smuggle in would run, and nothing is loaded from elsewhere.
+The page holds no data, so it needs no token; the routes that it calls do. Its Content-Security-Policy names the digests
+of its own script and style: code injected by a queue's name or a payload does not run, and nothing is loaded from other
+servers.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ HEADERS = {
 
 
 async def front(service: Service, request: web.Request) -> web.StreamResponse:
-    """Show the page to a browser, a few lines of text to anybody else."""
+    """Send the page to browsers, and a few lines of text to other clients."""
     if HTML in request.headers.get("Accept", ""):
         return web.Response(body=PAGE, content_type=HTML, charset="utf-8", headers=HEADERS)
     return web.Response(text=FRONT)

@@ -1,4 +1,4 @@
-"""Queues: list, look at, create, delete, truncate."""
+"""Queues: list, show, create, delete, truncate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUEUES_AT_ONCE = 250
 
 
 async def list_queues(service: Service, request: web.Request) -> web.StreamResponse:
-    """All queues, or a page of them; an unchanged list is 304 for who names its ETag."""
+    """List all queues, or a page of them; responds 304 if `If-None-Match` has the ETag of the current list."""
     check_query(request, ("prefix", "limit", "after"))
     log = service.log
     etag = f'"{service.opening}-{log.version}"'
@@ -56,11 +56,11 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
 
 
 async def _page(service: Service, request: web.Request) -> tuple[Sequence[str], str | None]:
-    """Return the names to list, and the last of them where more follow."""
+    """Return the names to list, and the last of them if more follow."""
     prefix, after = request.query.get("prefix", ""), request.query.get("after")
     limit = number(request, "limit", minimum=1)
     names = await service.names.sorted(service.log)
-    # Sorted by code point, as names are: all that begin with the prefix are adjacent.
+    # Names are sorted by code point, so all that begin with the prefix are adjacent.
     first = max(bisect_left(names, prefix), 0 if after is None else bisect_right(names, after))
     last = bisect_right(names, prefix, key=lambda name: name[: len(prefix)])
     most = last - first if limit is None else min(limit, service.options.list_queues)
@@ -80,13 +80,13 @@ def _encode_queues(service: Service, names: Sequence[str]) -> Iterator[bytes]:
 
 
 async def show_queue(service: Service, request: web.Request) -> web.StreamResponse:
-    """One queue."""
+    """Show one queue."""
     check_query(request, ())
     return _with_etag(request, encode_json(queue_response(service, service.log.queue_summary(queue_of(request)))))
 
 
 async def create_queue(service: Service, request: web.Request) -> web.StreamResponse:
-    """Make a queue; 200 instead of 201 where it was there and `exist_ok` allows it."""
+    """Create a queue; responds 200 instead of 201 if it exists and `exist_ok` allows that."""
     check_query(request, ("exist_ok",))
     queue = queue_of(request)
     created = await service.log.create_queue(queue, exist_ok=flag(request, "exist_ok"))
@@ -94,7 +94,7 @@ async def create_queue(service: Service, request: web.Request) -> web.StreamResp
 
 
 async def delete_queue(service: Service, request: web.Request) -> web.StreamResponse:
-    """Delete a queue and all it holds; with `id` only if it is still that incarnation."""
+    """Delete a queue and all its records; with `id`, only if it is still that incarnation."""
     check_query(request, ("id",))
     queue, queue_id = queue_of(request), number(request, "id")
     check_id(service.log.queue_summary(queue), queue_id)
@@ -107,7 +107,7 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     check_query(request, ())
     queue = queue_of(request)
     log = service.log
-    log.queue_summary(queue)  # 404 before the body is looked at
+    log.queue_summary(queue)  # 404 before the body is read
     with service.bodies.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
     asked = await decode_control(_truncate_decoder, body, 1)
@@ -120,7 +120,7 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
 
 
 def queue_response(service: Service, summary: QueueSummary) -> QueueResponse:
-    """Return the JSON of a queue."""
+    """Return what responses say about one queue."""
     return QueueResponse(
         summary.queue,
         summary.id,

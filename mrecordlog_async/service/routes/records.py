@@ -39,16 +39,16 @@ APPEND_PARAMETERS = (
 _APPEND_NAMES = frozenset(name for name, _ in APPEND_PARAMETERS)
 
 READ_BYTES = 8 * 1024 * 1024
-"""What a response holds unless more was asked for: enough to be fast, and encoded without holding others up."""
+"""Default payload bytes of a response: enough to be fast, few enough to encode without delaying other requests."""
 
 READ_AT_ONCE_BYTES = 48 * 1024
-"""A smaller response needs no deadline: it fits into the connection's buffer, also in base64."""
+"""A smaller response needs no deadline: it fits into the connection's buffer, even in base64."""
 
 LINE_BYTES = 32
-"""What a record costs in a response besides its payload."""
+"""Bytes that a record takes in a response besides its payload."""
 
 READ_RUNS = 10_000
-"""Runs in one response; where positions have gaps they may hold a record each."""
+"""Runs in one response; if positions have gaps, each may hold a single record."""
 
 
 async def append(service: Service, request: web.Request) -> web.StreamResponse:
@@ -62,7 +62,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         create = flag(request, "create")
     if not create and not log.queue_exists(queue):
         raise QueueNotFoundError(queue)
-    with service.bodies.charge() as charge:  # until the response: also while it waits for the writer
+    with service.bodies.charge() as charge:  # until the response, including the wait for the writer
         body = service.bodies.at_hand(request, charge)
         if body is None:
             service.check_room(service.bodies.check(request) or 0)
@@ -96,7 +96,7 @@ def _appended(service: Service, last: int | None, position: int | None, records:
 
 
 async def read(service: Service, request: web.Request) -> web.StreamResponse:
-    """Read records; the header X-Next-Position says where to continue, also when there were none."""
+    """Read records; the header X-Next-Position says where to continue, even if there were none."""
     check_query(request, _READ_NAMES)
     log, options, queue = service.log, service.options, queue_of(request)
     summary = log.queue_summary(queue)
@@ -126,7 +126,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
         response.content_length = format_.size(queue, runs)
     size = format_.held(runs)
     if not all(isinstance(one, Run) for one in held):
-        size += sum(len(run.payload) for run in runs)  # copies, made of records with gaps between them
+        size += sum(len(run.payload) for run in runs)  # copies, where positions have gaps
     left: list[HeldRun] = [*runs]
     del held, runs
     out = service.sending.enter(request, size, partial(pinned_bytes, log, [HeldRuns(queue, summary.id, left)]))
@@ -140,7 +140,7 @@ async def _wait(service: Service, request: web.Request, queue: str, start: int) 
         return
     service.enter_tail()
     try:
-        # What follows reports a deleted queue as 404; a service that is shutting down responds with what there is.
+        # The caller reports a deleted queue as 404; a service that shuts down responds with what it has.
         await service.wait_for(queue, start, min(seconds, service.options.wait_seconds))
     finally:
         service.leave_tail()

@@ -1,4 +1,4 @@
-"""What a route is: where it is, what does it, and what the schema says about it."""
+"""`Route`: path, handler and description of a route, and the JSON bodies that handlers share."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ ITEMS_AT_ONCE = 500
 class Route:
     """A method on a path.
 
-    takes and returns: the types of JSON bodies. formats: content types of a response that is not JSON (or not only).
-    parameters: query parameters, with a sentence each. problems: the statuses it may return besides those that
-    every route may. open_to_all: no token needed. head: HEAD works too.
+    takes and returns: types of JSON bodies. formats: content types of a response that is not JSON (or not only).
+    parameters: query parameters, with a sentence each. problems: statuses besides those that every route may return.
+    open_to_all: no token is needed. head: HEAD works too.
     """
 
     method: str
@@ -59,7 +59,7 @@ def json_response(answer: Any, status: int = 200, headers: dict[str, str] | None
 async def send_json(
     service: Service, request: web.Request, parts: list[bytes], headers: dict[str, str] | None = None
 ) -> web.StreamResponse:
-    """Send a JSON response that was made in *parts*; a large one is charged as a whole until it is sent."""
+    """Send *parts* as one JSON response; a large one is charged as a whole until it is sent."""
     size = sum(map(len, parts))
     if size <= SMALL_BYTES:
         return web.Response(body=b"".join(parts), content_type=JSON, headers=headers)
@@ -80,8 +80,8 @@ async def encode_list(items: Sequence[Any]) -> list[bytes]:
 
 
 async def decode_control(decoder: msgspec.json.Decoder[T], body: bytes, entries_max: int | None = None) -> T:
-    """Decode a JSON body; problem 413 for more than *entries_max* objects, 400 for a member that appears twice."""
-    # Counted before it is decoded: only objects and their members cost anything.
+    """Decode a JSON body; raise problem 413 above *entries_max* objects, 400 for a member that appears twice."""
+    # Counted before decoding: only objects and their members take much time.
     objects = body.count(b"{")
     if entries_max is not None and objects - 1 > entries_max:
         raise too_large(objects - 1, entries_max, "entries in one request")
@@ -98,8 +98,8 @@ async def decode_control(decoder: msgspec.json.Decoder[T], body: bytes, entries_
 _TWICE = "an object has a member twice; send each member once"
 
 QUOTES_PER_OBJECT = 12
-"""No entry has more than four members and one text: objects with more quotes on average repeat some. A million of them
-in one object held the loop for 60 ms."""
+"""No entry has more than four members and one string value, so objects with more quotes on average repeat members. A
+million members in one object blocked the event loop for 60 ms."""
 
 
 def _check_duplicates(body: bytes) -> None:

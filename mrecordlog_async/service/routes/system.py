@@ -1,4 +1,4 @@
-"""The service itself: alive, ready, numbers, schema."""
+"""The service itself: health, readiness, statistics and metrics."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ async def health(service: Service, request: web.Request) -> web.StreamResponse:
 
 
 async def ready(service: Service, request: web.Request) -> web.StreamResponse:
-    """Response 200 only while records are taken."""
+    """Respond 200 only while records are accepted."""
     state = service.state
     answer = ReadyResponse(state, round(service.fraction, 4), _cause(service, state))
     return json_response(answer, 200 if state is LogState.OPEN else 503)
 
 
 def _cause(service: Service, state: LogState) -> str | None:
-    """Say why the service is not ready, without what only its own log may say (paths, texts of the system)."""
+    """Return why the service is not ready, without paths and system messages, which only its own log may contain."""
     match state:
         case LogState.OPEN:
             return None
@@ -46,13 +46,13 @@ def _cause(service: Service, state: LogState) -> str | None:
 
 
 async def stats(service: Service, request: web.Request) -> web.StreamResponse:
-    """Numbers as JSON."""
+    """Return the statistics as JSON."""
     check_query(request, ())
     return json_response(await stats_of(service))
 
 
 async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
-    """Numbers for Prometheus."""
+    """Return the metrics for Prometheus."""
     parts = await prometheus.render(service)
     size = sum(map(len, parts))
     if size <= SMALL_BYTES:

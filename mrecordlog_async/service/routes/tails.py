@@ -1,8 +1,8 @@
-"""Tails: the records of a queue as server-sent events, and the service's numbers as they move.
+"""Tails: the records of a queue as server-sent events, and the service's statistics every second.
 
-An event's id is the record's position, so a browser or client that lost the connection continues after the last one it
-saw (`Last-Event-ID`). A tail ends with an event `end` when the queue is deleted, the log fails or the service shuts
-down, and without one when its client does not read: events are made only as fast as they are taken.
+An event's id is the record's position, so a client that lost the connection continues after the last one that it saw
+(`Last-Event-ID`). A tail ends with an event `end` when the queue is deleted, the log fails or the service shuts down.
+Events are created only as fast as the client reads; one that stops reading is dropped, without such an event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mrecordlog_async.service.stats import stats_of
 EVENTS = "text/event-stream"
 STATS_SECONDS = 1.0
 ROOM_SECONDS = 0.25
-"""After which a tail that found no room for what it has to send tries again."""
+"""Pause before a tail tries to send again, if the budget of responses was full."""
 RUNS_AT_ONCE = 100
 
 TAIL_PARAMETERS = (
@@ -39,7 +39,7 @@ TAIL_PARAMETERS = (
 
 
 async def tail(service: Service, request: web.Request) -> web.StreamResponse:
-    """Send records as they come, until the queue is deleted, the service shuts down or the client leaves."""
+    """Send records as they arrive, until the queue is deleted, the service shuts down or the client disconnects."""
     check_query(request, ("start", "as"))
     queue = queue_of(request)
     queue_id = service.log.queue_summary(queue).id
@@ -72,7 +72,7 @@ async def stats_stream(service: Service, request: web.Request) -> web.StreamResp
 
 
 class Events:
-    """A response that lasts as long as there are events. It is charged only while it sends some."""
+    """A response made of events, charged only while it sends one."""
 
     def __init__(self, service: Service, request: web.Request) -> None:
         self._service = service
@@ -90,7 +90,7 @@ class Events:
     async def send(self, pieces: Iterable[bytes]) -> bool:
         """Send *pieces*; False if the client has disconnected or was dropped because it does not read."""
         sending = self._service.sending
-        while (out := sending.try_enter(self._request)) is None:  # others are sending: a tail may come later
+        while (out := sending.try_enter(self._request)) is None:  # the budget is full: a tail can wait
             if self._service.shutting_down:
                 return False
             await self._service.wait_for_shutdown(ROOM_SECONDS)
@@ -129,7 +129,7 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             events_of = chain.from_iterable(_events(run, text) for run in runs)
             if not await events.send(wire.gather(events_of, PIECE_BYTES)):
                 return None
-        await asyncio.sleep(0)  # one tail that has much to send lets the others in
+        await asyncio.sleep(0)  # a tail with much to send lets other tasks run
 
 
 def _events(run: Run, text: bool) -> Iterator[bytes]:
@@ -152,7 +152,7 @@ def _record(position: int, payload: bytes, text: bool) -> bytes:
 
 
 def _start(service: Service, request: web.Request, queue: str) -> int:
-    """Return the position to begin with; a resumed tail continues after the last event that was seen."""
+    """Return the first position to send; a resumed tail continues after the last event that the client saw."""
     last_seen = request.headers.get("Last-Event-ID")
     if last_seen:
         if not (last_seen.isascii() and last_seen.isdigit() and len(last_seen) <= 19):
