@@ -17,7 +17,8 @@ from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, Limits, PersistPolicy
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
+from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 SEGMENT_BYTES_MIN = 32_768
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mrecordlog_async import MultiRecordLog, PersistPolicy
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import segment_name
 from tests import damage
 from tests.conftest import contents

@@ -15,7 +15,7 @@ from fastapi import FastAPI, WebSocket
 
 from mrecordlog_async import LogState, MultiRecordLog
 from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.asgi import call_asgi
 
 

@@ -15,7 +15,7 @@ from mrecordlog_async import CorruptionError, LogClosedError, MultiRecordLog, Pe
 from mrecordlog_async.format.frame import encode_frames, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader, encode_header
 from mrecordlog_async.format.record import encode_table
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents
 

@@ -11,7 +11,7 @@ import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.recovery.live_reader import LOST_MAX
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import segment_name
 from tests import damage
 from tests.conftest import contents

@@ -15,7 +15,8 @@ from functools import partial
 from typing import NamedTuple
 
 from mrecordlog_async.options import MIB
-from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
+from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import STEP_BYTES_MAX, STEP_BYTES_MIN
 
 SYNC = -1

@@ -17,7 +17,8 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.new_directory import free_names, rename_durably
 from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.options import GIB, Limits, PersistPolicy
-from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
+from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 QUEUES_AT_ONCE = 1_000
 """Queues are created together in groups of this size: one sync for all of them."""

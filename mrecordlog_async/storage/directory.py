@@ -24,7 +24,8 @@ from mrecordlog_async.format.header import (
     decode_closed,
     decode_header,
 )
-from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem, read_exact
+from mrecordlog_async.storage.filesystem import FileSystem, read_exact
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import (
     CLOSED_NAME,
     TEMPORARY_SUFFIX,

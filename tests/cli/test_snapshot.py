@@ -13,7 +13,8 @@ import pytest
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.engine import older_segments
 from mrecordlog_async.maintenance.snapshot import snapshot
-from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
+from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.cli.running import BLOCK_BYTES, build, mrecordlog, three_queues
 from tests.conftest import contents

@@ -76,7 +76,7 @@ def test_the_architecture_names_every_room() -> None:
     rooms = {path.stem for path in PACKAGE.iterdir() if path.is_dir() or path.suffix == ".py"}
     private = {"__init__", "__main__", "__pycache__"}
     assert rooms - private - MINOR <= named
-    assert named <= rooms | {"filesystem", "commands"}
+    assert named <= rooms | {"os_filesystem", "commands"}
 
 
 MINOR = {"gc_tuning", "quantities", "token_file"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import LogFailedError, LogState, MultiRecordLog, PersistAction, PersistPolicy
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 NEVER = PersistPolicy.never()
 FLUSH = PersistPolicy.always(action=PersistAction.FLUSH)

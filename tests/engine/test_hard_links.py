@@ -12,7 +12,7 @@ import pytest
 from mrecordlog_async import LogFullError, LogLockedError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.engine import older_segments
 from mrecordlog_async.maintenance.snapshot import snapshot
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents
 

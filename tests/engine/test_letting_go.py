@@ -16,7 +16,7 @@ import pytest
 from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError
 from mrecordlog_async.engine.commands import AppendGroup
 from mrecordlog_async.engine.timers import Timers
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
 class Slow(OsFileSystem):
@@ -76,7 +76,7 @@ def test_forgotten_log_gives_the_directory_back(directory: Path) -> None:
 FORKING = """
 import asyncio, os, sys
 from mrecordlog_async import LogClosedError, MultiRecordLog
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 class Forking(OsFileSystem):
     "Forks while the log is opened: the child lives on until the pipe is closed."

@@ -19,8 +19,8 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async.engine import timers
-from mrecordlog_async.storage.filesystem import OsFileSystem
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 KIB = 1024
 MIB = 1024 * KIB

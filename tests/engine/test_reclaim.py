@@ -11,7 +11,7 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine import older_segments
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 
 BLOCK = 32_768

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine.journal import Journal
-from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
+from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
 class Watched(OsFileSystem):

@@ -28,7 +28,7 @@ from mrecordlog_async.recovery.follower import Follower
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import SegmentFile
 
 from .damage import Files, Intact, on_disk

@@ -9,7 +9,8 @@ from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.writer import Writer
-from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
+from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
 class Counted(OsFileSystem):

@@ -25,7 +25,8 @@ from mrecordlog_async.format.header import (
     encode_header,
 )
 from mrecordlog_async.format.record import Commit, Table, decode_table, encode_commit, encode_table
-from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
+from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents
 
@@ -675,7 +676,8 @@ import asyncio, resource, sys
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.maintenance.salvage import salvage
 from mrecordlog_async.maintenance.usage import usage
-from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem
+from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 directory = sys.argv[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))

@@ -15,7 +15,7 @@ import pytest
 
 from mrecordlog_async.options import Limits
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.serving import Served, serving
 
 LARGE = 1_000_000

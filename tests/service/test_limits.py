@@ -16,7 +16,7 @@ from aiohttp.test_utils import make_mocked_request
 from mrecordlog_async.options import Limits
 from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.service import adversary
 from tests.service.test_security import HEAD, raw
 from tests.serving import Served, serving

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.model import LogState
 from mrecordlog_async.service.prometheus import Collector, oldest_age
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.serving import Served, serving
 

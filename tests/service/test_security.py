@@ -14,7 +14,7 @@ import pytest
 
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import LOOPBACK_HOSTS, host_name
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.serving import Served, serving
 
 TOKEN = "0123456789abcdef0123456789abcdef"

@@ -22,7 +22,7 @@ from mrecordlog_async.service.security import is_loopback
 from mrecordlog_async.service.server import ExposedError, ServeSettings, check_exposure, serve
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.systemd import Status
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
 class Running:

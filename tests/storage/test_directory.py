@@ -11,7 +11,7 @@ from mrecordlog_async import CorruptionError
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.format.header import Closed, HeaderError, SegmentHeader, encode_closed, encode_header
 from mrecordlog_async.storage.directory import ATTEMPTS_MAX, Listing, LogDirectory, make_directories
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import segment_name
 
 LOG_ID = bytes(range(16))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.storage.filesystem import Buffer, OsFileSystem, read_exact, write_all
+from mrecordlog_async.storage.filesystem import Buffer, read_exact, write_all
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import SegmentFile, list_segments, read_pieces, segment_name, segment_number
 
 

@@ -21,7 +21,8 @@ from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.writer import Writer
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import make_directories
-from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
+from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
 def add_parser(command_line: CommandLine) -> Parser:

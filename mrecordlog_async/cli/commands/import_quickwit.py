@@ -25,7 +25,8 @@ from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues, new_log
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.reader import Finding, Report, read
-from mrecordlog_async.storage.filesystem import FileSystem, OsFileSystem
+from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
 def add_parser(command_line: CommandLine) -> Parser:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 OPENED_IN_BETWEEN = """
 import contextlib, fcntl, os, sys
-from mrecordlog_async.storage.filesystem import OsFileSystem
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 path, ask = sys.argv[1], fcntl.fcntl
 def asked(handle, what, *rest):
