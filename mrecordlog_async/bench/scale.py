@@ -1,4 +1,4 @@
-"""How much is measured: everything, a quick look, or next to nothing for tests; and what each workload is given."""
+"""How much is measured, in the full run or in a quick look; and what each workload is given."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Scale:
 
 FULL = Scale(seconds=0.5, rounds=5)
 QUICK = Scale(seconds=0.1, rounds=1)
-TINY = Scale(seconds=0.01, rounds=1, callers=(1, 20), compared_callers=20, raw_bytes=1 * MIB)
 
 S = TypeVar("S", bound=Scale, covariant=True)
 

@@ -16,9 +16,12 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.bench.results import NotReadBackError, Row
-from mrecordlog_async.bench.scale import TINY, Bench
+from mrecordlog_async.bench.scale import Bench, Scale
 from mrecordlog_async.bench.subject import check_read_back, raw_disk, subject
 from mrecordlog_async.bench.suite import WORKLOADS, Workload, chosen, run_all, run_workload
+from mrecordlog_async.options import MIB
+
+TINY = Scale(seconds=0.01, rounds=1, callers=(1, 20), compared_callers=20, raw_bytes=1 * MIB)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)

@@ -1,4 +1,4 @@
-"""Sizes of the workloads that only the project runs: everything, a quick look, or next to nothing for tests."""
+"""Sizes of the workloads that only the project runs: the full run, and a quick look."""
 
 from __future__ import annotations
 
@@ -10,76 +10,49 @@ from mrecordlog_async.options import MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale(scale.Scale):
-    """Adds to the sizes of `mrecordlog bench`.
+    """Adds to the sizes of `mrecordlog bench`; the defaults are those of a full run.
 
     Attributes:
+        records: in the queue that is read.
+        recovery_bytes: payloads in the log that is opened.
+        memory_records: retained records whose memory is measured.
+        short_queue, long_queue: records in the queues that are truncated.
+        queues: numbers of queues that records are appended to in turn.
+        roll_segment_bytes: size of a segment in the log that rolls.
         mission_rate: bytes per second.
         mission_retained_seconds: how much of that rate stays in memory.
         peer_rows: rows of `compare` in which all stores take part.
         at_most: bound on the records and queues that a row of `compare` prepares.
     """
 
-    records: int
-    recovery_bytes: int
-    memory_records: int
-    short_queue: int
-    long_queue: int
-    queues: tuple[int, ...]
-    roll_segment_bytes: int
-    mission_rate: int
-    mission_seconds: float
-    mission_retained_seconds: float
+    seconds: float = scale.FULL.seconds
+    rounds: int = scale.FULL.rounds
+    records: int = 1_000_000
+    recovery_bytes: int = 768 * MIB
+    memory_records: int = 1_000_000
+    short_queue: int = 10_000
+    long_queue: int = 1_000_000
+    queues: tuple[int, ...] = (1, 10, 100, 1_000, 10_000, 100_000)
+    roll_segment_bytes: int = 32 * MIB
+    mission_rate: int = 60_000_000
+    mission_seconds: float = 60.0
+    mission_retained_seconds: float = 60.0
     peer_rows: tuple[str, ...] = ("1000-callers", "10000-callers")
     at_most: int = 10**9
 
 
-FULL = Scale(
-    seconds=0.5,
-    rounds=5,
-    records=1_000_000,
-    recovery_bytes=768 * MIB,
-    memory_records=1_000_000,
-    short_queue=10_000,
-    long_queue=1_000_000,
-    queues=(1, 10, 100, 1_000, 10_000, 100_000),
-    roll_segment_bytes=32 * MIB,
-    mission_rate=60_000_000,
-    mission_seconds=60,
-    mission_retained_seconds=60,
-)
+FULL = Scale()
 
 QUICK = Scale(
-    seconds=0.1,
-    rounds=1,
+    seconds=scale.QUICK.seconds,
+    rounds=scale.QUICK.rounds,
     records=100_000,
     recovery_bytes=64 * MIB,
     memory_records=200_000,
-    short_queue=10_000,
     long_queue=200_000,
     queues=(1, 100, 10_000),
     roll_segment_bytes=4 * MIB,
-    mission_rate=60_000_000,
-    mission_seconds=2,
-    mission_retained_seconds=2,
+    mission_seconds=2.0,
+    mission_retained_seconds=2.0,
     at_most=100_000,
-)
-
-TINY = Scale(
-    seconds=0.01,
-    rounds=1,
-    callers=(1, 20),
-    compared_callers=20,
-    records=3_000,
-    recovery_bytes=1 * MIB,
-    memory_records=3_000,
-    short_queue=1_000,
-    long_queue=3_000,
-    queues=(1, 20),
-    roll_segment_bytes=1 * MIB,
-    mission_rate=2_000_000,
-    mission_seconds=0.1,
-    mission_retained_seconds=0.1,
-    peer_rows=("10-callers",),
-    at_most=300,
-    raw_bytes=1 * MIB,
 )

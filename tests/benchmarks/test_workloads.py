@@ -9,8 +9,29 @@ import pytest
 
 from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.suite import Workload, run_workload
-from tests.benchmarks.scale import TINY
+from mrecordlog_async.options import MIB
+from tests.benchmarks.scale import Scale
 from tests.benchmarks.suite import WORKLOADS
+
+TINY = Scale(
+    seconds=0.01,
+    rounds=1,
+    callers=(1, 20),
+    compared_callers=20,
+    raw_bytes=1 * MIB,
+    records=3_000,
+    recovery_bytes=1 * MIB,
+    memory_records=3_000,
+    short_queue=1_000,
+    long_queue=3_000,
+    queues=(1, 20),
+    roll_segment_bytes=1 * MIB,
+    mission_rate=2_000_000,
+    mission_seconds=0.1,
+    mission_retained_seconds=0.1,
+    peer_rows=("10-callers",),
+    at_most=300,
+)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)

@@ -6,7 +6,9 @@ import asyncio
 
 from mrecordlog_async.bench.results import Row
 from mrecordlog_async.bench.scale import Bench
-from tests.benchmarks.compare.place import TREE, UnknownVersionError, make_place
+from tests.benchmarks.compare.command import make_peers
+from tests.benchmarks.compare.contenders import THIS_LOG
+from tests.benchmarks.compare.place import UnknownVersionError, make_place
 from tests.benchmarks.compare.suite import chosen
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.targets import at_least, judged
@@ -24,7 +26,7 @@ async def run(bench: Bench[Scale]) -> list[Row]:
         base = await asyncio.to_thread(make_place, BASE, bench.path("base"))
     except UnknownVersionError as unknown:
         return [Row(WORKLOAD, f"next to revision {BASE}", skipped=str(unknown))]
-    this = await asyncio.to_thread(make_place, TREE, bench.path("this"))
+    (this,) = await asyncio.to_thread(make_peers, [THIS_LOG], bench.path("this"))
     rows: list[Row] = []
     for name, wanted in LEADS:
         ours, older = await measured_versions(bench, name, [this, base])
