@@ -1,11 +1,11 @@
 """Measure the service next to an aiohttp handler that does nothing, in one run.
 
-Both are processes of their own on uvloop; a client that costs little (prepared bytes, no HTTP library) drives them in
+Both run in their own processes on uvloop; a client that costs little (prepared bytes, no HTTP library) drives them in
 turn, so that a busy machine slows both. Each row names the median of the rounds; the ratio is that of the medians.
 
-* single: durable POSTs of one record of 100 bytes over 64 connections. The bare handler reads the body and answers.
+* single: durable POSTs of one record of 100 bytes over 64 connections. The bare handler reads the body and responds.
 * ndjson: durable POSTs of 1,000 lines of 200 bytes over 8 connections.
-* runs: reading 200 MB as runs over 2 connections, 32 MB a request. The bare handler sends as many prepared bytes.
+* runs: reading 200 MB as runs over 2 connections, 32 MB per request. The bare handler sends as many prepared bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STORED_BYTES = 200 * 1024 * 1024
 
 
 class Connection(asyncio.Protocol):
-    """Sends one prepared request after the other and counts the answers."""
+    """Sends one prepared request after the other and counts the responses."""
 
     def __init__(self, request: bytes, until: float) -> None:
         self.request, self.until = request, until
@@ -150,9 +150,9 @@ async def simple(port: int, method: str, path: str, body: bytes = b"") -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body)
-    answer = await reader.read()
+    response = await reader.read()
     writer.close()
-    return answer
+    return response
 
 
 async def compare(
@@ -174,8 +174,8 @@ async def compare(
 
 async def empty(port: int, queue: str) -> None:
     """Truncate all that a round stored."""
-    answer = await simple(port, "GET", f"/v1/queues/{queue}")
-    following = re.search(rb'"next_position":(\d+)', answer)
+    response = await simple(port, "GET", f"/v1/queues/{queue}")
+    following = re.search(rb'"next_position":(\d+)', response)
     assert following is not None
     body = b'{"position":%d}' % (int(following[1]) - 1)
     await simple(port, "POST", f"/v1/queues/{queue}/truncate", body)
@@ -219,7 +219,7 @@ async def row_ndjson(bare_port: int, port: int, seconds: float, rounds: int) -> 
     request = post("/v1/queues/ndjson/records", (b"x" * 200 + b"\n") * 1_000, "application/x-ndjson")
     one, two = await compare(bare_port, port, lambda: request, NDJSON_CONNECTIONS, seconds, rounds, "ndjson")
     print(
-        f"| durable NDJSON, 1,000 lines of 200 B a request, {NDJSON_CONNECTIONS} connections "
+        f"| durable NDJSON, 1,000 lines of 200 B per request, {NDJSON_CONNECTIONS} connections "
         f"| {one.requests * 1e3:,.0f} lines/s, p99 {one.p99 * 1e3:.1f} ms "
         f"| {two.requests * 1e3:,.0f} records/s, p99 {two.p99 * 1e3:.1f} ms | {two.requests / one.requests:.0%} |",
         flush=True,
@@ -234,7 +234,7 @@ async def row_runs(bare_port: int, port: int, seconds: float, rounds: int) -> No
     request = get(f"/v1/queues/runs/records?max_bytes={READ_BYTES}")
     one, two = await compare(bare_port, port, lambda: request, READ_CONNECTIONS, seconds, rounds, "")
     print(
-        f"| reading runs of 200 B records, {READ_BYTES >> 20} MiB a request, {READ_CONNECTIONS} connections "
+        f"| reading runs of 200 B records, {READ_BYTES >> 20} MiB per request, {READ_CONNECTIONS} connections "
         f"| {one.bytes / 1e6:,.0f} MB/s | {two.bytes / 1e6:,.0f} MB/s | {two.bytes / one.bytes:.0%} |",
         flush=True,
     )

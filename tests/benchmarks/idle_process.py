@@ -1,7 +1,7 @@
 """A process that only watches the clock: how long the machine itself delays a process.
 
 An event loop stands still when its own code is slow, and also when the machine gives the processor to somebody else.
-The second is the same for everybody on it, so a process without any work says how much of a stall that was.
+The second affects every process, so a process without work shows how long it was.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class IdleProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._process is not None
-        said, _ = await self._process.communicate(b"")  # nothing, and the end of input: its sign to stop
+        said, _ = await self._process.communicate(b"")  # the end of input stops it
         self.longest_seconds = float(said or nan)
 
 

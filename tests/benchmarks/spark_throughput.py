@@ -1,6 +1,6 @@
 """Measure how fast Spark reads and drains a log.
 
-A service in a process of its own holds records of 200 bytes in 8 queues. Spark, with two cores of the same machine,
+A service in its own process holds records of 200 bytes in 8 queues. Spark, with two cores of the same machine,
 reads them into `noop` as this package does (Arrow RecordBatches made from runs) and as most Python sources do (tuples),
 reads the same rows from Parquet, and drains the log into Parquet. Each is the best of several runs in a warm session;
 the service, Spark's JVM and its Python workers share the machine.
@@ -38,17 +38,17 @@ APPEND_RECORDS = 5_000
 
 
 class TupleReader(DataSourceReader):
-    """Reads the same partitions, and yields a Python tuple a record."""
+    """Reads the same partitions, and yields a Python tuple per record."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
 
     def partitions(self) -> list[InputPartition]:
-        """Plan as the original does."""
+        """Return the partitions of the other reader."""
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Cut every record out."""
+        """Yield every record as a tuple."""
         value = partition.value
         client = self._reader.fleet.client(value.server)
         for block in client.fetch(value):
@@ -66,7 +66,7 @@ class TupleSource(RecordLogDataSource):
         return "mrecordlog_tuples"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads tuples."""
+        """Return the reader that yields tuples."""
         return TupleReader(LogReader(self.parsed))
 
 
@@ -157,7 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_table(results: list[tuple[str, float]], arguments: argparse.Namespace) -> None:
-    """Print records/s, MB/s and how many times as long as our own read each took."""
+    """Print records/s, MB/s, and the time of each as a multiple of the first."""
     records, size = arguments.records, arguments.payload_bytes
     print(
         f"\n{records:,} records of {size} bytes, {arguments.random_bytes} of them random; {QUEUES} queues; local[2]\n"

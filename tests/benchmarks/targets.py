@@ -1,4 +1,4 @@
-"""The project's own targets: what was wanted, what was measured, and whether that is enough."""
+"""The project's own targets: what is wanted, what was measured, and whether that is enough."""
 
 from __future__ import annotations
 

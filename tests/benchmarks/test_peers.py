@@ -111,7 +111,7 @@ async def test_names_of_queues_are_stored() -> None:
     await log.close()
 
 
-async def test_cancelled_caller_harms_nobody() -> None:
+async def test_cancelled_caller_affects_no_other() -> None:
     """Callers in the same transaction and after it get their positions."""
     log, store = await _open_slow()
     first, cancelled, third = (asyncio.create_task(log.append_record("q", None, b"")) for _ in range(3))
@@ -152,16 +152,16 @@ async def test_record_above_the_bound_is_stored_alone() -> None:
 
 
 async def test_failed_transaction_fails_every_call() -> None:
-    """Nobody knows what the store holds: callers in it, callers that wait and later callers are all told."""
+    """It is unknown what the store holds: callers in it, callers that wait and later callers all fail."""
     log, store = await _open_slow(pending_bytes=10)
     tasks = [asyncio.create_task(log.append_record("q", None, b"x" * 8)) for _ in range(3)]
     await asyncio.sleep(0)
-    store.failure = OSError("the disk is gone")
+    store.failure = OSError("the disk failed")
     store.go_on.set()
     for task in tasks:
-        with pytest.raises(RuntimeError, match="the disk is gone"):
+        with pytest.raises(RuntimeError, match="the disk failed"):
             await task
-    with pytest.raises(RuntimeError, match="the disk is gone"):
+    with pytest.raises(RuntimeError, match="the disk failed"):
         await log.append_record("q", None, b"")
     await log.close()
 

@@ -2,8 +2,8 @@
 
 OLD and NEW are directories that hold a checkout, or git revisions of this repository. Each version runs in its own
 process (`contestant`), which keeps its log open for the whole row. In each round every version is measured once, and
-then the raw disk with as many writes and syncs of the same mean size. The order of the versions is reversed in every
-second round. All ratios are taken within a round, and the table shows their medians.
+then the raw disk repeats the mean batch as often as the version wrote one. Every second round reverses the order of the
+versions. All ratios are taken within a round, and the table shows their medians.
 
 On a machine with other work, compare the CPU time per record. Rates and latencies then depend on the neighbors.
 

@@ -23,7 +23,7 @@ class ContestantError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The figures of a round. raw: the disk alone with as many writes and syncs; None where nothing was written."""
+    """The figures of a round. raw: the disk alone, repeating the mean batch; None where nothing was written."""
 
     figures: Figures
     raw: RawMeasurement | None
@@ -86,7 +86,7 @@ class Contestant:
         return ""
 
     def round(self, seconds: float, raw: RawDisk) -> None:
-        """Measure once, then the raw disk with as many writes and syncs of the same mean size."""
+        """Measure once; then the raw disk writes and syncs the mean batch as often."""
         assert self._process is not None and self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()

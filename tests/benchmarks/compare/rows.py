@@ -30,7 +30,7 @@ class Place:
     """What a running row is given.
 
     Attributes:
-        directory: an empty directory of its own.
+        directory: its own empty directory.
         at_most: a bound on the records or queues that a row prepares, for tests.
     """
 

@@ -1,8 +1,8 @@
 """A log on top of an embedded store: what a good programmer writes by hand, with what this log gives.
 
 Queues have names. The position of a record is returned when it is durable. What waits to be stored is bounded: above
-the bound callers wait in order. A cancelled caller harms nobody, its record may be stored or not. After a failed
-transaction every call fails, because nobody knows what the store holds.
+the bound callers wait in order. A cancelled caller affects no other; its record may or may not be stored. After a
+failed transaction every call fails, because it is unknown what the store holds.
 """
 
 from __future__ import annotations

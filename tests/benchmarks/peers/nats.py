@@ -1,6 +1,6 @@
 """NATS JetStream with `sync_interval: always`, which syncs every message before it acknowledges it (2.10 and later).
 
-One connection, pipelined. Each message asks for an acknowledgement at an inbox of its own, as JetStream clients do.
+One connection, pipelined. Each message names its own inbox for the acknowledgement, as JetStream clients do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ max_payload: 8388608
 
 
 class NatsStore:
-    """A `nats-server` in a directory of its own."""
+    """A `nats-server` in its own directory."""
 
     def __init__(self, server: Server, connection: Connection) -> None:
         self._server = server
@@ -35,7 +35,7 @@ class NatsStore:
 
     @classmethod
     async def start(cls, directory: str) -> NatsStore:
-        """Start the server; MissingPeerError where there is none that can sync every message."""
+        """Start the server; MissingPeerError where none is installed that can sync every message."""
         program, port = find_program("nats-server"), free_port()
         os.mkdir(directory)
         config = os.path.join(directory, "config")
@@ -58,10 +58,10 @@ class NatsStore:
 
     async def append_record(self, queue: str, position: None, payload: bytes) -> int:
         """Append *payload*; return its sequence number when it would survive a power cut."""
-        answer = await self._connection.ask(f"{SUBJECT}.{queue}", payload)
-        _, found, number = answer.partition(b'"seq":')
+        response = await self._connection.ask(f"{SUBJECT}.{queue}", payload)
+        _, found, number = response.partition(b'"seq":')
         if not found:
-            raise RuntimeError(f"NATS did not store a message: {answer!r}")
+            raise RuntimeError(f"NATS did not store a message: {response!r}")
         return int(number.partition(b",")[0].rstrip(b"} "))
 
     async def append_records(self, queue: str, position: None, payloads: Sequence[bytes]) -> int:
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         transport.write(b'CONNECT {"verbose":false,"pedantic":false,"headers":false}\r\nSUB %b* 1\r\n' % INBOX.encode())
 
     async def ask(self, subject: str, payload: bytes) -> bytes:
-        """Publish *payload* and wait for the answer."""
+        """Publish *payload* and wait for the response."""
         self._asked += 1
         inbox = b"%b%d" % (INBOX.encode(), self._asked)
         future: asyncio.Future[bytes] = self._loop.create_future()
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
         return await future
 
     def subscribe(self, name: str, take: Callable[[bytes], None]) -> str:
-        """Have *take* called with every message that comes to the inbox whose subject is returned."""
+        """Call *take* with every message that arrives at the inbox whose subject is returned."""
         self._takers[b"2"] = take
         subject = f"{INBOX}to.{name}"
         self._transport.write(b"SUB %b 2\r\n" % subject.encode())
@@ -200,7 +200,7 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _check(answer: bytes) -> None:
-    error = json.loads(answer).get("error")
+def _check(response: bytes) -> None:
+    error = json.loads(response).get("error")
     if error is not None:
         raise RuntimeError(f"NATS refused: {error['description']}")

@@ -1,7 +1,7 @@
-"""Redis Streams with appendfsync always: the append-only file is synced before the event loop answers its clients.
+"""Redis Streams with appendfsync always: the append-only file is synced before clients get their responses.
 
-One connection for appends, pipelined: a thousand callers' XADDs go out in one write, and Redis syncs once for all that
-it read together. A second one for everything else.
+One connection for appends, pipelined: the XADDs of a thousand callers are sent in one write, and Redis syncs once for
+all that it read together. A second one for everything else.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ READ_RECORDS = 10_000
 
 
 class RedisError(Exception):
-    """Redis answered with an error."""
+    """Redis returned an error."""
 
 
 class RedisStore:
-    """A `redis-server` in a directory of its own."""
+    """A `redis-server` in its own directory."""
 
     def __init__(self, server: Server, appends: Appends, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._server = server
@@ -33,7 +33,7 @@ class RedisStore:
 
     @classmethod
     async def start(cls, directory: str) -> RedisStore:
-        """Start the server; MissingPeerError where there is none."""
+        """Start the server; MissingPeerError where it is not installed."""
         program, port = find_program("redis-server"), free_port()
         os.mkdir(directory)
         options = {
@@ -94,14 +94,14 @@ class RedisStore:
 
     async def _ask(self, *words: bytes) -> Any:
         self._writer.write(_command(words))
-        return await self._answer()
+        return await self._response()
 
-    async def _answer(self) -> Any:
-        """Read one answer: a line that says what follows, and what follows."""
+    async def _response(self) -> Any:
+        """Read one response: a line with its kind and length, and what follows."""
         line = (await self._reader.readline())[:-2]
         kind, rest = line[:1], line[1:]
         if kind == b"*":
-            return [await self._answer() for _ in range(int(rest))]
+            return [await self._response() for _ in range(int(rest))]
         if kind == b"$":
             return (await self._reader.readexactly(int(rest) + 2))[:-2]
         if kind == b"-":
@@ -110,7 +110,7 @@ class RedisStore:
 
 
 class Appends(asyncio.Protocol):
-    """The connection for appends. The only answers on it are entry ids: a line with a length and a line with the id."""
+    """The connection for appends. Its only responses are entry ids: a line with a length, and a line with the id."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ class Appends(asyncio.Protocol):
         self._transport: asyncio.WriteTransport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Complete one call per whole answer."""
+        """Complete one call per complete response."""
         *lines, self._rest = (self._rest + data).split(b"\r\n")
         if len(lines) % 2:  # the id after the last length has not arrived yet
             self._rest = lines.pop() + b"\r\n" + self._rest

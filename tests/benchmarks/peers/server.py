@@ -1,4 +1,4 @@
-"""Starting a peer's server for the length of a run: its program found, a free port, its output kept for errors."""
+"""A peer's server for the length of a run: finding its program and a free port, keeping its output for errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def find_program(name: str) -> str:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody uses now."""
+    """Return a port of 127.0.0.1 that is not in use now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -39,7 +39,7 @@ def free_port() -> int:
 
 
 class Server:
-    """A process of ours that listens on 127.0.0.1:port."""
+    """A process that listens on 127.0.0.1:port."""
 
     def __init__(self, command: Sequence[str], port: int, output: str) -> None:
         self.port = port
@@ -48,7 +48,7 @@ class Server:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
     async def wait(self) -> None:
-        """Return when it takes connections; MissingPeerError with its last words if it ended before."""
+        """Return when it accepts connections; raise MissingPeerError with its last line of output if it ends before."""
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while True:
             with contextlib.suppress(OSError):
@@ -56,11 +56,11 @@ class Server:
                 writer.close()
                 return
             if self._process.poll() is not None or asyncio.get_running_loop().time() > deadline:
-                raise MissingPeerError(f"it did not start: {await asyncio.to_thread(self._last_words)}")
+                raise MissingPeerError(f"it did not start: {await asyncio.to_thread(self._last_line)}")
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
-        """Ask it to end, and wait."""
+        """Stop it and wait for its end."""
         self._process.terminate()
         try:
             await asyncio.to_thread(self._process.wait, STOP_SECONDS)
@@ -68,7 +68,7 @@ class Server:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         with open(self._output, encoding="utf-8", errors="replace") as file:
             lines = file.read().strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it printed nothing"

@@ -1,4 +1,4 @@
-"""What a retained record costs above its payload, asked of the operating system and of the log."""
+"""Memory of a retained record above its payload, as the operating system and the log report it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.benchmarks.targets import JudgedRow, at_most
 
 
 async def run(bench: Bench[Scale]) -> list[Row]:
-    """Append one by one from 1,000 callers, and in batches: both ways must end in the same dense runs."""
+    """Append one by one from 1,000 callers, and in batches: both must end in the same dense runs."""
     return [await _grow(bench, "one by one", single=True), await _grow(bench, "in batches", single=False)]
 
 
@@ -29,7 +29,7 @@ async def _grow(bench: Bench[Scale], name: str, *, single: bool) -> Row:
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never(), limits=LIMITS) as log:
         await log.create_queue(QUEUE)
         bench.say(f"retaining {records:,} × 100 B, appended {name}")
-        await _append(log, records // 10, single)  # what the machinery itself needs is there from now on
+        await _append(log, records // 10, single)  # from now on the log has what it needs for itself
         before, accounted_before = await _resident(), log.resource_usage().memory_bytes
         await _append(log, records, single)
         grown = await _resident() - before
@@ -52,7 +52,7 @@ async def _append(log: MultiRecordLog, records: int, single: bool) -> None:
     for done in range(0, records, BATCH_RECORDS):
         wanted = part[: records - done]
         if single:
-            # Fresh objects, as a server gets them: were they shared, holding them would cost nothing.
+            # New objects, as a server receives them: retaining shared ones would cost nothing.
             await asyncio.gather(*(log.append_record(QUEUE, None, bytes(bytearray(payload))) for payload in wanted))
         else:
             await log.append_records(QUEUE, None, [bytes(bytearray(payload)) for payload in wanted])

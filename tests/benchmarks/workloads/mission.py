@@ -1,11 +1,11 @@
-"""The workload this log is made for: 60 MB/s for a minute, with a minute retained, truncated behind.
+"""The workload this log is made for: 60 MB/s for a minute, while the last minute is retained.
 
 1. Fill the queue with what a minute brings, as fast as it goes; that part is not measured.
-2. Then records are due by the clock, whatever the log does. Each is a task of its own, as a request would be, at most
+2. Then records are due by the clock, whatever the log does. Each is its own task, as a request would be, at most
    1,000 at a time, as a server has so many connections; its latency counts from the moment it was due. A log that
    cannot hold the rate shows it in the latencies and in the time until the last record is stored.
-3. Ten times a second what is older than a minute is truncated. Memory, CPU and the longest stall of the event loop are
-   those of the whole process, so they contain the load generator. A second process does nothing but watch the clock
+3. Ten times per second what is older than a minute is truncated. Memory, CPU and the longest stall of the event loop
+   are those of the whole process, load generator included. A second process does nothing but watch the clock
    meanwhile: what delays that is the machine, not the log.
 """
 
@@ -39,20 +39,20 @@ TRUNCATE_SECONDS = 0.1
 TICK_SECONDS = 0.001
 CONNECTIONS = 1_000
 SENT_AT_ONCE = 128
-"""So many records are sent in one turn of the event loop. After a slow sync a thousand are due; to send them all in one
-turn took 6 to 20 ms, which then stood there as a stall of the log."""
+"""Records sent in one turn of the event loop. After a slow sync a thousand are due; sending them all in one turn took 6
+to 20 ms, which was then reported as a stall of the log."""
 GIVE_UP = 2
-"""A log that needs more than this many times the time has shown that it does not hold the rate."""
+"""After this many times the planned time, the log has failed to hold the rate."""
 STALL_SECONDS = 0.005
 RSS_SHARE = 1.03
 CACHE_SHARE = 0.1
 DIFFERENT = 256
-"""So many different payloads take turns; each record gets bytes of its own."""
+"""The number of different payloads; each record gets its own bytes object."""
 
 
 @dataclass(slots=True)
 class Arrivals:
-    """Records that come by the clock."""
+    """Records that arrive by the clock."""
 
     log: MultiRecordLog
     texts: Sequence[bytes]
@@ -62,7 +62,7 @@ class Arrivals:
     waiting: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def run(self, seconds: float) -> float:
-        """Send what is due within *seconds*, wait until it is answered, and return how long all that took."""
+        """Send what is due within *seconds*, wait until it is stored, and return the seconds it took."""
         clock = time.perf_counter
         begun = clock()
         total = int(seconds * self.rate)
@@ -87,7 +87,7 @@ class Arrivals:
 
 @dataclass(slots=True)
 class Found:
-    """What the minute showed.
+    """What was measured.
 
     Attributes:
         taken: seconds until the last record was stored.
@@ -112,7 +112,7 @@ class Found:
 
 
 async def run(bench: Bench[Scale]) -> list[Row]:
-    """Fill, then hold the rate while truncating behind."""
+    """Fill, then hold the rate while older records are truncated."""
     scale, files, directory = bench.scale, RecordingFiles(), bench.path("log")
     retained = int(scale.mission_rate / PAYLOAD_BYTES * scale.mission_retained_seconds)
     async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
@@ -172,7 +172,7 @@ async def _fill(log: MultiRecordLog, texts: Sequence[bytes], records: int) -> No
 
 
 async def _keep(bench: Bench[Scale], log: MultiRecordLog, retained: int, peak: list[int]) -> None:
-    """Truncate what is older than is to be retained, and look at the memory."""
+    """Truncate what exceeds the retained records, and record the memory."""
     ticks = 0
     while True:
         await asyncio.sleep(TRUNCATE_SECONDS)
@@ -186,18 +186,18 @@ async def _keep(bench: Bench[Scale], log: MultiRecordLog, retained: int, peak: l
 
 
 def _raw_rate(raw: RawDisk, calls: Sequence[int], records: int) -> float:
-    """Return how many records a second the raw disk would have carried, from the first tenth of the calls."""
+    """Return the records per second that the raw disk would carry, from the first tenth of the calls."""
     part = calls[: max(len(calls) // 10, 2)]
     bytes_all = sum(call for call in calls if call != SYNC)
     bytes_part = sum(call for call in part if call != SYNC)
     return records * bytes_part / bytes_all / raw.replay(part).seconds
 
 
-def _compare(directory: str, appended: int, first: int, behind: int) -> None:
+def _compare(directory: str, appended: int, first: int, next_position: int) -> None:
     """Raise unless the files hold what is retained, at its positions and with all its bytes."""
     with ReadOnlyLog.open(directory) as log:
         found = (log.first_position(QUEUE), log.next_position(QUEUE), log.queue_summary(QUEUE).bytes)
-    if behind != appended or found != (first, behind, (behind - first) * PAYLOAD_BYTES):
+    if next_position != appended or found != (first, next_position, (next_position - first) * PAYLOAD_BYTES):
         raise NotReadBackError(f"{appended} records were acknowledged; the files hold {found[0]} to {found[1]}")
 
 

@@ -17,7 +17,7 @@ QUEUES_RATE = 200_000
 
 
 async def run(bench: Bench[Scale]) -> list[Row]:
-    """Open logs that nobody closed."""
+    """Open logs that were not closed."""
     rows: list[Row] = []
     for name, records, seconds in OPEN_TARGETS:
         (ours,) = await measured(bench, name)

@@ -24,7 +24,7 @@ LIVE = b"live"
 
 
 async def run(bench: Bench[Scale]) -> list[Row]:
-    """Fill one queue and read it in every way there is."""
+    """Fill one queue and read it in every way."""
     records = bench.scale.records
     async with MultiRecordLog.open(bench.path("log"), persist_policy=PersistPolicy.never(), limits=LIMITS) as log:
         bench.say(f"filling a queue with {records:,} × 100 B")
@@ -105,7 +105,7 @@ async def _tail(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
 
 
 async def _live_tail(log: MultiRecordLog) -> Row:
-    """Measure from the call of `append_record` to the record in a tail's hands."""
+    """Measure from the call of `append_record` until a tail returns the record."""
     records = min(TAIL_LIVE_RECORDS, log.next_position(QUEUE))
     latencies: list[float] = []
     begun = time.perf_counter()
@@ -126,7 +126,7 @@ async def _append_live(log: MultiRecordLog) -> None:
 
 
 def _compare(log: MultiRecordLog, records: int) -> None:
-    """Every payload is where it was put: positions count up, payloads repeat in the order of the batch."""
+    """Check that positions count up and that the payloads repeat in the order of the batch."""
     part = payloads(min(BATCH_RECORDS, records), RECORD_BYTES)
     for expected, (position, payload) in enumerate(log.range(QUEUE)):
         assert (position, payload) == (expected, part[expected % len(part)]), f"position {expected} reads wrong"

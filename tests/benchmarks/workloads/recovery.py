@@ -1,10 +1,12 @@
-"""Opening a log: how fast it reads its segments, and whether the event loop gets its turns meanwhile."""
+"""Opening a log: how fast its segments are read, and whether the event loop stalls meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from mrecordlog_async.bench.latency import duration
 from mrecordlog_async.bench.probe import StallProbe
@@ -22,7 +24,15 @@ SEGMENTS = 12
 PIECE_BYTES = 4 * MIB
 TIMES = 3
 STALL_SECONDS = 0.010
-"""Two of the interpreter's switch intervals (5 ms): what a loop must expect beside any thread that runs Python."""
+"""Two of the interpreter's switch intervals (5 ms): what a loop must expect while another thread runs Python."""
+
+
+class Opened(NamedTuple):
+    """One opening. rate: of the log, in MB/s, as raw_rate, of plain reads of its files; stall: the longest, seconds."""
+
+    rate: float
+    raw_rate: float
+    stall: float
 
 
 async def run(bench: Bench[Scale]) -> list[Row]:
@@ -31,6 +41,7 @@ async def run(bench: Bench[Scale]) -> list[Row]:
 
 
 async def _recover(bench: Bench[Scale], size: int, name: str, target: int) -> Row:
+    """Open a log of records of *size*; *target* is in MB/s."""
     directory = bench.path(f"log-{size}")
     segment_bytes = max(bench.scale.recovery_bytes // SEGMENTS, 64 * KIB)
     records = bench.scale.recovery_bytes // size
@@ -40,26 +51,33 @@ async def _recover(bench: Bench[Scale], size: int, name: str, target: int) -> Ro
     ) as log:
         await fill(log, QUEUE, records, size)
         segments = log.resource_usage().segments
-    rates, raws, stalls = [], [], []
+    found = []
     for number in range(TIMES):
         bench.say(f"opening {records:,} × {name}, {number + 1} of {TIMES}")
-        raws.append(await asyncio.to_thread(_read_rate, directory))
-        with StallProbe() as probe:
-            log = await MultiRecordLog.open(directory, limits=LIMITS, segment_bytes=segment_bytes)
-        stalls.append(probe.longest_seconds)
-        try:
-            report = log.recovery_report
-            assert report.records == records and log.next_position(QUEUE) == records, "recovery lost records"
-            rates.append(report.bytes / report.seconds / 1e6)
-        finally:
-            await log.close()
-            del log
-    rate, raw, stall = max(rates), max(raws), min(stalls)
+        found.append(await _open(directory, segment_bytes, records))
+    return _row(f"{records:,} × {name}, {segments} segments", name, target, found)
+
+
+async def _open(directory: str, segment_bytes: int, records: int) -> Opened:
+    raw = await asyncio.to_thread(_read_rate, directory)
+    with StallProbe() as probe:
+        log = await MultiRecordLog.open(directory, limits=LIMITS, segment_bytes=segment_bytes)
+    try:
+        report = log.recovery_report
+        assert report.records == records and log.next_position(QUEUE) == records, "recovery lost records"
+        return Opened(report.bytes / report.seconds / 1e6, raw, probe.longest_seconds)
+    finally:
+        await log.close()
+
+
+def _row(what: str, name: str, target: int, found: Sequence[Opened]) -> Row:
+    rate, raw = max(one.rate for one in found), max(one.raw_rate for one in found)
+    stall = min(one.stall for one in found)
     rate_target = f"recovery, warm cache, {name}: ≥ {'1.5 GB/s' if target == 1_500 else '500 MB/s'}"
     stall_target = f"recovery, {name}: the loop never stalls (≤ 10 ms, two switch intervals)"
     return JudgedRow(
         "recovery",
-        f"{records:,} × {name}, {segments} segments",
+        what,
         rate,
         "MB/s",
         raw=raw,
@@ -69,7 +87,7 @@ async def _recover(bench: Bench[Scale], size: int, name: str, target: int) -> Ro
             at_most(stall_target, stall, STALL_SECONDS, duration(stall)),
         ),
         note=f"raw: the files read with pread; longest loop stall {duration(stall)}; best of {TIMES}, the first, "
-        f"which takes all its memory from the system: {rates[0]:,.0f} MB/s",
+        f"which takes all its memory from the system: {found[0].rate:,.0f} MB/s",
     )
 
 

@@ -1,4 +1,4 @@
-"""Rolling to the next segment: nobody should notice."""
+"""Rolling to the next segment: no caller should notice."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ CALLERS = 16
 PAYLOAD_BYTES = 16 * KIB
 ROLLS_MIN = 3
 ROUNDS_MAX = 40
-"""On a slow disk more rounds are run until this many segments were full."""
+"""On a slow disk more rounds are run, up to this many, until enough segments were full."""
 
 
 async def run(bench: Bench[Scale]) -> list[Row]:
-    """Run the same callers on a log that rolls several times a second and on one that never does, in turn."""
+    """Run the same callers on a log that rolls several times per second and on one that never does, in turn."""
     scale = bench.scale
     kept: list[Round] = []
     rolling: list[Round] = []

@@ -1,4 +1,4 @@
-"""The service: `mrecordlog serve` in a process of its own, and an aiohttp client with keep-alive connections."""
+"""The service: `mrecordlog serve` in its own process, and an aiohttp client with keep-alive connections."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def run(bench: Bench[Scale]) -> list[Row]:
     stored: Counter[bytes] = Counter()
     async with raw_disk(bench) as raw:
         async with _service(directory) as address, aiohttp.ClientSession(address) as session:
-            async with session.put(f"/v1/queues/{QUEUE}") as answer:
-                answer.raise_for_status()
+            async with session.put(f"/v1/queues/{QUEUE}") as response:
+                response.raise_for_status()
             singles = [_line(number, RECORD_BYTES) for number in range(CALLERS)]
             texts = [
                 [_line(caller * BATCH_RECORDS + number, RECORD_BYTES) for number in range(BATCH_RECORDS)]
@@ -71,7 +71,7 @@ async def _row(
         for text, calls in zip(texts, measurement.acknowledged, strict=True):
             for line in text:
                 stored[line] += calls
-        # The server's batches are known by their number and their bytes: the raw disk gets as many of their mean size.
+        # Only the number of the server's batches and their bytes are known: the raw disk repeats the mean batch.
         batches = max(after["commits"] - before["commits"], 1)
         size = (after["written_bytes"] - before["written_bytes"]) // batches
         replayed = await asyncio.to_thread(raw.replay, [size, SYNC] * batches)
@@ -93,22 +93,22 @@ async def _row(
 async def _post(session: Any, body: bytes, records: int) -> None:
     content_type = "application/octet-stream" if records == 1 else "application/x-ndjson"
     headers = {"Content-Type": content_type}
-    async with session.post(f"/v1/queues/{QUEUE}/records", data=body, headers=headers) as answer:
-        if answer.status != 200:
-            raise RuntimeError(f"the service answered {answer.status}: {await answer.text()}")
-        await answer.read()
+    async with session.post(f"/v1/queues/{QUEUE}/records", data=body, headers=headers) as response:
+        if response.status != 200:
+            raise RuntimeError(f"the service responded {response.status}: {await response.text()}")
+        await response.read()
 
 
 async def _counters(session: Any) -> dict[str, int]:
-    async with session.get("/v1/stats") as answer:
-        answer.raise_for_status()
-        counters: dict[str, int] = (await answer.json())["counters"]
+    async with session.get("/v1/stats") as response:
+        response.raise_for_status()
+        counters: dict[str, int] = (await response.json())["counters"]
         return counters
 
 
 @asynccontextmanager
 async def _service(directory: str) -> AsyncIterator[str]:
-    """Start the service on a free port; end it as an operator would, and insist on exit code 0."""
+    """Start the service on a free port, stop it with SIGTERM, and require exit code 0."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "mrecordlog_async", "serve", directory, "--port", "0"),
         stdin=asyncio.subprocess.DEVNULL,
@@ -119,7 +119,7 @@ async def _service(directory: str) -> AsyncIterator[str]:
     assert process.stderr is not None
     try:
         address = await asyncio.wait_for(_address(process.stderr), START_SECONDS)
-        draining = asyncio.create_task(process.stderr.read())  # a full pipe would stop the service
+        draining = asyncio.create_task(process.stderr.read())  # a full pipe would block the service
         await _ready(address)
         yield address
     finally:
@@ -147,8 +147,8 @@ async def _ready(address: str) -> None:
     deadline = asyncio.get_running_loop().time() + START_SECONDS
     async with aiohttp.ClientSession(address) as session:
         while asyncio.get_running_loop().time() < deadline:
-            async with session.get("/readyz") as answer:
-                if answer.status == 200:
+            async with session.get("/readyz") as response:
+                if response.status == 200:
                     return
             await asyncio.sleep(0.02)
     raise RuntimeError("the service did not get ready")
