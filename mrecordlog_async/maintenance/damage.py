@@ -1,8 +1,7 @@
-"""Damaged ranges: acknowledged bytes that are not a whole batch, and what of them can still be read.
+"""Damaged ranges: acknowledged bytes that are not a whole batch, and the part of them that can still be read.
 
-Frames are checked one by one, so those that are intact still make log records where they follow each other without a
-byte between: a valid frame alone does not say which record it is part of. The first frame of a lost record may still
-show which positions it held.
+Each frame is checked separately. A valid frame does not say which record it belongs to, so intact frames are joined to
+a log record only if no byte lies between them. The first frame of a lost record may still show which positions it held.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from mrecordlog_async.format.record import (
 _FRAME_HEADER = struct.Struct("<IHB")
 _APPEND_HEADER = struct.Struct("<BQQIi")  # kind, queue id, first position, records, and the first offset, which is 0
 RUN_RECORDS_MAX = 1 << 24
-"""An append's header that claims more records than this is noise."""
+"""A header that claims more records than this is not an append's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a file that hold no whole batch any more, as reports name them.
+    """Bytes of a file that are no longer a whole batch, as reports name them.
 
     Attributes:
         segment: the file's name: a segment, or `CLOSED`.
         offset: the first damaged byte.
-        bytes: how many bytes; 0 where the whole file is missing.
+        bytes: how many bytes; 0 if the whole file is missing.
         reason: what is wrong with them.
         first_batch: the first batch among them, None where not known.
         last_batch: the last batch among them, None where not known.
@@ -53,7 +52,7 @@ class Damage:
 
 
 class LostRun(NamedTuple):
-    """Positions that a lost append held. certain: its header is in a valid frame, not merely in a damaged one."""
+    """Positions that a lost append held. certain: its header is in a valid frame, not in a damaged one."""
 
     id: int
     first_position: int
@@ -63,10 +62,10 @@ class LostRun(NamedTuple):
 
 @dataclass(slots=True)
 class DamagedRange:
-    """Acknowledged bytes offset … end - 1 that are not whole batches, and what of them could still be read.
+    """Acknowledged bytes offset … end - 1 that are not whole batches, and the part of them that could still be read.
 
-    first_batch, last_batch: the numbers of the batches in it, None where not known. tables: the segment's table, if it
-    was in the range and intact. found: log records, and what is known of lost ones, in the order of the log.
+    first_batch, last_batch: the numbers of the batches in it, None if unknown. tables: the segment's table, if it was
+    in the range and intact. found: log records, and what is known of lost ones, in the order of the log.
     """
 
     offset: int
@@ -79,7 +78,7 @@ class DamagedRange:
 
     @property
     def bytes(self) -> int:
-        """Return how long it is."""
+        """Return the length of the range."""
         return self.end - self.offset
 
     @property
@@ -89,12 +88,12 @@ class DamagedRange:
 
     @property
     def lost(self) -> list[LostRun]:
-        """Return what is known of appends that could not."""
+        """Return what is known of appends that could not be read."""
         return [item for item in self.found if isinstance(item, LostRun)]
 
 
 class FrameJoiner:
-    """Joins the frames of a damaged range into records, as far as they follow each other."""
+    """Joins those frames of a damaged range that follow each other into records."""
 
     def __init__(self, damaged: DamagedRange) -> None:
         self._damaged = damaged
@@ -102,7 +101,7 @@ class FrameJoiner:
         self._due = 0  # where the next part must begin
 
     def add(self, frame: Frame) -> int | None:
-        """Take a valid frame; return the number of the batch that it commits, if it does."""
+        """Take a valid frame. Return the number of the batch that it commits, None if it is not a COMMIT."""
         kind = frame.kind
         if kind in (FULL, FIRST):
             self.interrupt()
@@ -111,7 +110,7 @@ class FrameJoiner:
             self._parts = [bytes(frame.payload)]
         elif kind in (MIDDLE, LAST) and self._parts:
             if frame.offset != self._due:
-                self.interrupt()  # it ends another record, whose beginning is lost with the end of this one
+                self.interrupt()  # the frame belongs to another record; the end of this one and its beginning are lost
                 return None
             self._parts.append(bytes(frame.payload))
             if kind == LAST:
@@ -128,7 +127,7 @@ class FrameJoiner:
             self._parts = []
 
     def note_damaged(self, data: memoryview) -> None:
-        """Note what a frame that fails its checksum says: one that looks like an append names the positions it held."""
+        """Note the positions in a frame that fails its checksum but looks like the beginning of an append."""
         if len(data) < FRAME_HEADER_BYTES:
             return
         _, _, kind = _FRAME_HEADER.unpack_from(data)

@@ -1,4 +1,4 @@
-"""What headers and `CLOSED` say of a log, whatever of them is damaged: its segments, and where each must end."""
+"""What headers and `CLOSED` say about a log: its segments, and where each must end. Some of them may be damaged."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ OnProgress = Callable[[RecoveryProgress], None]
 
 @dataclass(slots=True)
 class LogHeaders:
-    """What headers and `CLOSED` say of a log's segments.
+    """What headers and `CLOSED` say about a log's segments.
 
-    was_closed: there is a `CLOSED`, readable or not, so nothing in the log is a torn tail.
+    was_closed: the file `CLOSED` exists, readable or not, so nothing in the log is a torn tail.
     """
 
     directory: LogDirectory
@@ -73,9 +73,13 @@ class ProgressMeter:
 
 
 def read_headers(directory: LogDirectory, segments: Sequence[int]) -> LogHeaders:
-    """Read all headers and `CLOSED`, whatever of them is damaged.
+    """Read all headers and `CLOSED`, and describe those that are damaged.
 
-    A segment that is removed meanwhile is left out, with all older ones; FileNotFoundError if that is all of them.
+    If a segment is removed meanwhile, the result omits it and all older ones.
+
+    Raises:
+        FileNotFoundError: All segments were removed meanwhile.
+        CorruptionError: No segment has a readable header.
     """
     closed, damage = _read_closed(directory)
     was_closed = closed is not None or bool(damage)

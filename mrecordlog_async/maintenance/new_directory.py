@@ -1,6 +1,6 @@
 """A directory that gets its name when it is complete: built as `NAME.partial`, made durable, and renamed.
 
-Whatever interrupts the work, nothing has the name of the whole that is not the whole.
+If the work is interrupted, no incomplete directory has the final name.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ PARTIAL_SUFFIX = ".partial"
 
 
 def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return the absolute path of a directory to make, and the one it is built under.
+    """Return the absolute path of a directory to create, and the path that it has while it is built.
 
-    Raises FileExistsError if one of them is taken.
+    Raises:
+        FileExistsError: One of the two exists.
     """
     path = os.path.abspath(os.fsdecode(directory))
     partial = path + PARTIAL_SUFFIX
@@ -37,7 +38,7 @@ def rename_durably(files: FileSystem, partial: str, path: str) -> None:
 
 
 def remove_directory(files: FileSystem, path: str) -> None:
-    """Remove a directory of files, and the files."""
+    """Remove a directory and the files in it."""
     for name in files.list_names(path):
         files.unlink(f"{path}/{name}")
     files.remove_directory(path)

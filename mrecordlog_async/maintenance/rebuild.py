@@ -1,8 +1,8 @@
-"""Recreate queues position by position: the calls for it, and a new log that exists whole or not at all.
+"""Recreate queues position by position: the calls to make, and a new log that exists whole or not at all.
 
-A log is built next to its final name, in `NAME.partial`, synced by closing it, and renamed: an interrupted import or
-repair leaves nothing that could be taken for the whole. This is the only module here that opens a log for writing, so
-it alone needs asyncio.
+A log is built in `NAME.partial`, next to its final name. It is synced by closing it, and then renamed, so an
+interrupted import or repair leaves no incomplete log under the final name. Only this module opens a log for writing, so
+only this module needs asyncio.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 QUEUES_AT_ONCE = 1_000
-"""Queues are created together in groups of this size: one sync for all of them."""
+"""Queues are created in groups of this size, with one sync for each group."""
 
 BUILD_LIMITS = Limits(
     memory_bytes=1 << 62,
@@ -31,7 +31,7 @@ BUILD_LIMITS = Limits(
     name_bytes=65_535,
     queues=1 << 62,
 )
-"""Everything that was in a log fits into the new one."""
+"""High enough that everything in the old log fits into the new one."""
 
 
 class Truncate(NamedTuple):
@@ -41,7 +41,7 @@ class Truncate(NamedTuple):
 
 
 class QueueCopy(NamedTuple):
-    """A queue to create: its name, its positions, and the runs it retains, ascending."""
+    """A queue to create: its name, its positions, and its retained runs, ascending."""
 
     name: str
     first_position: int
@@ -50,9 +50,10 @@ class QueueCopy(NamedTuple):
 
 
 def calls(queue: QueueCopy) -> Iterator[Truncate | Run]:
-    """Yield what brings a new, empty queue to the positions and records of *queue*.
+    """Yield the calls that give a new, empty queue the positions and records of *queue*.
 
-    Raises ValueError where its positions are outside this package's range.
+    Raises:
+        ValueError: Its positions are outside this package's range, or its last records are missing.
     """
     if queue.next_position > POSITION_MAX + 1:
         raise ValueError(
@@ -90,9 +91,10 @@ async def copy_queues(log: MultiRecordLog, queues: Iterable[QueueCopy]) -> int:
 async def new_log(
     directory: str, segment_bytes: int = GIB, filesystem: FileSystem | None = None
 ) -> AsyncIterator[MultiRecordLog]:
-    """Build a log that gets its name *directory* only when the block ends well.
+    """Build a log that gets the name *directory* only when the block ends without an error.
 
-    Raises FileExistsError if the name is taken.
+    Raises:
+        FileExistsError: *directory* exists.
     """
     files = filesystem or OsFileSystem()
     directory, partial = free_names(files, directory)

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mrecordlog_async.errors import LogLockedError
+from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues, new_log
-from mrecordlog_async.maintenance.salvage import Salvage, SalvagedQueue, salvage_from
+from mrecordlog_async.maintenance.salvage import Salvage, salvage_from
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB
 from mrecordlog_async.storage.directory import LogDirectory
@@ -28,7 +29,7 @@ class Repair:
     Attributes:
         salvage: what can still be read, and what is lost.
         target: the directory for the new log.
-        written: the new log was written there; False without damage, or if only a look was asked for.
+        written: the new log was written there; False if there is no damage, or if *write* was False.
     """
 
     salvage: Salvage
@@ -45,16 +46,16 @@ def repair(
     on_progress: Callable[[RecoveryProgress], None] | None = None,
     filesystem: FileSystem | None = None,
 ) -> Repair:
-    """Read the log in *directory* around its damage, and write what is left as a new log in *target*.
+    """Write what can still be read from the damaged log in *directory* as a new log in *target*.
 
-    The damaged log is never changed. Without damage nothing is written. *target* gets its name when it is complete and
-    durable. Its queues are new ones: readers that keep positions must start over. Blocking: in a coroutine, call it
-    with `asyncio.to_thread`. All live records are kept in memory.
+    The damaged log is never changed. If there is no damage, nothing is written. *target* gets its name when it is
+    complete and durable. Its queues have new ids, so readers that keep positions must start over. Blocks; in a
+    coroutine, call it with `asyncio.to_thread`. Keeps all live records in memory.
 
     Args:
         directory: the damaged log's directory; no process may have it open for writing.
-        target: the directory to make; *directory* with `.repaired` appended by default.
-        write: False only reads and reports.
+        target: the directory to create; by default *directory* with `.repaired` appended.
+        write: whether to write the new log; False only reads and reports.
         segment_bytes: the segment size of the new log.
         on_progress: called with the bytes read so far, after each batch.
         filesystem: the disk to work on; the operating system's by default.
@@ -86,7 +87,7 @@ async def write_log(
     copies = (
         QueueCopy(queue.name, queue.first_position, queue.readable_next_position, queue.live_runs())
         for queue in queues
-        if queue.record_count or not queue.name_lost  # neither name nor record: nothing is left of it
+        if queue.record_count or not queue.name_lost  # a queue without name and records is not worth creating
     )
     async with new_log(target, segment_bytes, filesystem) as log:
         await copy_queues(log, copies)
@@ -104,7 +105,7 @@ def _locked(log: LogDirectory) -> Iterator[None]:
 
 
 def _lock(log: LogDirectory) -> int | None:
-    """Take the writer's lock; None on a read-only file system, where nobody writes."""
+    """Take the writer's lock; None if no lock file exists, or on a read-only file system, where nobody writes."""
     if LOCK_NAME not in log.files.list_names(log.path):
         return None
     try:

@@ -1,88 +1,27 @@
 """Read a damaged log for what it still holds: every record that can be read, and which positions cannot.
 
-Segments are scanned around damage (`scan`) and replayed leniently. Each segment's table corrects what damage before it
-hid: queues that were created or deleted, their first and next positions. A position counts as missing where
+Segments are scanned around damage (`scan`) and replayed leniently (`lenient_replay`). Damage can also hide facts that
+nobody can restore, and the result reports these too:
 
-* a queue's records jump over it and damage lies between them in the log (a jump that a producer made on purpose, with
-  no damage between, is not a loss; one across damage cannot be told from a loss and is named),
-* a later table says it was assigned, or
-* the header of a lost append, itself readable, names it.
-
-A queue is identified by its id: ids come from one counter and are never used again, so a record never goes to another
-queue that has, or had, the same name. A queue ends with its DELETE, with a later CREATE of its name, or with a table
-that does not list it. One whose name is lost, because its CREATE is and no later table exists, gets `LOST_NAME`.
-
-What cannot be known is reported too: lost batches may have held truncates or deletes, and, where nothing after them
-shows it, appends. A record truncated by a lost batch reappears in what is salvaged. A queue that nothing after the last
-damage names may have been deleted, and its name given to another one (`maybe_gone`).
+* Lost batches may have contained truncates, so a record that one of them truncated reappears in the result.
+* Lost batches may have contained appends that nothing after them shows.
+* A queue that nothing after the last damage names may have been deleted, and its name given to another one
+  (`SalvagedQueue.maybe_gone`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, TableEntry, Truncate
-from mrecordlog_async.maintenance.damage import Damage, DamagedRange, LostRun
+from mrecordlog_async.maintenance.damage import Damage
 from mrecordlog_async.maintenance.headers import ProgressMeter, read_headers
-from mrecordlog_async.model import RecoveryProgress, Run
+from mrecordlog_async.maintenance.lenient_replay import LenientReplay, SalvagedQueue
+from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import segment_name
-
-LOST_NAME = "lost-and-found-{id}"
-"""The name of a queue whose records can be read but whose name is lost; longer if another queue has it."""
-
-NEVER = -1
-
-
-@dataclass(slots=True)
-class SalvagedQueue:
-    """A queue as far as it can be read.
-
-    Attributes:
-        id: identifies the queue for as long as the log exists.
-        name: its name, or one made from its id.
-        first_position: the first position that was not truncated.
-        next_position: the position after the highest one known to be assigned.
-        runs: the records that could be read, ascending.
-        missing: (first, last) positions of records that are lost.
-        name_lost: nothing that can be read shows its name.
-        maybe_gone: damage after the last log record that names it may have deleted it.
-        counted: the last epoch in which next_position was known for sure.
-        named: the last epoch that names the queue at all.
-    """
-
-    id: int
-    name: str
-    first_position: int = 0
-    next_position: int = 0
-    runs: list[Run] = field(default_factory=list)
-    missing: list[tuple[int, int]] = field(default_factory=list)
-    name_lost: bool = False
-    maybe_gone: bool = False
-    counted: int = NEVER
-    named: int = NEVER
-
-    @property
-    def record_count(self) -> int:
-        """Return how many live records were read."""
-        return sum(run.record_count for run in self.live_runs())
-
-    @property
-    def readable_next_position(self) -> int:
-        """Return the position after the last record that was read; `next_position` if none was."""
-        return self.runs[-1].next_position if self.runs else self.next_position
-
-    def live_runs(self) -> list[Run]:
-        """Return the runs from first_position on."""
-        return [
-            run.cut(self.first_position, run.next_position)
-            for run in self.runs
-            if run.next_position > self.first_position
-        ]
 
 
 @dataclass(slots=True)
@@ -108,9 +47,9 @@ def salvage(
     on_progress: Callable[[RecoveryProgress], None] | None = None,
     filesystem: FileSystem | None = None,
 ) -> Salvage:
-    """Read the log in *directory* around all damage; change nothing.
+    """Read everything in the log in *directory* that damage left readable.
 
-    Blocking, without the lock: also while a service runs. All live records are kept in memory.
+    Changes nothing and takes no lock, so a service may use the log meanwhile. Blocks. Keeps all live records in memory.
 
     Args:
         directory: the log's directory.
@@ -134,7 +73,7 @@ def salvage_from(directory: LogDirectory, on_progress: Callable[[RecoveryProgres
     def read(listing: Listing) -> Salvage:
         return _salvage(directory, listing, on_progress)
 
-    # What looks like damage may be a log that went on after the listing, and was closed there.
+    # What looks like damage may be a log that was written further, and closed, after it was listed.
     return directory.read_while_it_moves(read, lambda found: not found.damage)
 
 
@@ -144,202 +83,18 @@ def _salvage(
     log = read_headers(directory, listing.segments)
     if log.numbers != list(listing.segments):
         raise directory.removed(listing.segments[0])
-    state = _SalvageState()
+    replay = LenientReplay()
     torn_bytes = 0
     meter = ProgressMeter(log.total_bytes, on_progress)
     for number in range(log.oldest, log.stop):
         name = segment_name(number)
         if number not in listing.segments:
-            state.lose(Damage(name, 0, 0, "the segment is missing"))
+            replay.lose(Damage(name, 0, 0, "the segment is missing"))
             continue
         scan = log.scan(number)
         for item in meter.watch(scan):
-            state.add(name, item)
+            replay.add(name, item)
         torn_bytes += scan.torn_bytes
-    for damage in log.damage:  # of what says where the log ends
-        state.lose(damage)
-    return Salvage(state.finish(), state.damage, len(listing.segments), torn_bytes)
-
-
-class _SalvageState:
-    """Replays what was read, whatever is missing; an epoch ends wherever something is lost."""
-
-    def __init__(self) -> None:
-        self.damage: list[Damage] = []
-        self._epoch = 0
-        self._queues: dict[int, SalvagedQueue] = {}
-        self._owed: dict[int, int] = {}
-
-    def add(self, segment: str, item: Table | Batch | DamagedRange) -> None:
-        """Take what a scan yields."""
-        if type(item) is Batch:
-            for record in item.records:
-                self._apply(record)
-        elif type(item) is Table:
-            self._correct(item)
-        elif type(item) is DamagedRange:
-            for table in item.tables:
-                self._correct(table)
-            rescued = sum(record.run.record_count for record in item.records if type(record) is Append)
-            place = item.offset, item.bytes, item.reason, item.first_batch, item.last_batch
-            self.lose(Damage(segment, *place, rescued))
-            for found in item.found:
-                self._epoch += 1  # something may be lost between any two of them
-                if isinstance(found, LostRun):
-                    self._note_lost(found)
-                else:
-                    self._apply(found)
-            self._epoch += 1
-
-    def lose(self, damage: Damage) -> None:
-        """Note damage."""
-        self.damage.append(damage)
-        self._epoch += 1
-
-    def finish(self) -> list[SalvagedQueue]:
-        """Return the queues, sorted by name, cut to what is live."""
-        self._name_the_lost()
-        for queue_id, next_position in self._owed.items():
-            queue = self._queues.get(queue_id)
-            if queue is not None and queue.first_position < next_position:
-                first = queue.runs[0].first_position if queue.runs else next_position
-                self._miss(queue, queue.first_position, min(next_position, first))
-        for queue in self._queues.values():
-            queue.missing = _merge(_outside(queue.missing, queue))
-            queue.maybe_gone = queue.named < self._epoch
-            if not queue.record_count:
-                queue.first_position = queue.next_position  # empty, and its positions do not go back
-        return sorted(self._queues.values(), key=lambda queue: queue.name)
-
-    def _apply(self, record: LogRecord) -> None:
-        if type(record) is Create:
-            self._replace_name(record.name, record.id)
-            created = SalvagedQueue(record.id, record.name, counted=self._epoch, named=self._epoch)
-            self._queues.setdefault(record.id, created)
-        elif type(record) is Delete:
-            self._queues.pop(record.id, None)
-        elif type(record) is Append:
-            self._append(self._known(record.id), record.run)
-        elif type(record) is Truncate:
-            self._truncate(self._known(record.id), record.position)
-
-    def _known(self, queue_id: int) -> SalvagedQueue:
-        """Return a queue that the log names here."""
-        found = self._queues.get(queue_id)
-        if found is None:
-            found = self._queues[queue_id] = SalvagedQueue(queue_id, "", name_lost=True)
-        found.named = self._epoch
-        return found
-
-    def _append(self, queue: SalvagedQueue, run: Run) -> None:
-        if queue.first_position == 0 == queue.next_position and queue.counted == self._epoch:
-            queue.first_position = run.first_position
-        self._count(queue, run.first_position, run.next_position)
-        queue.runs.append(run)
-
-    def _count(self, queue: SalvagedQueue, first: int, stop: int) -> None:
-        """Know that positions *first* … *stop* - 1 were assigned, and none after them yet."""
-        if queue.counted != self._epoch:
-            self._miss(queue, queue.next_position, first)
-        while queue.missing and queue.missing[-1][1] >= first:  # a damaged header claimed too much
-            lost_first, _ = queue.missing.pop()
-            self._miss(queue, lost_first, first)
-            if lost_first < first:
-                break
-        queue.next_position = stop
-        queue.counted = self._epoch
-
-    def _truncate(self, queue: SalvagedQueue, position: int) -> None:
-        if position >= queue.first_position:
-            self._raise_start(queue, position + 1)
-            queue.next_position = max(queue.next_position, queue.first_position)
-
-    def _raise_start(self, queue: SalvagedQueue, start: int) -> None:
-        queue.first_position = max(queue.first_position, start)
-        dead = 0
-        for run in queue.runs:
-            if run.next_position > queue.first_position:
-                break
-            dead += 1
-        del queue.runs[:dead]
-
-    def _correct(self, table: Table) -> None:
-        """Believe a segment's table: it states the outcome of everything before it."""
-        known = {entry.id for entry in table.entries}
-        for queue_id in [queue_id for queue_id in self._queues if queue_id not in known]:
-            del self._queues[queue_id]
-        for entry in table.entries:
-            self._correct_queue(entry)
-
-    def _correct_queue(self, entry: TableEntry) -> None:
-        queue = self._queues.get(entry.id)
-        if queue is None:
-            queue = self._queues[entry.id] = SalvagedQueue(
-                entry.id, entry.name, entry.first_position, entry.next_position
-            )
-            if entry.first_position < entry.next_position:
-                self._owed[entry.id] = entry.next_position
-            queue.counted = self._epoch
-        else:
-            queue.counted = NEVER  # what is missing up to here is lost, not left out by a producer
-            self._count(queue, entry.next_position, entry.next_position)
-        queue.name, queue.name_lost, queue.named = entry.name, False, self._epoch
-        self._raise_start(queue, entry.first_position)
-        queue.next_position = entry.next_position
-
-    def _replace_name(self, name: str, queue_id: int) -> None:
-        """Forget an older queue of this name: its delete was lost."""
-        for old in [old for old in self._queues.values() if old.name == name and old.id != queue_id]:
-            del self._queues[old.id]
-
-    def _name_the_lost(self) -> None:
-        taken = {queue.name for queue in self._queues.values()}
-        for queue in self._queues.values():
-            if queue.name_lost:
-                queue.name = LOST_NAME.format(id=queue.id)
-                while queue.name in taken:
-                    queue.name += "-again"
-                taken.add(queue.name)
-
-    def _note_lost(self, lost: LostRun) -> None:
-        """Note an append of which only the header can be read; without a valid checksum it must fit exactly."""
-        stop = lost.first_position + lost.records
-        if lost.certain:
-            queue = self._known(lost.id)
-            self._count(queue, lost.first_position, lost.first_position)
-        elif lost.id in self._queues and self._queues[lost.id].next_position == lost.first_position:
-            queue = self._queues[lost.id]
-        else:
-            return
-        self._miss(queue, lost.first_position, stop)
-        queue.next_position = max(queue.next_position, stop)
-
-    def _miss(self, queue: SalvagedQueue, first: int, stop: int) -> None:
-        if first < stop:
-            queue.missing.append((first, stop - 1))
-
-
-def _outside(ranges: Sequence[tuple[int, int]], queue: SalvagedQueue) -> Iterator[tuple[int, int]]:
-    """Cut ranges to live positions of which no record was read."""
-    for first, last in sorted(ranges):
-        at = max(first, queue.first_position)
-        for run in queue.runs:
-            if run.first_position > last:
-                break
-            if run.next_position > at:
-                if run.first_position > at:
-                    yield at, run.first_position - 1
-                at = run.next_position
-        if at <= last:
-            yield at, last
-
-
-def _merge(ranges: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join ranges that touch."""
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(last, merged[-1][1])
-        else:
-            merged.append((first, last))
-    return merged
+    for damage in log.damage:  # in the files that say where the log ends
+        replay.lose(damage)
+    return Salvage(replay.finish(), replay.damage, len(listing.segments), torn_bytes)

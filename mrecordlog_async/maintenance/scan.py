@@ -1,14 +1,13 @@
-"""Read one segment from end to end, around damage: for inspection and for repair. Never writes.
+"""Read one segment from beginning to end, past any damage, for inspection and for repair. Never writes.
 
-1. Whole batches are yielded as they are.
-2. Where the bytes are not a batch, the next valid COMMIT says where its batch begins: everything before it is a
-   `DamagedRange`, and the scan continues there. If that batch is itself the damaged one, the range ends after its
-   COMMIT.
-3. In a damaged range every frame that is still valid is read, wherever it begins: a checksum is seeded with log,
-   segment and offset, so what passes was written there by this log. The records among them are handed on with the
-   range. The first frame of a lost record may still show which positions it held (`LostRun`).
-4. Bytes without a COMMIT after them, in the last segment of a log that was not closed, are a torn tail, as in recovery.
-   The table of queues is never one: a segment gets its name only once its table is on the disk.
+1. Whole batches are yielded unchanged.
+2. If the bytes are not a batch, the next valid COMMIT states where its batch begins. Everything before it is a
+   `DamagedRange`, and the scan continues there. If that batch itself is damaged, the range ends after its COMMIT.
+3. In a damaged range every frame that is still valid is read, at any offset. A checksum is seeded with log, segment and
+   offset, so a valid frame was written there by this log. The range carries the records of these frames. The first
+   frame of a lost record may still show which positions it held (`LostRun`).
+4. In the last segment of a log that was not closed, bytes without a COMMIT after them are a torn tail, as in recovery.
+   The table of queues is never a torn tail: a segment gets its name only after its table is on the disk.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from mrecordlog_async.storage.filesystem import read_exact
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEnd:
-    """Where a segment must end and with which batch, as its successor's header or `CLOSED` states it."""
+    """Where a segment must end and with which batch, according to its successor's header or `CLOSED`."""
 
     end: int
     last_batch: int
 
 
 class SegmentScan:
-    """One segment. Once `items` is read, `end` is after the last batch and `torn_bytes` counts those of a torn one."""
+    """One segment. After `items` was read, `end` is after the last batch, and `torn_bytes` counts an unfinished one."""
 
     def __init__(
         self,
@@ -63,8 +62,9 @@ class SegmentScan:
     def items(self) -> Iterator[Table | Batch | DamagedRange]:
         """Yield the table, whole batches and damaged ranges in the order of the log.
 
-        Raises FileNotFoundError if the segment is removed, also while it is read: its space may already be given back,
-        which looks like damage.
+        Raises:
+            FileNotFoundError: The segment was removed before or during the read. Its space may already be freed, which
+                looks like damage.
         """
         files = self._directory.files
         with self._directory.opened(self.number) as self._handle:
@@ -101,7 +101,7 @@ class SegmentScan:
             if damaged is None:
                 return
             if doubted != parser.end:
-                # While a writer runs, half of a batch may have been read as it was written: look again once.
+                # While a writer runs, the scan may have read a half-written batch: read it again once.
                 doubted = parser.end
                 parser.resume()
                 continue
@@ -130,7 +130,7 @@ class SegmentScan:
             yield parser.table
 
     def _damaged_range(self, parser: SegmentParser) -> DamagedRange | None:
-        """Describe the bytes between the last whole batch and the next one that can be read; None for a torn tail."""
+        """Describe the bytes between the last whole batch and the next readable one; None for a torn tail."""
         due = parser.due_batch
         evidence = self._look_after(parser.end, due)
         is_damaged = judge(evidence, acknowledged=self._acknowledged) is Verdict.DAMAGED
@@ -148,7 +148,7 @@ class SegmentScan:
         )
         self._rescue(damaged, until_commit=None)
         if not is_damaged:
-            damaged.found.clear()  # only the table is known to have been on the disk; bytes after it may be torn
+            damaged.found.clear()  # only the table is certain to have been on the disk; later bytes may be torn
         return damaged
 
     def _range_before(self, offset: int, due: int, commit: Commit) -> DamagedRange:
@@ -165,7 +165,7 @@ class SegmentScan:
     def _parser_after(self, damaged: DamagedRange) -> SegmentParser:
         due = self._next_batch(damaged.end) if damaged.last_batch is None else damaged.last_batch + 1
         parser = SegmentParser(self._log_id, self.number, due)
-        parser.table = Table(0, ())  # the scan is past it, whether it could be read or not
+        parser.table = Table(0, ())  # the scan is past the table, whether it was readable or not
         parser.end = damaged.end
         parser.resume()
         return parser
@@ -192,10 +192,7 @@ class SegmentScan:
     # What can still be read in a damaged range.
 
     def _rescue(self, damaged: DamagedRange, until_commit: int | None) -> None:
-        """Read every valid frame in *damaged*.
-
-        Where *until_commit* is given, the range ends after the COMMIT of that batch.
-        """
+        """Read every valid frame in *damaged*. If *until_commit* is given, end the range after that batch's COMMIT."""
         joiner = FrameJoiner(damaged)
         at = damaged.offset
         while at < min(damaged.end, self._stop):
@@ -214,12 +211,12 @@ class SegmentScan:
         joiner.interrupt()
 
     def _frame_in(self, block: memoryview, base: int, at: int, joiner: FrameJoiner) -> Frame | None:
-        """Return the first valid frame of a block from *at* on, None if it has no further one."""
+        """Return the first valid frame of a block at or after *at*, None if there is none."""
         frame = read_frame(block, base, at - base, self._seed) if at - base < len(block) else None
         if frame is not None or not any(block[at - base :]):
             return frame
         if BLOCK_BYTES - (at - base) < FRAME_HEADER_BYTES:
-            return None  # it is only the padding that is damaged
+            return None  # only the padding is damaged
         joiner.interrupt()
         joiner.note_damaged(block[at - base :])
         for start in range(at - base + 1, len(block) - FRAME_HEADER_BYTES + 1):

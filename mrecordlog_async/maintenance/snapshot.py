@@ -1,10 +1,11 @@
 """Copy a log while it is in use: a backup that holds one consistent prefix of it.
 
-1. Give every finished segment a second name in the target: the writer may then remove it, and leaves its bytes alone.
-2. Read the last segment: it shows where the log ends, and which segments are live there. Copy it.
-3. Keep those that are live: as links, or as copies made from the links. Where no link can be made, a segment may be
-   removed before it is copied. Then begin again with the log's new end; what is copied is not copied again.
-4. Note the end in `CLOSED`, sync everything, and give the target its name.
+1. Create a hard link to every finished segment in the target. The writer may then remove the segment, but does not
+   change its bytes.
+2. Read the last segment, which shows where the log ends and which segments are live there. Copy it.
+3. Keep the live segments, as links or as copies made from the links. If links are impossible, a segment may be removed
+   before it is copied. In that case start again with the log's new end; segments already copied are not copied again.
+4. Write the end to `CLOSED`, sync everything, and give the target its name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ COPY_BYTES = 8 << 20
 """Files are copied in pieces of this size."""
 
 CANNOT_LINK = frozenset((errno.EXDEV, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EMLINK))
-"""Another file system, or one without links, or a file that may not be linked: it is copied."""
+"""Another file system, a file system without links, or a file that must not be linked: the segment is copied."""
 
 
 class Snapshot(NamedTuple):
@@ -48,16 +49,16 @@ def snapshot(
     link: bool = True,
     filesystem: FileSystem | None = None,
 ) -> Snapshot:
-    """Copy the log in *directory* to *target*, also while a service writes to it.
+    """Copy the log in *directory* to *target*, even while a service writes to it.
 
-    Every call that was acknowledged before the snapshot began is in it whole; a later call is in it whole or not at
-    all. *target* gets its name when it is complete and durable. It is a log like any other, with the identity of the
-    original. Blocking, without the lock; the writer does not wait.
+    The snapshot contains every call that was acknowledged before it began. A later call is in it whole or not at all.
+    *target* gets its name when it is complete and durable. It is a log like any other, with the identity of the
+    original. Blocks, but takes no lock, so the writer does not wait.
 
     Args:
         directory: the log's directory; it is only read.
-        target: the directory to make; missing parents are made too.
-        link: make hard links to finished segments, which never change, instead of copies. Where a link cannot be made,
+        target: the directory to create; missing parents are created too.
+        link: create hard links to finished segments, which never change, instead of copies. If a link is impossible,
             for example on another file system, the segment is copied.
         filesystem: the disk to work on; the operating system's by default.
 
@@ -67,8 +68,8 @@ def snapshot(
     Raises:
         FileExistsError: *target* is not empty, or an interrupted snapshot left `TARGET.partial`.
         FileNotFoundError: there is no log in *directory*.
-        CorruptionError: the end of the log is damaged. Nothing is left of the target.
-        OSError: the disk could not be read or written. Nothing is left of the target, unless that fails too.
+        CorruptionError: the end of the log is damaged. The target is removed.
+        OSError: the disk could not be read or written. The target is removed, unless that fails too.
     """
     source = LogDirectory.at(directory, filesystem)
     files = source.files
@@ -99,7 +100,7 @@ class _Copier:
         self._last_bytes = 0
 
     def copy(self) -> Snapshot:
-        """Return what was done once the target holds a whole prefix."""
+        """Copy until the target holds a whole prefix; return what was done."""
         return self._source.read_while_it_moves(self._copy)
 
     def _copy(self, listing: Listing) -> Snapshot:
@@ -111,7 +112,7 @@ class _Copier:
         return self._finish(closed, live)
 
     def _remove_last(self) -> None:
-        """Remove the copy of what was the last segment in an earlier attempt: it is not whole."""
+        """Remove an earlier attempt's copy of the segment that was the last one then: it is incomplete."""
         if self._last >= 0:
             with contextlib.suppress(FileNotFoundError):
                 self._files.unlink(self._target.path_of(self._last))
@@ -125,7 +126,7 @@ class _Copier:
                     self._files.link(self._source.path_of(number), self._link_path(number))
                     self._linked.add(number)
                 except FileNotFoundError:
-                    continue  # nothing in it is live any more, as the log's end will show
+                    continue  # it no longer holds live records, as the log's end will show
                 except OSError as error:
                     if error.errno not in CANNOT_LINK:
                         raise
@@ -148,7 +149,7 @@ class _Copier:
         self._copied[number] = _copy_head(self._files, source, self._target.path_of(number), None)
 
     def _finish(self, closed: Closed, live: range) -> Snapshot:
-        """Remove what is not part of the prefix, and note where it ends."""
+        """Remove what is not part of the prefix, and write where the prefix ends."""
         kept = {*live, closed.segment}
         for number in self._linked:
             if not self._link or number not in kept:
@@ -161,12 +162,12 @@ class _Copier:
         return Snapshot(len(kept), linked, copied + self._last_bytes)
 
     def _link_path(self, number: int) -> str:
-        """Return the path of a link: the segment's own, or a temporary one where a copy takes that."""
+        """Return the path of a link: the segment's name, or a temporary one if a copy will get that name."""
         return self._target.path_of(number) + ("" if self._link else TEMPORARY_SUFFIX)
 
 
 def _last_batch(scan: SegmentScan) -> int:
-    """Return the number of the segment's last batch; CorruptionError if any of it is damaged."""
+    """Return the number of the segment's last batch. Raises CorruptionError if the segment is damaged."""
     last_batch = -1
     for item in scan.items():
         if type(item) is DamagedRange:
@@ -193,14 +194,14 @@ def _size(files: FileSystem, path: str) -> int:
 def _copy_head(files: FileSystem, source: str, target: str, length: int | None) -> int:
     """Copy the first *length* bytes, None for all, and sync them; return how many.
 
-    Raises FileNotFoundError, and leaves no copy, where *source* is removed: its space may be given back while it is
-    read.
+    Raises:
+        FileNotFoundError: *source* was removed, and its space may have been freed while it was read. No copy is left.
     """
     reader = files.open(source, write=False)
     try:
         length = files.size(reader) if length is None else length
         with contextlib.suppress(FileNotFoundError):
-            files.unlink(target)  # of an earlier attempt
+            files.unlink(target)  # left by an earlier attempt
         try:
             _write_durably(files, target, _pieces(files, reader, source, length))
         except CorruptionError:
@@ -225,7 +226,7 @@ def _pieces(files: FileSystem, reader: int, source: str, length: int) -> Iterato
 
 
 def _write_durably(files: FileSystem, path: str, pieces: Iterable[Buffer]) -> None:
-    """Make a file of *pieces*, and wait until it is on the medium."""
+    """Create a file from *pieces*, and wait until it is on the disk."""
     writer, at = files.create(path), 0
     try:
         for piece in pieces:

@@ -1,8 +1,8 @@
-"""What each segment of a log holds, and which queues keep it: batches, records, live and dead bytes.
+"""What each segment of a log holds (batches, records, live and dead bytes), and which queues keep it on the disk.
 
-Reads around damage, as `salvage` does, and keeps of a run only where its records end: four bytes per record. Live is
-what a queue has not truncated at the end of the log; everything else in a segment is dead, and its space is freed once
-no older live record exists.
+Reads past damage, as `salvage` does. Of each run it keeps only where the records end: four bytes per record. A record
+is live if its queue has not truncated it at the end of the log. Everything else in a segment is dead; its space is
+freed when no older live record exists.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class QueueUsage:
 
 @dataclass(slots=True)
 class Pin:
-    """Segments *first* to *last* that only *queue* keeps: truncating or deleting it frees them."""
+    """Segments *first* to *last* that only *queue* keeps. Truncating or deleting the queue frees them."""
 
     queue: str
     first_position: int
@@ -114,7 +114,7 @@ class LogUsage:
 
     @property
     def leftover(self) -> list[int]:
-        """Return the segments older than any live record: the next commits, or the next open, delete them."""
+        """Return the segments older than any live record; the next commits, or the next open, delete them."""
         first = min((queue.first_segment for queue in self.queues if queue.first_segment is not None), default=None)
         end = self.segments[-1].number if first is None else first
         return [segment.number for segment in self.segments if segment.number < end]
@@ -122,8 +122,8 @@ class LogUsage:
     def pins(self) -> list[Pin]:
         """Return the ranges of segments that one queue alone keeps on the disk, oldest first.
 
-        A segment stays as long as it, or an older one, holds a live record. So the queue with the oldest live record
-        alone keeps everything up to the first segment of the second one.
+        A segment stays while it, or an older one, holds a live record. So the queue with the oldest live record alone
+        keeps every segment before the first one with a live record of another queue.
         """
         starts = sorted(
             (queue.first_segment, queue.name, queue.first_position)
@@ -145,8 +145,8 @@ def usage(
 ) -> LogUsage:
     """Count what each segment of the log in *directory* holds, and which queues keep it on the disk.
 
-    Blocking, without the lock: also while a service runs. Segments that the writer removes before their turn are left
-    out, with all older ones. Damaged bytes are counted and passed over.
+    Blocks, but takes no lock, so a service may use the log. If the writer removes a segment before it is read, the
+    result omits it and all older ones. Damaged bytes are counted and skipped.
 
     Args:
         directory: the log's directory.
@@ -171,7 +171,7 @@ def usage(
 
 
 class _RecordEnds:
-    """Where the records of the runs that a queue has in one segment end."""
+    """The ends of a queue's records in one segment."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
@@ -206,7 +206,7 @@ class _UsageCounter:
             except FileNotFoundError:
                 if number == headers.numbers[-1]:
                     raise
-                segments.clear()  # the writer removed it: nothing in it, or before it, is live
+                segments.clear()  # the writer removed it, so nothing in it, or before it, is live
                 self._queues.clear()
                 self._ends.clear()
         by_number = {segment.number: segment for segment in segments}
@@ -237,7 +237,7 @@ class _UsageCounter:
     def _apply(self, segment: SegmentUsage, record: LogRecord) -> None:
         if type(record) is Create:
             for old in [known for known, queue in self._queues.items() if queue.name == record.name]:
-                del self._queues[old]  # its delete is damaged
+                del self._queues[old]  # the DELETE of the older queue is damaged
             self._queues[record.id] = QueueUsage(record.name, 0, 0)
             return
         queue = self._queues.get(record.id)
@@ -253,7 +253,7 @@ class _UsageCounter:
         run = record.run
         segment.records += run.record_count
         segment.bytes += len(run.payload)
-        if queue is None:  # its create is damaged
+        if queue is None:  # the CREATE is damaged
             return
         if queue.first_position == 0 == queue.next_position:
             queue.first_position = run.first_position

@@ -1,4 +1,4 @@
-"""Check every byte of a log, as opening it would, without the lock and without writing."""
+"""Check every byte of a log as opening it would, but without taking the lock and without writing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Verification:
 
     Attributes:
         report: what opening the log would report; None if it is damaged.
-        error: the damage that opening the log would raise; None if it is whole.
+        error: the error that opening the log would raise; None if the log is intact.
         damage: every damaged place that could be found, in the order of the log.
         file_bytes: the sizes of the files that *damage* names and that exist.
     """
@@ -33,7 +33,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Tell whether no acknowledged data is damaged."""
+        """Return True if no acknowledged data is damaged."""
         return self.error is None
 
 
@@ -45,8 +45,8 @@ def verify(
 ) -> Verification:
     """Check every checksum and position of the log in *directory*, and every segment against the one before it.
 
-    Blocking, without the lock: also while a service runs. A torn tail is not damage: it was never acknowledged, and the
-    next open removes it.
+    Blocks, but takes no lock, so a service may use the log. A torn tail is not damage: it was never acknowledged, and
+    the next open removes it.
 
     Args:
         directory: the log's directory; it is only read.
@@ -54,7 +54,7 @@ def verify(
         filesystem: the disk to read from; the operating system's by default.
 
     Returns:
-        The report of a whole log, or every damaged place of a damaged one. Damage is returned, not raised.
+        The report of an intact log, or every damaged place of a damaged one. Damage is returned, not raised.
 
     Raises:
         FileNotFoundError: there is no log in *directory*.
@@ -70,7 +70,7 @@ def verify(
 
 
 def _all_damage(log: LogDirectory) -> list[Damage]:
-    """List all damage, not only where reading stopped."""
+    """List all damage, not only the first damaged place."""
     try:
         return salvage_from(log).damage
     except CorruptionError:

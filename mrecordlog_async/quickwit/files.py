@@ -29,13 +29,13 @@ class Target(Protocol):
     """Files to write."""
 
     def create(self, number: int, size: int) -> None:
-        """Make a file of *size* zeros."""
+        """Create a file of *size* zeros."""
 
     def write(self, number: int, offset: int, data: bytes) -> None:
         """Write *data* at *offset*."""
 
     def sync(self, number: int) -> None:
-        """Wait until a file and its name are on the medium."""
+        """Wait until a file and its name are on the disk."""
 
     def unlink(self, number: int) -> None:
         """Remove a file."""
@@ -53,7 +53,7 @@ def file_numbers(names: Sequence[str]) -> list[int]:
 
 
 class Directory:
-    """Files on a disk, read and written through the file system seam. One is open at a time, however many there are."""
+    """Files on a disk, read and written through a `FileSystem`. Only one of them is open at a time."""
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self.path = path
@@ -104,36 +104,3 @@ class Directory:
         handle = self._files.open(f"{self.path}/{file_name(number)}", write=write)
         self._open = number, handle, write
         return handle
-
-
-class Memory:
-    """Files in memory: a directory for tests and for looking at what would be written."""
-
-    def __init__(self, contents: dict[int, bytes] | None = None) -> None:
-        self.contents = {number: bytearray(data) for number, data in (contents or {}).items()}
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """See `Source`."""
-        return sorted(self.contents)
-
-    def block(self, number: int, offset: int) -> bytes:
-        """See `Source`."""
-        return bytes(self.contents[number][offset : offset + BLOCK_BYTES])
-
-    def create(self, number: int, size: int) -> None:
-        """See `Target`."""
-        self.contents[number] = bytearray(size)
-
-    def write(self, number: int, offset: int, data: bytes) -> None:
-        """See `Target`."""
-        content = self.contents[number]
-        content.extend(bytes(max(offset + len(data) - len(content), 0)))
-        content[offset : offset + len(data)] = data
-
-    def sync(self, number: int) -> None:
-        """See `Target`."""
-
-    def unlink(self, number: int) -> None:
-        """See `Target`."""
-        del self.contents[number]

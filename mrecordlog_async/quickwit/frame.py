@@ -19,7 +19,7 @@ NO_HEADER = bytes(FRAME_HEADER_BYTES)
 
 
 class Header(NamedTuple):
-    """What a frame says of itself."""
+    """The header of a frame."""
 
     checksum: int
     length: int
@@ -27,7 +27,7 @@ class Header(NamedTuple):
 
 
 def read_header(block: bytes, at: int) -> Header:
-    """Unpack the header at *at*, unjudged."""
+    """Unpack the header at *at* without checking it."""
     return Header._make(_HEADER.unpack_from(block, at))
 
 
@@ -37,7 +37,7 @@ def checksum_of(kind: int, payload: bytes | memoryview) -> int:
 
 
 def encode_frames(body: bytes, offset: int) -> Iterator[bytes]:
-    """Cut the record *body* into what is written from *offset* on: paddings and frames, one by one."""
+    """Yield what is written at *offset* for the record *body*: paddings and frames, one by one."""
     start, first = 0, True
     while first or start < len(body):
         left = BLOCK_BYTES - offset % BLOCK_BYTES
@@ -54,7 +54,7 @@ def encode_frames(body: bytes, offset: int) -> Iterator[bytes]:
 
 
 def frames_within(block: bytes, start: int) -> int:
-    """Count the valid frames with a payload anywhere in *block* from byte *start* on: what damage to a header hides."""
+    """Count the valid frames with a payload, at any byte of *block* from *start* on, that a damaged header hides."""
     found, at = 0, start
     while at + FRAME_HEADER_BYTES < len(block):
         checksum, length, kind = read_header(block, at)

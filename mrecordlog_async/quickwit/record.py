@@ -23,7 +23,7 @@ class LogRecord(NamedTuple):
 
 
 class RecordError(ValueError):
-    """The bytes are not a record that the crate can read; it skips them."""
+    """The bytes are not a record that the crate can read. The crate skips them."""
 
 
 def encode_record(record: LogRecord) -> bytes:
@@ -37,7 +37,7 @@ def encode_record(record: LogRecord) -> bytes:
 
 
 def decode_record(body: bytes) -> LogRecord:
-    """Decode a record; RecordError says what is wrong with it."""
+    """Decode a record. Raises RecordError if the crate could not read it."""
     if len(body) < _HEAD.size:
         raise RecordError("a record is shorter than its head")
     kind, position, name_bytes = _HEAD.unpack_from(body)

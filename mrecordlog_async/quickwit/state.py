@@ -1,4 +1,4 @@
-"""What the crate holds in memory: the fold over its records, shared by the reader and the writer."""
+"""What the crate holds in memory: the queues, and how each record changes them. The reader and the writer share it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mrecordlog_async.model import Run
 from mrecordlog_async.quickwit.record import APPEND, DELETE, TOUCH, TRUNCATE, LogRecord
 
 CALL_BYTES = 1 << 20
-"""Runs handed on hold about this much, so that a call with one of them stays small."""
+"""Runs have about this many bytes, so that a call that appends one stays small."""
 
 
 class PositionError(ValueError):
-    """An item's position was already assigned: the crate refuses the whole directory."""
+    """The position of an item was assigned before. The crate refuses the whole directory."""
 
 
 class Queue:
-    """One queue: first_position … next_position - 1, and the records retained, each with the file it counts for."""
+    """One queue: its positions, and the retained records, each with the file that it keeps."""
 
     __slots__ = ("first_position", "next_position", "records")
 
@@ -36,7 +36,7 @@ class Queue:
         self.next_position = position + 1
 
     def truncate(self, position: int) -> int:
-        """Drop records up to and including *position*; return how many. Past the end, next_position moves forward."""
+        """Delete records up to and including *position*; return how many. Past the end, next_position moves forward."""
         if position < self.first_position:
             return 0
         before = len(self.records)
@@ -50,11 +50,11 @@ class Queue:
         return before - len(self.records)
 
     def first_file(self) -> int | None:
-        """Return the file that the oldest retained record counts for."""
+        """Return the file that the oldest retained record keeps."""
         return self.records[0][2] if self.records else None
 
     def runs(self) -> Iterator[Run]:
-        """Yield what is retained as runs of about `CALL_BYTES`, starting a new one after every gap."""
+        """Yield the retained records as runs of about `CALL_BYTES`, with a new run after every gap."""
         payloads: list[bytes] = []
         first = size = 0
         for position, payload, _ in self.records:
@@ -76,7 +76,7 @@ class State:
         self.queues: dict[str, Queue] = {}
 
     def apply(self, record: LogRecord, file: int) -> None:
-        """Fold a record read from *file*; raise PositionError if the crate would refuse to continue."""
+        """Apply a record read from *file*. Raises PositionError if the crate would refuse to continue."""
         queue = self.queues.get(record.queue)
         if record.kind == APPEND:
             if queue is None:
@@ -93,7 +93,7 @@ class State:
             self.queues.pop(record.queue, None)
 
     def first_file(self) -> int | None:
-        """Return the lowest file that a retained record counts for."""
+        """Return the lowest file that a retained record keeps."""
         files = (queue.first_file() for queue in self.queues.values())
         return min((file for file in files if file is not None), default=None)
 

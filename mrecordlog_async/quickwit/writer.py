@@ -1,8 +1,8 @@
-"""Write the crate's files by making its calls: the bytes are those that the crate leaves after the same history.
+"""Write the crate's files by making its calls. The bytes are those that the crate would write for the same calls.
 
-Each call writes its record, then changes the state, then removes files as the crate does: only the lowest, only after
-truncate and delete, and after noting the next position of every empty queue. The crate notes those in the random order
-of a hash map; here they are sorted by name, the one place where two runs of the crate differ as well.
+Each call writes its record, then changes the state, then removes files as the crate does: only the lowest ones, and
+only after truncate and delete. Before that, it writes the next position of every empty queue. The crate writes these in
+the random order of a hash map, so two runs of the crate differ only there; here they are sorted by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAYLOAD_BYTES_MAX = 2**32 - 1
 
 
 class Writer:
-    """A log of the crate's, open for writing. One owner; blocking."""
+    """A log in the crate's format, open for writing. It blocks, and has one owner."""
 
     def __init__(self, target: Target, *, file_bytes: int = FILE_BYTES) -> None:
         """Begin a new log in an empty *target*."""
@@ -40,7 +40,7 @@ class Writer:
         return writer
 
     def create_queue(self, queue: str) -> None:
-        """Create *queue*; KeyError if it is there, ValueError for a name too long."""
+        """Create *queue*. Raises KeyError if it exists, ValueError if the name is too long."""
         if queue in self.state.queues:
             raise KeyError(queue)
         if len(queue.encode()) > NAME_BYTES_MAX:
@@ -50,7 +50,7 @@ class Writer:
         self.state.queues[queue] = Queue()
 
     def append(self, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
-        """Append *payloads* as one record; return the last position; None for a repeat of the last one or nothing."""
+        """Append *payloads* as one record; return the last position, None for nothing or a repeat of the last one."""
         found = self.state.queues[queue]
         first = found.next_position if position is None else position
         if first + 1 == found.next_position or not payloads:
@@ -67,7 +67,7 @@ class Writer:
         return items[-1][0]
 
     def truncate(self, queue: str, position: int) -> int:
-        """Drop records up to and including *position*; return how many."""
+        """Delete records up to and including *position*; return how many."""
         found = self.state.queues[queue]
         self._write(LogRecord(TRUNCATE, queue, position))
         dropped = found.truncate(position)
@@ -83,11 +83,11 @@ class Writer:
         self.sync()
 
     def sync(self) -> None:
-        """Wait until everything written is on the medium."""
+        """Wait until everything written is on the disk."""
         self._target.sync(self._file)
 
     def _write(self, record: LogRecord) -> int:
-        """Write a record; return its bytes, paddings and frame headers included."""
+        """Write a record; return the number of bytes, including paddings and frame headers."""
         written = 0
         for piece in encode_frames(encode_record(record), self._offset):
             if self._offset + len(piece) > self._file_bytes:
@@ -112,7 +112,7 @@ class Writer:
         return number
 
     def _collect(self) -> None:
-        """Remove the lowest files as long as no record counts for them, empty queues noted first."""
+        """Write the positions of empty queues, then remove the lowest files that no record keeps."""
         if not self._may_remove():
             return
         for queue in self.state.empty_queues():

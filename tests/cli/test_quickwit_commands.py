@@ -15,13 +15,13 @@ from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.commands.export_quickwit import export
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues
-from mrecordlog_async.quickwit.files import Memory
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.writer import Writer
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.conftest import contents
 from tests.quickwit.golden_cases import golden_bytes
+from tests.quickwit.memory import Memory
 from tests.quickwit.test_writer import CALLS, do, seen
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from mrecordlog_async import CorruptionError, ReadOnlyLog
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, decode_header
 from mrecordlog_async.format.record import Append, Commit, Create, Delete, LogRecord, Table, Truncate
-from mrecordlog_async.maintenance.salvage import Salvage, SalvagedQueue, salvage
+from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
+from mrecordlog_async.maintenance.salvage import Salvage, salvage
 from mrecordlog_async.storage.segment import CLOSED_NAME
 from tests import damage
 from tests.maintenance.salvage_histories import HARMS, History, Piece, make_history

@@ -11,7 +11,8 @@ import pytest
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.format.record import APPEND, CREATE, DELETE, QUEUES
-from mrecordlog_async.maintenance.salvage import SalvagedQueue, salvage
+from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
+from mrecordlog_async.maintenance.salvage import salvage
 from tests import damage
 
 SEGMENT_BYTES = 65_536

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
-from mrecordlog_async.quickwit.files import Memory
 from mrecordlog_async.quickwit.reader import Report, read
 from mrecordlog_async.quickwit.writer import Writer
+from tests.quickwit.memory import Memory
 
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = sorted(path.name.removesuffix(".ops.txt") for path in GOLDEN.glob("*.ops.txt"))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.quickwit.files import Memory, file_numbers
+from mrecordlog_async.quickwit.files import file_numbers
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES, encode_frames
 from mrecordlog_async.quickwit.reader import Report, read
 from mrecordlog_async.quickwit.record import APPEND, TOUCH, LogRecord, encode_record
 from mrecordlog_async.quickwit.writer import Writer
+from tests.quickwit.memory import Memory
 
 FRAME_BYTES = 7 + 12 + 12 + 100
 CREATE_BYTES = 7 + 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrecordlog_async.quickwit.files import Memory
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.state import State
 from mrecordlog_async.quickwit.writer import Writer
+from tests.quickwit.memory import Memory
 
 Seen = dict[str, tuple[int, int, list[tuple[int, bytes]]]]
 

@@ -24,7 +24,8 @@ from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues, new_log
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.quickwit.files import Directory
-from mrecordlog_async.quickwit.reader import Finding, Report, read
+from mrecordlog_async.quickwit.reader import Report, read
+from mrecordlog_async.quickwit.scan import Finding
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
