@@ -1,11 +1,11 @@
 """Every error the log raises, in one tree under `RecordLogError`.
 
-Facts travel as attributes and the message is made from them, so that a handler can decide without reading text.
-All of them survive pickling (a Spark task or a process pool sends them home).
+Facts are attributes and the message is made from them, so that a handler can decide without parsing text. All errors
+can be pickled, for Spark tasks and process pools.
 
-Whose fault it is differs by class: the caller's (`QueueNotFoundError` … `RecordTooLargeError`), the limits'
-(`LogFullError`), the log's state (`LogClosedError`, `LogFailedError`, `LogLockedError`) and the disk's content
-(`CorruptionError`). A plain `OSError` stays what it is.
+The class says what is wrong: the call (`QueueNotFoundError` … `RecordTooLargeError`), the space (`LogFullError`), the
+log's state (`LogClosedError`, `LogFailedError`, `LogLockedError`) or the disk's content (`CorruptionError`). A plain
+`OSError` stays what it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from typing import Any
 
 
 class RecordLogError(Exception):
-    """The root of all errors of this package."""
+    """The base class of all errors of this package.
+
+    Attributes:
+        facts: The arguments that the error was made from.
+    """
 
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
@@ -26,7 +30,7 @@ class RecordLogError(Exception):
         return self.message()
 
     def message(self) -> str:
-        """Return what happened and what to do next, in plain words."""
+        """Return what happened and what to do next."""
         return " ".join(str(fact) for fact in self.facts)
 
     def copy(self) -> RecordLogError:
@@ -37,7 +41,11 @@ class RecordLogError(Exception):
 
 
 class QueueNotFoundError(RecordLogError):
-    """No queue has this name."""
+    """No queue has this name, or the queue of this name is another incarnation.
+
+    Attributes:
+        queue: The name.
+    """
 
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
@@ -48,7 +56,11 @@ class QueueNotFoundError(RecordLogError):
 
 
 class QueueExistsError(RecordLogError):
-    """A queue of this name already exists."""
+    """A queue of this name already exists.
+
+    Attributes:
+        queue: The name.
+    """
 
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
@@ -59,7 +71,12 @@ class QueueExistsError(RecordLogError):
 
 
 class QueueNameError(RecordLogError, ValueError):
-    """Invalid queue name: not a str, empty, too long, or not encodable as UTF-8."""
+    """Invalid queue name: not a str, empty, too long, or not encodable as UTF-8.
+
+    Attributes:
+        queue: What was passed as the name.
+        reason: What is wrong with it.
+    """
 
     def __init__(self, queue: object, reason: str) -> None:
         super().__init__(queue, reason)
@@ -74,8 +91,12 @@ class QueueNameError(RecordLogError, ValueError):
 class PositionInPastError(RecordLogError):
     """The position is already taken by a different record.
 
-    `outcome_unknown`: the records at these positions were truncated, so nothing is left to compare with and
-    it is not known whether this call was stored before.
+    Attributes:
+        queue: The queue.
+        position: The position of the call's first record.
+        next_position: The next position of the queue.
+        outcome_unknown: The records at these positions were truncated, so nothing is left to compare with, and it is
+            unknown whether this call was stored before.
     """
 
     def __init__(self, queue: str, position: int, next_position: int, outcome_unknown: bool = False) -> None:
@@ -91,12 +112,18 @@ class PositionInPastError(RecordLogError):
             return taken
         return (
             f"{taken}; the records that had these positions were truncated, so whether this call was stored before is "
-            "not known"
+            "unknown"
         )
 
 
 class RecordTooLargeError(RecordLogError):
-    """The record, or the records of one call, can never fit."""
+    """The record, or the records of one call, can never fit.
+
+    Attributes:
+        size_bytes: Its size; with bookkeeping unless the limit is "record_bytes".
+        limit_bytes: The largest size that fits.
+        limit: Which limit that is: "record_bytes", "pending_bytes", "memory_bytes", "disk_bytes" or "the file system".
+    """
 
     def __init__(self, size_bytes: int, limit_bytes: int, limit: str = "record_bytes") -> None:
         super().__init__(size_bytes, limit_bytes, limit)
@@ -110,11 +137,13 @@ class RecordTooLargeError(RecordLogError):
 
 
 class LogFullError(RecordLogError):
-    """A limit or the disk is full. Nothing was written; truncate and delete still work, and then appends do.
+    """A limit is reached or the disk is full. Nothing was written. Truncate and delete still work, and make space.
 
-    `resource` is "memory", "disk" (a limit), "queues", "positions" or "space" (the operating system is out of
-    space; the OSError is `__cause__`). `used` and `limit` are bytes, a number of queues, or the position that was
-    asked for and the number of positions that a queue has; 0 where they are not known.
+    Attributes:
+        resource: "memory" or "disk" (a limit), "queues", "positions", or "space" (the operating system has no space;
+            the OSError is `__cause__`).
+        used: Bytes or queues in use, or the position that was asked for; 0 if unknown.
+        limit: Bytes or queues allowed, or the number of positions that a queue has; 0 if unknown.
     """
 
     def __init__(self, resource: str, used: int = 0, limit: int = 0) -> None:
@@ -127,7 +156,7 @@ class LogFullError(RecordLogError):
         if self.resource == "space":
             return "the disk is full: truncate or delete queues, or free disk space"
         if self.resource == "positions":
-            return f"the records from position {self.used} on do not fit: the last one of a queue is {self.limit - 1}"
+            return f"no positions are left from {self.used} on: the last one of a queue is {self.limit - 1}"
         unit = "" if self.resource == "queues" else " bytes"
         return (
             f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use; truncate or delete queues"
@@ -135,7 +164,11 @@ class LogFullError(RecordLogError):
 
 
 class LogClosedError(RecordLogError):
-    """The log is closed, closing, or belongs to another process or event loop."""
+    """The log is closed or closing, or belongs to another process or event loop.
+
+    Attributes:
+        reason: Which of these.
+    """
 
     def __init__(self, reason: str = "the log is closed") -> None:
         super().__init__(reason)
@@ -143,13 +176,17 @@ class LogClosedError(RecordLogError):
 
 
 class LogFailedError(RecordLogError):
-    """A write or sync failed, so nothing is stored any more by this instance. Reads go on; open again to recover.
+    """A write or sync failed, so this instance stores nothing more. Reads still work. Open the log again to recover.
 
-    `written` says what became of the call that raised it: "unknown" if its batch met the failure (it may be found after
-    reopening, whole, or not), "no" if it came later, "acknowledged" where `close` reports calls that had
-    returned. `in_doubt`: for each queue with acknowledged changes that were never synced, the first position that they
-    concern; a crash of the machine may take them. Always empty under `PersistPolicy.always()`. The first failure is
-    `__cause__` where it happened in this process.
+    The first failure is `__cause__`, unless it happened in another process.
+
+    Attributes:
+        cause: What failed.
+        written: Whether the call that raised this was stored: "unknown" if its batch met the failure (after reopening
+            it is there as a whole, or not at all), "no" if it came later, "acknowledged" where `close` reports calls
+            that had returned.
+        in_doubt: For each queue with acknowledged changes that were never synced, the first position they concern. A
+            crash of the machine may take them. Always empty under `PersistPolicy.always()`.
     """
 
     def __init__(self, cause: str, written: str = "no", in_doubt: Mapping[str, int] | None = None) -> None:
@@ -163,16 +200,16 @@ class LogFailedError(RecordLogError):
             call = "changes that were acknowledged before may be lost"
         else:
             call = (
-                "whether this call was stored is not known" if self.written == "unknown" else "this call was not stored"
+                "whether this call was stored is unknown" if self.written == "unknown" else "this call was not stored"
             )
         parts = [f"the log failed ({self.cause})", call]
         if self.in_doubt:
             parts.append(f"acknowledged but not synced: {_first_few(self.in_doubt)}")
-        return "; ".join([*parts, "close it and open it again to recover"])
+        return "; ".join([*parts, "close the log and open it again to recover"])
 
 
 def _first_few(in_doubt: Mapping[str, int], shown: int = 5) -> str:
-    """Name some of the queues, with the first position in doubt of each, and count the others."""
+    """Name some queues with the first position in doubt of each, and count the others."""
     named = [f"queue {queue!r} from position {position}" for queue, position in islice(in_doubt.items(), shown)]
     more = [f"and {len(in_doubt) - shown} more queues"] if len(in_doubt) > shown else []
     return ", ".join(named + more)
@@ -181,7 +218,10 @@ def _first_few(in_doubt: Mapping[str, int], shown: int = 5) -> str:
 class LogLockedError(RecordLogError):
     """Another open log, in this or another process, owns the directory.
 
-    `is_linked`: the directory's `LOCK` is a hard link to that of another directory, so the owner may be that one's.
+    Attributes:
+        directory: The directory.
+        owner_pid: The process that owns it; None if unknown.
+        is_linked: Its `LOCK` is a hard link shared with another directory, so the owner may use that one.
     """
 
     def __init__(self, directory: str, owner_pid: int | None, is_linked: bool = False) -> None:
@@ -207,7 +247,10 @@ class LogLockedError(RecordLogError):
 class CorruptionError(RecordLogError):
     """Data that was acknowledged is damaged or missing. Nothing was changed.
 
-    `segment` is the file's name, `offset` the byte in it where the damage shows (None where the whole file is meant).
+    Attributes:
+        segment: Name of the damaged file.
+        offset: Byte in it at which the damage shows; None if it concerns the whole file.
+        reason: What is wrong.
     """
 
     def __init__(self, segment: str, offset: int | None, reason: str) -> None:

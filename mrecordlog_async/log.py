@@ -21,6 +21,7 @@ from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 SEGMENT_BYTES_MIN = 32_768
+"""A segment holds at least one block."""
 
 
 class MultiRecordLog(LiveReader):
@@ -33,6 +34,15 @@ class MultiRecordLog(LiveReader):
     durable as the persist policy says. Cancelling such a call withdraws it if the writer has not picked it up yet.
     After that only the wait is cancelled, and the outcome is unknown: send the record again with its position.
     Reads never wait: they are served from memory and show only what is on the disk.
+
+    Every change raises LogClosedError once the log is closed or closing, or on another event loop, and LogFailedError
+    once a write or sync has failed.
+
+    Attributes:
+        directory: Absolute path of the log's directory.
+        limits: How much the log may hold.
+        persist_policy: When a change is acknowledged.
+        recovery_report: What recovery found when the log was opened.
     """
 
     @classmethod
@@ -196,7 +206,7 @@ class MultiRecordLog(LiveReader):
         """
         await self._control(Sync(self._new_future()))
 
-    # Changes go through admission.
+    # Changes go through admission, appends with `append` and `append_single`, the others as commands.
 
     async def _control(self, command: Command) -> object:
         self._admission.add_control(command)
@@ -210,7 +220,7 @@ class MultiRecordLog(LiveReader):
 
 
 class OpeningLog:
-    """Result of `MultiRecordLog.open`: await it for the log, or enter it to have the log closed at the end."""
+    """Result of `MultiRecordLog.open`: await it for the log, or use it with `async with`, which closes the log."""
 
     def __init__(self, opening: Callable[[], Coroutine[Any, Any, MultiRecordLog]]) -> None:
         self._opening = opening

@@ -1,6 +1,6 @@
-"""Plain counters that the log keeps. Exporters read them; this module does not depend on any exporter.
+"""Counters that the log keeps. Exporters read them; this module does not depend on any exporter.
 
-They are updated once per batch, never once per append, so the hot path pays nothing.
+They are updated once per batch, never once per append, so that appends pay nothing for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ BYTES_BOUNDS = _doubling(256, 20)
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts of values up to each bound, plus one bucket above the last bound, and the sum of all values."""
+    """Numbers of values in buckets, and the sum of all values.
+
+    Attributes:
+        bounds: Upper bound of each bucket, ascending.
+        counts: Number of values in each bucket; one more bucket holds the values above the last bound.
+        sum: Sum of all values.
+    """
 
     bounds: tuple[float, ...]
     counts: list[int] = field(default_factory=list)
@@ -33,7 +39,7 @@ class Histogram:
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Count *value*, *times* times."""
+        """Count *value* this many *times*."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
@@ -43,7 +49,14 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, fraction: float) -> float:
-        """Return the upper bound of the bucket that holds this quantile, or 0 if nothing was observed."""
+        """Return an upper estimate of a quantile.
+
+        Args:
+            fraction: Which quantile, from 0 to 1: 0.99 for the value that 99 % do not exceed.
+
+        Returns:
+            The upper bound of its bucket, twice the last bound if it is above that, or 0 if nothing was observed.
+        """
         wanted = fraction * self.count
         if not wanted:
             return 0.0
@@ -60,10 +73,12 @@ def _seconds() -> Histogram:
 
 
 class SegmentPin(NamedTuple):
-    """The queue with the oldest record on the disk, and the segments it keeps there.
+    """The queue that keeps the oldest segment on the disk.
 
-    segments: how many, from the one with that record up to but excluding the current one, which stays anyway. alone:
-    how many of these no other queue needs; truncating or deleting this queue would free them.
+    Attributes:
+        queue: Its name.
+        segments: Number of segments from that one up to, but not including, the one being written.
+        alone: How many of these no other queue needs. Truncating or deleting the queue frees them.
     """
 
     queue: str
@@ -73,7 +88,29 @@ class SegmentPin(NamedTuple):
 
 @dataclass(slots=True)
 class Counters:
-    """All counters since the log was opened. Times are in seconds, sizes in bytes."""
+    """All counters since the log was opened. Times are in seconds, sizes in bytes.
+
+    Attributes:
+        appended_records: Records stored.
+        appended_bytes: Payload bytes of these.
+        truncated_records: Records removed by truncates and deletes.
+        duplicates: Appends that repeated stored records and wrote nothing.
+        refused_past: Appends refused with `PositionInPastError`.
+        refused_full: Calls refused because the disk had no space for them.
+        written_bytes: Bytes of all batches, as written to segments.
+        commits: Batches stored.
+        syncs: Syncs of the log.
+        rolls: New segments.
+        segments_removed: Segments removed.
+        io_errors: Failed attempts to write, roll or prepare a segment, after which the log went on.
+        commit_seconds: Time to store a batch, its sync included.
+        sync_seconds: Time of a sync.
+        roll_seconds: Time to store a batch that began a new segment.
+        append_seconds: Time from the first waiting call of a batch to the end of its acknowledgement, counted once for
+            each command: single records that were stored together are one.
+        commit_records: Records per batch; log records for a batch without appends.
+        commit_bytes: Bytes per batch, as written.
+    """
 
     appended_records: int = 0
     appended_bytes: int = 0

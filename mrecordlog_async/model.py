@@ -29,17 +29,24 @@ RUN_BYTES = 32_768
 
 
 class Record(NamedTuple):
-    """One record of a queue."""
+    """One record of a queue.
+
+    Attributes:
+        position: Its position, assigned once and never again in this queue.
+        payload: Its bytes.
+    """
 
     position: int
     payload: bytes
 
 
 class Run(NamedTuple):
-    """Consecutive records of one queue.
+    """Consecutive records of one queue, at least one.
 
-    first_position: position of the first record. offsets: n+1 int32 in native (little endian) order, from 0 to
-    len(payload). payload: the n payloads back to back. n is at least 1.
+    Attributes:
+        first_position: Position of the first record.
+        offsets: For n records, n+1 int32 in native (little endian) order: where each payload starts, and the end.
+        payload: The n payloads back to back.
     """
 
     first_position: int
@@ -48,7 +55,15 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, first_position: int, payloads: Sequence[bytes]) -> Run:
-        """Join *payloads* into a run. A single payload is kept without a copy."""
+        """Join *payloads* into a run. A single payload is kept without a copy.
+
+        Args:
+            first_position: Position of the first one.
+            payloads: At least one.
+
+        Raises:
+            OverflowError: The payloads total 2 GiB or more.
+        """
         if len(payloads) == 1:
             payload = payloads[0]
             return cls(first_position, offsets_of_one(len(payload)), payload)
@@ -65,13 +80,14 @@ class Run(NamedTuple):
         return self.first_position + len(self.offsets) // OFFSET_BYTES - 1
 
     def before(self, position: int) -> int:
-        """Return the number of records before *position*."""
+        """Return the number of records whose position is below *position*."""
         return min(max(position - self.first_position, 0), self.record_count)
 
     def leads_to(self, later: Run) -> bool:
-        """Return whether one call may have been split into this run and *later*: its next record did not fit here.
+        """Return whether one call may have been split into this run and *later*.
 
-        Two successive calls may look the same.
+        That is the case if the first record of *later* comes next and did not fit here. Two successive calls may look
+        the same.
         """
         if later.first_position != self.next_position:
             return False
@@ -94,7 +110,12 @@ class Run(NamedTuple):
         return map(tuple.__new__, repeat(Record), zip(count(self.first_position), self.payloads()))
 
     def cut(self, start: int, stop: int) -> Run:
-        """Return the part with positions *start* … *stop* - 1, which must not be empty; the run itself if it is all."""
+        """Return the part with positions *start* … *stop* - 1; the run itself if that is all of it.
+
+        Args:
+            start: First position of the part; may be before the run.
+            stop: Position after its last one; may be past the run. The part must not be empty.
+        """
         first = max(start - self.first_position, 0)
         last = min(stop - self.first_position, self.record_count)
         assert first < last, "an empty part of a run is not a run"
@@ -106,7 +127,7 @@ class Run(NamedTuple):
         return Run(self.first_position + first, offsets, self.payload[base : ends[-1]])
 
     def cut_bytes(self, bytes_max: int) -> Run:
-        """Return the longest head whose payloads total at most *bytes_max* bytes, but at least one record."""
+        """Return the first records whose payloads total at most *bytes_max* bytes, but at least one record."""
         if len(self.payload) <= bytes_max:
             return self
         ends = memoryview(self.offsets).cast("i")
@@ -118,15 +139,25 @@ class LogState(StrEnum):
     """State of a log."""
 
     RECOVERING = "recovering"
+    """It is being opened."""
     OPEN = "open"
+    """It can be read and changed."""
     FAILED = "failed"
+    """A write or sync failed: it can be read, not changed. Close it and open it again."""
     CLOSING = "closing"
+    """Pending changes are stored; later ones are refused."""
     CLOSED = "closed"
+    """The directory is released."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryProgress:
-    """Progress of opening a log, in bytes of segments read."""
+    """Progress of opening a log.
+
+    Attributes:
+        bytes_read: Bytes of segments read so far.
+        bytes_total: Bytes of all segments.
+    """
 
     bytes_read: int
     bytes_total: int
@@ -141,9 +172,18 @@ class RecoveryProgress:
 class RecoveryReport:
     """What recovery found when the log was opened.
 
-    segments, batches, records and bytes count what was read (records and bytes include appended records that are no
-    longer live). clean: the log ended where a writer stopped between two batches. Otherwise the dropped_bytes after
-    segment/offset, an unfinished batch that was never acknowledged, were cut and zeroed. created: the log is new.
+    Attributes:
+        created: The log is new.
+        clean: The log ended between two batches. Otherwise it ended in an unfinished batch, which was not acknowledged
+            and was removed.
+        segments: Segments read.
+        batches: Batches read.
+        records: Appended records read, including those that were truncated since.
+        bytes: Payload bytes of these records.
+        dropped_bytes: Size of the unfinished batch; 0 if clean.
+        segment: Name of the last segment's file.
+        offset: Offset in it where the log ends.
+        seconds: Time that recovery took.
     """
 
     created: bool
@@ -160,10 +200,17 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """One queue: its incarnation id, positions, how much it retains and the oldest segment it keeps on disk.
+    """Positions and sizes of one queue.
 
-    first_position is the lowest position not truncated, next_position the one the next append gets; equal when empty.
-    began: no record was ever stored below this position; 0 if that is not known.
+    Attributes:
+        queue: Its name.
+        id: Its incarnation: a queue that is deleted and created again has another id.
+        first_position: The lowest position that is not truncated; equal to next_position if the queue is empty.
+        next_position: The position that the next record gets.
+        records: Number of retained records.
+        bytes: Their payload bytes.
+        first_segment: Number of the oldest segment that the queue keeps on the disk; None if it keeps none.
+        began: No record was ever stored below this position; 0 if that is unknown.
     """
 
     queue: str
@@ -178,7 +225,20 @@ class QueueSummary:
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """Usage and its limits. disk_bytes is the space reserved, disk_written_bytes the part that holds data."""
+    """What a log uses, next to its limits.
+
+    Attributes:
+        memory_bytes: Memory of retained records and of the queues.
+        memory_limit_bytes: `Limits.memory_bytes`.
+        disk_bytes: Space reserved for segments.
+        disk_written_bytes: The part of it that holds data.
+        disk_limit_bytes: `Limits.disk_bytes`.
+        pending_bytes: Charge of appends that are not stored yet.
+        pending_limit_bytes: `Limits.pending_bytes`.
+        queues: Number of queues.
+        queues_limit: `Limits.queues`.
+        segments: Number of segments, including the one being written.
+    """
 
     memory_bytes: int
     memory_limit_bytes: int
@@ -193,7 +253,7 @@ class ResourceUsage:
 
 
 def pack_offsets(offsets: Iterator[int] | Sequence[int]) -> bytes:
-    """Pack integers as int32; raise OverflowError above 2 GiB."""
+    """Pack integers as int32; raise OverflowError for 2 GiB or more."""
     return array("i", offsets).tobytes()
 
 

@@ -12,7 +12,7 @@ GIB = 1024 * MIB
 
 
 class PersistAction(StrEnum):
-    """What persisting means. Either way, every batch is written to the operating system at once."""
+    """What persisting a batch means. With either, every batch is written to the operating system at once."""
 
     FLUSH = "flush"
     """Survives the end of the process (kill -9), not a crash of the machine."""
@@ -30,8 +30,16 @@ class PersistPolicy:
     | `interval(seconds)` | write | the batches of the last *seconds*, newest first |
     | `never()` | write | what the operating system had not written yet, newest first |
 
-    kill -9 loses nothing under any policy. With `action=FLUSH` no policy syncs by itself. Creating and deleting
+    `kill -9` loses nothing under any policy. With `action=FLUSH` no policy syncs by itself. Creating and deleting
     queues, rolling to a new segment, `sync()` and `close()` always sync the whole log.
+
+    Attributes:
+        kind: The policy's name.
+        action: What persisting a batch means.
+        interval_seconds: Time between two syncs under `interval`; otherwise unused.
+
+    Raises:
+        ValueError: The kind or the action is unknown, or `interval` has no time above 0.
     """
 
     kind: Literal["always", "interval", "never"] = "always"
@@ -52,7 +60,12 @@ class PersistPolicy:
 
     @classmethod
     def interval(cls, seconds: float, *, action: PersistAction = PersistAction.FSYNC) -> PersistPolicy:
-        """Acknowledge after the write and persist every *seconds* seconds, on a timer."""
+        """Acknowledge after the write and persist on a timer.
+
+        Args:
+            seconds: Time between two syncs, above 0. Nothing is synced while nothing was written.
+            action: What persisting means; with `FLUSH` the timer does not run.
+        """
         return cls("interval", action, float(seconds))
 
     @classmethod
@@ -75,12 +88,18 @@ class PersistPolicy:
 class Limits:
     """How much the log may hold. Limits apply to appends and creates; they never prevent open, truncate or delete.
 
-    memory_bytes: retained payloads and their bookkeeping. disk_bytes: space reserved for segments; one segment takes
-    at most an eighth of it. Truncates and deletes, and the spare segment kept ready for them, may exceed it by less
-    than a segment.
-    pending_bytes: appends not stored yet; above it callers wait in order. record_bytes: one payload.
-    name_bytes: the name of a new queue, in UTF-8. queues: the number of queues.
-    on_full: when memory or disk is full, "raise" `LogFullError` or "wait" until there is room.
+    Attributes:
+        memory_bytes: Retained payloads and their bookkeeping.
+        disk_bytes: Space reserved for segments; one segment takes at most an eighth of it. Truncates, deletes and the
+            spare segment kept ready for them may exceed it by less than a segment.
+        pending_bytes: Appends that are not stored yet. Above it callers wait, in order.
+        record_bytes: One payload; below 2 GiB, and at most pending_bytes.
+        name_bytes: The name of a new queue in UTF-8; at most 65,535.
+        queues: The number of queues.
+        on_full: When memory or disk is full, "raise" `LogFullError` or "wait" for space.
+
+    Raises:
+        ValueError: A value is outside its range.
     """
 
     memory_bytes: int = 4 * GIB
@@ -95,7 +114,7 @@ class Limits:
         for name in ("memory_bytes", "disk_bytes", "pending_bytes", "record_bytes", "name_bytes", "queues"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number above 0, not {value!r}")
+                raise ValueError(f"{name} must be an integer above 0, not {value!r}")
         if self.record_bytes >= 2 * GIB:
             raise ValueError("record_bytes must be below 2 GiB: offsets inside a run are 32 bits wide")
         if self.pending_bytes < self.record_bytes:

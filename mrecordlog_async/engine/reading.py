@@ -14,7 +14,7 @@ from mrecordlog_async.model import Record, ResourceUsage
 
 
 class LiveReader(RunningLog, QueueReader):
-    """Reads from the memory of a log that is open. What `QueueReader` offers never waits; `tail` and `wait_for` do."""
+    """Reads of a log that is open. Those of `QueueReader` never wait; `tail` and `wait_for` do."""
 
     # Following a queue.
 
@@ -105,12 +105,12 @@ class LiveReader(RunningLog, QueueReader):
 
     @property
     def pending_records(self) -> int:
-        """Number of records waiting to be stored. Counted on demand, so that appends do not pay for it."""
+        """Number of records that wait to be stored. Counted when read, so that appends pay nothing for it."""
         return self._writer.pending_records + self._admission.pending_records()
 
     @property
     def public_id(self) -> str:
-        """A stable name for this log, derived from the log id. Moving the log keeps it, and snapshots share it."""
+        """A stable name of this log, derived from its id. Moving the log keeps it, and snapshots share it."""
         return blake2b(self._opened.log_id, digest_size=16).hexdigest()
 
     def pin(self) -> SegmentPin | None:

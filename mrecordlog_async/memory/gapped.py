@@ -17,11 +17,11 @@ from typing import NamedTuple, overload
 from mrecordlog_async.model import OFFSET_BYTES, Record, Run, pack_offsets
 
 SPAN_MAX = 2**31
-"""Positions that lie closer together than this are kept as 32-bit integers."""
+"""Positions that span less than this are kept as 32-bit integers."""
 
 
 class GappedRun(NamedTuple):
-    """Records with ascending positions. positions: n integers, counted from first_position; the rest as in `Run`."""
+    """Records with ascending positions. positions: n distances from first_position; the other fields as in `Run`."""
 
     first_position: int
     offsets: bytes
@@ -30,7 +30,7 @@ class GappedRun(NamedTuple):
 
     @classmethod
     def of(cls, positions: Sequence[int], offsets: bytes, payload: bytes) -> GappedRun:
-        """Put records together whose *positions* ascend, but for at least one gap."""
+        """Make one of records whose *positions* ascend, with at least one gap."""
         first = positions[0]
         code = "i" if positions[-1] - first < SPAN_MAX else "q"
         return cls(first, offsets, payload, array(code, [position - first for position in positions]).tobytes())
@@ -50,13 +50,13 @@ class GappedRun(NamedTuple):
         return memoryview(self.offsets).cast("i").tolist()
 
     def before(self, position: int) -> int:
-        """Return how many of the records lie before *position*."""
+        """Return the number of records before *position*."""
         return bisect_left(self._distances(), position - self.first_position)
 
     def cut(self, start: int, stop: int) -> Run | GappedRun | None:
-        """Return the part with positions *start* … *stop* - 1: itself if that is all, a run if it has no gap.
+        """Return the part with positions *start* … *stop* - 1, or None if it is empty.
 
-        None if it is empty.
+        It is the object itself if that is all of it, and a run if it has no gap.
         """
         first, last = self.before(start), self.before(stop)
         if first == last:
@@ -87,7 +87,7 @@ class GappedRun(NamedTuple):
                 start = stop
 
     def stretches(self) -> Iterator[tuple[int, int]]:
-        """Yield first position and number of records of each of the runs."""
+        """Yield the first position and the number of records of each run."""
         positions = self._positions()
         start = 0
         for stop in range(1, len(positions) + 1):
@@ -96,7 +96,7 @@ class GappedRun(NamedTuple):
                 start = stop
 
     def run_count(self) -> int:
-        """Return how many runs there are."""
+        """Return the number of runs."""
         positions = self._positions()
         return 1 + sum(later != earlier + 1 for earlier, later in pairwise(positions))
 
@@ -115,7 +115,7 @@ HeldRun = Run | GappedRun
 
 
 def cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:
-    """Cut the first and the last run to *start* … *stop* - 1; one with gaps may have nothing left."""
+    """Cut the first and the last run to positions *start* … *stop* - 1. A run with gaps may have nothing left."""
     for at in {0, len(found) - 1} if found else ():
         cut = found[at].cut(start, stop)
         if cut is None:
@@ -125,7 +125,7 @@ def cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:
 
 
 class RunsOfGapped(Sequence[Run]):
-    """The runs of what a queue held at one moment. Made as they are iterated; never changes."""
+    """The runs of what a queue held at one moment. They are made during iteration; the sequence never changes."""
 
     def __init__(self, held: Sequence[HeldRun]) -> None:
         self._held = held
@@ -137,7 +137,7 @@ class RunsOfGapped(Sequence[Run]):
         return bool(self._held)
 
     def __len__(self) -> int:
-        """Return how many runs there are. Looks at every position."""
+        """Return the number of runs. Visits every position."""
         return sum(1 if isinstance(run, Run) else run.run_count() for run in self._held)
 
     @overload
@@ -145,7 +145,7 @@ class RunsOfGapped(Sequence[Run]):
     @overload
     def __getitem__(self, index: slice) -> list[Run]: ...
     def __getitem__(self, index: int | slice) -> Run | list[Run]:
-        """Return runs by their number. Makes all of them, but for the last one."""
+        """Return runs by index. Makes all of them unless only the last one is asked for."""
         if index == -1 and self._held:
             newest = self._held[-1]
             return newest if isinstance(newest, Run) else list(newest.runs())[-1]

@@ -1,4 +1,4 @@
-"""A digest of what was last appended to a queue: a repeated call is recognized even if its records are truncated."""
+"""A digest of the last append of a queue: its repeat is recognized even after its records were truncated."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mrecordlog_async.model import OFFSET_BYTES, Run
 
 
 class LastAppend(NamedTuple):
-    """What was last appended to a queue: its positions, and a checksum (CRC-32C) of all its lengths and payloads.
+    """The last append of a queue: its positions, and a checksum (CRC-32C) of all its lengths and payloads.
 
     It outlives the records, so a repeat of the last call is recognized after they were truncated. The runs that a long
-    call was split into count as one append, unless another call in the same batch cannot be told apart from them.
+    call was split into count as one append, unless another call in the same batch looks like one of them.
     """
 
     first_position: int
@@ -23,13 +23,13 @@ class LastAppend(NamedTuple):
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> LastAppend:
-        """Digest *runs*, which follow one another without a gap, as if they were one run."""
+        """Digest *runs*, which have no gap between them, as if they were one run."""
         first = runs[0].first_position
         return cls(first, runs[-1].next_position - first, checksum_of(runs))
 
 
 def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[bytes]) -> bool:
-    """Return whether *runs* hold the last of *payloads*, which begin at *first_position*, without a gap.
+    """Return whether *runs* hold *payloads*, the first of which belongs at *first_position*, without a gap.
 
     Payloads before the first run are not compared.
     """
@@ -43,7 +43,7 @@ def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[b
 
 
 def checksum_of(runs: Iterable[Run]) -> int:
-    """Return the CRC-32C of the lengths and the payloads of *runs*: the same however records are cut into runs."""
+    """Return the CRC-32C of the lengths and payloads of *runs*. It does not depend on how records are cut into runs."""
     checksum = 0
     for run in runs:
         checksum = crc32c(_packed_lengths(run.offsets), checksum)
@@ -54,6 +54,6 @@ def checksum_of(runs: Iterable[Run]) -> int:
 
 def _packed_lengths(offsets: bytes) -> bytes:
     """Return the lengths between *offsets* as int32."""
-    # All of them in one subtraction of long integers: offsets ascend, so no difference borrows from its neighbour.
+    # One subtraction of long integers computes all of them: offsets ascend, so no difference borrows from the next one.
     lengths = int.from_bytes(offsets[OFFSET_BYTES:], "little") - int.from_bytes(offsets[:-OFFSET_BYTES], "little")
     return lengths.to_bytes(len(offsets) - OFFSET_BYTES, "little")

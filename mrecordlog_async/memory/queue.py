@@ -1,6 +1,6 @@
-"""One queue: sealed runs, and open ones that are small and still to be joined.
+"""One queue: sealed runs, and small open ones that are still to be joined.
 
-Runs arrive as batches made them. A large one is kept as it is. Small ones stay open and are joined into one sealed run
+Runs arrive as batches made them. A large run is kept as it is. Small runs stay open and are joined into one sealed run
 once they hold 32 to 64 KiB or 500 to 1,000 records, or when the segment changes (a run never spans segments). So a
 retained record costs its payload and four bytes, plus four or eight where neighbouring positions have gaps. Truncating
 drops whole runs from the left, so its cost does not depend on the length of the queue.
@@ -24,19 +24,19 @@ SEAL_BYTES = 65_536
 SEAL_RECORDS = 1_000
 """Open runs are joined once they hold this much, or as little as half of it, depending on the queue's id.
 
-Otherwise a thousand queues that get one record each in turn would all be full at the same moment: joining all of them
-stopped the event loop for 150 to 450 ms.
+With one limit for all, a thousand queues that get one record each in turn would fill at the same moment: joining all
+of them stopped the event loop for 150 to 450 ms.
 """
 SEAL_SPREAD = 512
 SPREAD_BYTES = 64
 FULL_RECORDS_MIN = SEAL_RECORDS - SEAL_SPREAD + 1
 FULL_BYTES_MIN = SEAL_BYTES - SPREAD_BYTES * (SEAL_SPREAD - 1)
-"""Below these limits the open runs are not full, whatever the queue's id. Checked first: computing the limit of the
-id for every append makes applying it 10 % slower."""
+"""Below these limits the open runs are not full, whatever the queue's id. Checked first: computing the id's own limit
+on every append makes applying it 10 % slower."""
 
 KEPT_BYTES = SEAL_BYTES // 4
 KEPT_RECORDS = SEAL_RECORDS // 4
-"""A run this large is kept as it came: joining it would cost a copy and save less than two bytes per record."""
+"""A run this large is kept as it arrived: joining it would cost a copy and save less than two bytes per record."""
 
 RUN_OVERHEAD_BYTES = 120
 """Memory of a run in addition to its bytes: two bytes objects and its places in the columns."""
@@ -46,11 +46,11 @@ QUEUE_OVERHEAD_BYTES = 500
 
 
 class ReplayError(ValueError):
-    """A log record does not fit the state that the records before it made."""
+    """A log record does not fit the state that the log records before it left."""
 
 
 class Queue:
-    """State of one queue. Owned by `Queues`; readers get runs, which never change."""
+    """State of one queue. `Queues` owns it; readers get runs, which never change."""
 
     __slots__ = (
         "_dead_records",
@@ -81,7 +81,7 @@ class Queue:
         self.name = name
         self.first_position = first_position
         self.next_position = next_position
-        self.began = 0  # no record was ever stored below; 0 if not known (the table does not say)
+        self.began = 0  # no record was ever stored below it; 0 if unknown (the table does not say)
         self.records = 0
         self.held_bytes = 0
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
@@ -90,17 +90,17 @@ class Queue:
         self._open_runs = NO_RUNS
         self._open_bytes = 0
         self._open_records = 0
-        self._last_first = -1  # first position of the append that ends at next_position; -1 if not known
-        self._last_checksum_of = -1  # the first position of the append that `_last_checksum` is of
+        self._last_first = -1  # first position of the append that ends at next_position; -1 if unknown
+        self._last_checksum_of = -1  # the `_last_first` that `_last_checksum` belongs to
         self._last_checksum = 0
-        self._dead_records = 0  # of the oldest run: those before first_position
+        self._dead_records = 0  # records of the oldest run that are before first_position
         self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position after its last record)
         self._newest_segment: int | None = None  # with records up to next_position
 
     def append(self, segment: int, run: Run, goes_on: bool = False) -> int:
-        """Add *run*, which was stored in *segment*; return by how much the memory in use grew.
+        """Add *run*, which is stored in *segment*; return by how many bytes the memory in use grew.
 
-        goes_on: it is part of the same append as the run before it. ReplayError if its positions are taken.
+        goes_on: it belongs to the same append as the run before it. Raises ReplayError if a position is taken.
         """
         first, offsets, payload = run
         held = self.memory_bytes
@@ -108,7 +108,7 @@ class Queue:
         if first < self.next_position:
             raise ReplayError(f"queue {self.name!r}: position {first} is taken, the next one is {self.next_position}")
         if segment != self._newest_segment:
-            self._enter(segment)
+            self._enter(segment)  # seals first: the open runs belong to the segment before
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
         if not goes_on:
@@ -134,12 +134,12 @@ class Queue:
         return self.memory_bytes - held
 
     def truncate(self, position: int) -> int:
-        """Drop positions up to and including *position*; return how many records were dropped."""
+        """Drop positions up to and including *position*; return the number of records dropped."""
         if position < self.first_position:
             return 0
         before = self.records
         if self.first_position <= self._last_first <= position:
-            self._digest_last_append()
+            self._digest_last_append()  # before its records are dropped: a repeat must still be recognized
         self.first_position = position + 1
         if self.first_position >= self.next_position:
             if self.first_position > self.next_position:
@@ -152,7 +152,7 @@ class Queue:
         return before - self.records
 
     def clear(self) -> None:
-        """Drop everything: the queue is deleted."""
+        """Drop everything, because the queue is deleted."""
         self._clear()
         self.first_position = self.next_position
         self._drop_dead_segments()
@@ -163,9 +163,9 @@ class Queue:
         return RunsOfGapped(held) if GappedRun in map(type, held) else held  # type: ignore[return-value]  # all are Runs
 
     def held(self, start: int | None, stop: int | None, most: int | None = None) -> list[HeldRun]:
-        """Return the same as `runs`, as it is kept: records with gaps between them in one piece.
+        """Return what `runs` returns in the form it is kept: records with gaps between them in one piece.
 
-        most: only the first so many pieces. Cutting may leave fewer of them, even none.
+        most: return at most this many pieces, the first ones. Cutting may leave fewer, even none.
         """
         first = self.first_position if start is None else max(start, self.first_position)
         last = self.next_position if stop is None else min(stop, self.next_position)
@@ -193,9 +193,9 @@ class Queue:
         return Record(run.next_position - 1, run.payload[start:stop])
 
     def last_append(self) -> LastAppend | None:
-        """Return the digest of what was appended last, None where it is not known.
+        """Return the digest of the last append, or None if it is unknown.
 
-        Computed when a truncate first reaches into it, so that appends pay nothing for it.
+        Computed when a truncate first reaches into that append, so that appends pay nothing for it.
         """
         first = self._last_first
         if first < 0:
@@ -207,7 +207,7 @@ class Queue:
         return LastAppend(first, self.next_position - first, self._last_checksum)
 
     def live_bytes(self) -> int:
-        """Return the payload bytes of the positions from first_position on."""
+        """Return the payload bytes from first_position on."""
         if not self._dead_records:
             return self.held_bytes
         oldest = (self._sealed or self._open_runs).oldest()
@@ -219,11 +219,11 @@ class Queue:
         return [segment for segment, _ in self._older_segments] + newest
 
     def first_segment(self) -> int | None:
-        """Return the oldest segment that this queue needs."""
+        """Return the oldest segment that holds records of this queue."""
         return self._older_segments[0][0] if self._older_segments else self._newest_segment
 
     def held_end(self) -> int | None:
-        """Return the position after the newest retained record, None when nothing is retained."""
+        """Return the position after the newest retained record, or None if nothing is retained."""
         runs = self._open_runs or self._sealed
         return runs.newest().next_position if runs else None
 
@@ -231,14 +231,14 @@ class Queue:
         """Compute the checksum of the last append while all of it is retained."""
         first = self._last_first
         newest = (self._open_runs or self._sealed).newest()
-        # Usually it is the newest run as a whole, which needs no search.
+        # Usually the append is the newest run as a whole, which needs no search.
         runs = (
             [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next_position)
         )
         self._last_checksum_of, self._last_checksum = first, checksum_of(runs)
 
     def _enter(self, segment: int) -> None:
-        """Continue in *segment*: a run never spans segments."""
+        """Continue in *segment*. A run never spans segments."""
         self._seal()
         if self._newest_segment is not None:
             self._older_segments = (*self._older_segments, (self._newest_segment, self.next_position))
@@ -275,7 +275,7 @@ class Queue:
         self._open_bytes = self._open_records = 0
 
     def _drop_dead_runs(self) -> None:
-        """Drop the runs wholly below first_position, and count the records below it in the oldest run that stays."""
+        """Drop the runs that end before first_position; count the records before it in the oldest run that stays."""
         start, sealed, tail = self.first_position, self._sealed, self._open_runs
         while sealed and sealed.oldest().next_position <= start:
             self._forget(sealed.drop_oldest())

@@ -23,11 +23,11 @@ from mrecordlog_async.model import OFFSET_BYTES, Run
 NO_RUN = Run(-1, b"", b"")
 
 DELETED_REMEMBERED = 10_000
-"""This many deleted queues are remembered, with the position at which each ended."""
+"""This many deleted queues are remembered, each with its next position."""
 
 
 class Applied(NamedTuple):
-    """What a batch did: records and payload bytes that it added, and what each of its truncates and deletes dropped."""
+    """What a batch changed: records and payload bytes added, and the records that each truncate and delete dropped."""
 
     records: int
     payload_bytes: int
@@ -35,7 +35,7 @@ class Applied(NamedTuple):
 
 
 class Queues:
-    """The queues by name, the id of the next one, and sums that limits need. One owner: the log's writer."""
+    """The queues by name and id, the id of the next one, and the sums that limits need. The log's writer owns it."""
 
     def __init__(self, next_queue_id: int) -> None:
         self.next_queue_id = next_queue_id
@@ -43,20 +43,20 @@ class Queues:
         self.pins = SegmentPins()
         self.memory_bytes = 0
         self.table_bytes = TABLE_BYTES
-        self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; the latest deletions only
+        self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
 
     @classmethod
     def from_table(cls, table: Table) -> Queues:
-        """Start from a segment's table: positions without records."""
+        """Return the queues of a segment's table: positions without records."""
         queues = cls(table.next_queue_id)
         for entry in table.entries:
             queues._add(Queue(entry.id, entry.name, queues.pins, entry.first_position, entry.next_position))
         return queues
 
     def table(self) -> Table:
-        """Return the table that the next segment begins with."""
+        """Return the table that the next segment starts with."""
         entries = (
             TableEntry(queue.id, queue.name, queue.first_position, queue.next_position)
             for queue in self._by_id.values()
@@ -64,11 +64,11 @@ class Queues:
         return Table(self.next_queue_id, tuple(entries))
 
     def get(self, name: str) -> Queue | None:
-        """Return the queue called *name*, None if it does not exist."""
+        """Return the queue called *name*, or None if it does not exist."""
         return self._by_name.get(name)
 
     def by_id(self, queue_id: int) -> Queue | None:
-        """Return the queue with this incarnation id."""
+        """Return the queue with this incarnation id, or None."""
         return self._by_id.get(queue_id)
 
     def __len__(self) -> int:
@@ -86,9 +86,9 @@ class Queues:
         return sorted(self._by_name)
 
     def apply(self, segment: int, record: LogRecord) -> int:
-        """Apply *record*, stored in *segment*, to the state; return how many records it dropped.
+        """Apply *record*, which is stored in *segment*; return the number of records it dropped.
 
-        Raises ReplayError if it does not fit: the queue is unknown, exists already, or the position is taken.
+        Raises ReplayError if it does not fit: the queue is unknown or exists already, or the position is taken.
         """
         if type(record) is Append:
             self.memory_bytes += self._known(record.id).append(segment, record.run)
@@ -111,7 +111,7 @@ class Queues:
         appended = size = last_id = 0
         last = NO_RUN
         for record in records:
-            if type(record) is Append:  # most are, so the queue is called directly
+            if type(record) is Append:  # most are appends, so the queue is called directly
                 queue_id, run = record
                 goes_on = queue_id == last_id and last.leads_to(run)
                 self.memory_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, goes_on)
@@ -120,7 +120,7 @@ class Queues:
                 size += len(payload)
                 last_id, last = queue_id, run
             else:
-                last = NO_RUN  # no run continues it
+                last = NO_RUN  # the next run starts an append
                 count = self.apply(segment, record)
                 if type(record) is not Create:
                     dropped.append(count)

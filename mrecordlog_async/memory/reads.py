@@ -1,4 +1,4 @@
-"""The reading half of a log, over the queues it holds: shared by the log that writes and the one that only reads."""
+"""Reads from the queues that a log holds in memory: the same for `MultiRecordLog` and `ReadOnlyLog`."""
 
 from __future__ import annotations
 
@@ -13,35 +13,61 @@ from mrecordlog_async.model import QueueSummary, Record, Run
 
 
 class QueueReader:
-    """Reads from memory. Nothing here waits; returned values never change."""
+    """Reads from memory. Nothing here waits, and returned values never change."""
 
     _queues: Queues
 
     def range(self, queue: str, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
-        """Yield the records of *queue* with positions *start* … *stop* - 1; None means from the first, to the last.
+        """Yield the records of *queue* with positions *start* … *stop* - 1.
 
         What is yielded is fixed at the call: later appends and truncates do not change it.
+
+        Args:
+            queue: The queue.
+            start: First position; None for the first retained one.
+            stop: Position after the last one; None for all.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
         """
         return chain.from_iterable(run.records() for run in self._queue(queue).held(start, stop))
 
     def iter_from(self, queue: str, position: int) -> Iterator[Record]:
-        """Yield the records of *queue* from *position* on, as `range` does."""
+        """Yield the records of *queue* from *position* on; see `range`."""
         return self.range(queue, position)
 
     def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> Sequence[Run]:
-        """Return the same as `range`, as whole runs: only the first and the last one are cut. Fixed at the call.
+        """Return the records that `range` yields as runs, of which only the first and the last one are cut.
 
-        Where there are gaps between positions, the runs are made as they are iterated.
+        Runs between positions with gaps are made during iteration.
+
+        Args:
+            queue: The queue.
+            start: First position; None for the first retained one.
+            stop: Position after the last one; None for all.
+
+        Returns:
+            A sequence that is fixed at the call.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
         """
         return self._queue(queue).runs(start, stop)
 
     def held(
         self, queue: str, start: int | None = None, stop: int | None = None, *, most: int | None = None
     ) -> list[HeldRun]:
-        """Return the same as `runs`, as it is kept: records with gaps between them in one piece.
+        """Return what `runs` returns in the form it is kept: records with gaps between them in one piece.
 
-        most: return only this many pieces, the first ones. A caller that must not block an event loop calls again from
-        the next position of the last one, until nothing is returned.
+        Args:
+            queue: The queue.
+            start: First position; None for the first retained one.
+            stop: Position after the last one; None for all.
+            most: Return at most this many pieces, the first ones. A caller that must not block an event loop calls
+                again from the next position of the last piece, until nothing is returned.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
         """
         return self._queue(queue).held(start, stop, most)
 
@@ -52,13 +78,15 @@ class QueueReader:
 
     @property
     def version(self) -> int:
-        """A number that differs after every change that a reader can see."""
+        """A number that is different after every change that a reader can see."""
         return self._queues.version
 
     def names(self) -> tuple[tuple[int, int], Iterable[str]]:
-        """Return a value that differs once the set of names has changed, and the names, unsorted.
+        """Return the names of all queues, unsorted, for lists that are too long to sort in one turn of the event loop.
 
-        For lists too long to be sorted in one turn. The names must be copied before anything else runs.
+        Returns:
+            A value that is different once the set of names has changed, and the names. Copy them before anything else
+            runs: they are a view.
         """
         self._check_readable()
         return (self._queues.next_queue_id, len(self._queues)), self._queues.unsorted_names()
@@ -69,27 +97,27 @@ class QueueReader:
         return self._queues.names()
 
     def first_position(self, queue: str) -> int:
-        """Return the lowest position of *queue* that is not truncated; `next_position` if it is empty."""
+        """Return the lowest position of *queue* that is not truncated: its next position if it is empty."""
         return self._queue(queue).first_position
 
     def last_position(self, queue: str) -> int | None:
-        """Return the position before the next one, even if it is truncated; None if nothing was ever appended."""
+        """Return the position before the next one, even if it is truncated; None if that is 0."""
         return self._queue(queue).next_position - 1 if self._queue(queue).next_position else None
 
     def next_position(self, queue: str) -> int:
-        """Return the position that the next record of *queue* will have."""
+        """Return the position that the next record of *queue* gets."""
         return self._queue(queue).next_position
 
     def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*."""
+        """Return the newest retained record of *queue*, or None if it is empty."""
         return self._queue(queue).last_record()
 
     def queue_summary(self, queue: str) -> QueueSummary:
-        """Return positions and sizes of one queue."""
+        """Return the positions and sizes of one queue."""
         return summarize(self._queue(queue))
 
     def summary(self) -> dict[str, QueueSummary]:
-        """Return positions and sizes of every queue, by name."""
+        """Return the positions and sizes of every queue, by name in order."""
         self._check_readable()
         return {queue.name: summarize(queue) for queue in sorted(self._queues, key=lambda queue: queue.name)}
 
@@ -99,7 +127,11 @@ class QueueReader:
         return {queue.id: queue.next_position for queue in self._queues}
 
     def deleted_end(self, queue_id: int) -> int | None:
-        """Return the next position that a deleted queue had, None if it is not known, or no longer."""
+        """Return the next position that a deleted queue had, or None if it is unknown.
+
+        Args:
+            queue_id: The incarnation (see `QueueSummary.id`). The last 10,000 deletions since the open are known.
+        """
         return self._queues.deleted.get(queue_id)
 
     def _check_readable(self) -> None:
@@ -132,7 +164,7 @@ def check_name(queue: object, bytes_max: int = 65_535) -> None:
 
 
 def summarize(queue: Queue) -> QueueSummary:
-    """Sum up a queue."""
+    """Return the positions and sizes of *queue*."""
     return QueueSummary(
         queue=queue.name,
         id=queue.id,

@@ -1,4 +1,4 @@
-"""Which segments are still needed, counted by number, so that files can be removed without looking at the queues."""
+"""Which segments are still needed: counted by number, so that files are removed without a search through the queues."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class SegmentPins:
 
     def __init__(self) -> None:
         self._queues: dict[int, int] = {}
-        self._oldest: list[int] = []  # a heap of every segment above, and of some that were dropped
-        self._in_heap: set[int] = set()  # once each: a segment may be dropped and needed again any number of times
+        self._oldest: list[int] = []  # a heap of every needed segment, and of some that were dropped
+        self._in_heap: set[int] = set()  # each of them once, however often a segment is dropped and needed again
 
     def add(self, segment: int) -> None:
         """Note that one more queue holds records in *segment*."""
@@ -29,9 +29,9 @@ class SegmentPins:
             del self._queues[segment]
 
     def oldest(self) -> int | None:
-        """Return the oldest segment that is needed, None if nothing is retained.
+        """Return the oldest segment that is needed, or None if nothing is retained.
 
-        It is called several times per batch, so its cost must not depend on the number of segments.
+        Called several times per batch, so its cost must not depend on the number of segments.
         """
         oldest = self._oldest
         while oldest and oldest[0] not in self._queues:

@@ -1,8 +1,8 @@
 """Runs in the order of their positions, stored by column: a queue's open runs, and its sealed ones.
 
-A gigabyte is tens of thousands of runs. As objects, each of them would be scanned by Python's cyclic garbage collector:
-a young collection with 20,000 of them stopped the event loop for 19 to 28 ms. An array of positions and two lists of
-bytes are not scanned, and a run is made only when it is read.
+A gigabyte is tens of thousands of runs. If they were objects, Python's cyclic garbage collector would scan each of
+them: a young collection with 20,000 stopped the event loop for 19 to 28 ms. The entries of an array of positions and of
+two lists of bytes are not tracked, and a run is made only when it is read.
 
 Dropping from the front is cheap on average: columns are moved up once more than half of their places are empty.
 """
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOVED_UP_FROM = 64
-"""This many places at the front may stay empty, whatever follows them."""
+"""Up to this many places at the front stay empty, however short the columns are."""
 
 
 class Runs:
-    """A sequence of runs that grows at the back and is dropped from the front. Owned by its `Queue`."""
+    """A sequence of runs that grows at the back and shrinks at the front. Its `Queue` owns it."""
 
-    __slots__ = ("_first_positions", "_gone", "_offsets", "_payloads")
+    __slots__ = ("_dropped", "_first_positions", "_offsets", "_payloads")
 
     def __init__(self) -> None:
         self._first_positions = array("q")
         self._offsets: list[bytes] = []
         self._payloads: list[bytes] = []
-        self._gone = 0  # places at the front whose runs were dropped
+        self._dropped = 0  # places at the front whose runs were dropped
 
     def __len__(self) -> int:
-        return len(self._payloads) - self._gone
+        return len(self._payloads) - self._dropped
 
     def append(self, first_position: int, offsets: bytes, payload: bytes) -> None:
         """Add a run after the last one."""
@@ -47,7 +47,7 @@ class Runs:
 
     def oldest(self) -> Run:
         """Return the run at the front."""
-        return self._run(self._gone)
+        return self._run(self._dropped)
 
     def newest(self) -> Run:
         """Return the run at the back."""
@@ -55,21 +55,21 @@ class Runs:
 
     def first_position(self) -> int:
         """Return the position of the first record."""
-        return self._first_positions[self._gone]
+        return self._first_positions[self._dropped]
 
     def drop_oldest(self) -> Run:
-        """Forget the run at the front, and return it."""
-        at = self._gone
+        """Remove and return the run at the front."""
+        at = self._dropped
         run = self._run(at)
         self._offsets[at] = self._payloads[at] = b""
-        self._gone = at + 1
-        if MOVED_UP_FROM < self._gone > len(self._payloads) // 2:
+        self._dropped = at + 1
+        if MOVED_UP_FROM < self._dropped > len(self._payloads) // 2:
             self._move_up()
         return run
 
     def joined(self) -> HeldRun:
-        """Return the records of all as one."""
-        offsets, payloads = self._offsets[self._gone :], self._payloads[self._gone :]
+        """Return the records of all runs as one run, or as one with gaps."""
+        offsets, payloads = self._offsets[self._dropped :], self._payloads[self._dropped :]
         if len(payloads) == 1:
             return self.oldest()
         lengths: Iterable[int] = map(len, payloads)
@@ -83,17 +83,17 @@ class Runs:
         return GappedRun.of(self._positions(offsets, records), packed, payload)
 
     def _positions(self, offsets: list[bytes], records: int) -> list[int]:
-        """Return the position of each record; *offsets* and *records* are those of all runs."""
-        firsts = self._first_positions[self._gone :].tolist()
+        """Return the position of each record. *offsets*: of all runs; *records*: their number in all runs."""
+        firsts = self._first_positions[self._dropped :].tolist()
         if len(firsts) == records:
             return firsts
         counts = (len(ends) // OFFSET_BYTES - 1 for ends in offsets)
         return list(chain.from_iterable(range(first, first + n) for first, n in zip(firsts, counts, strict=True)))
 
     def between(self, start: int, stop: int, most: int | None = None) -> list[Run]:
-        """Return the runs with any of the positions *start* … *stop* - 1, whole; at most the first *most* of them."""
+        """Return the runs with any position of *start* … *stop* - 1, uncut; at most the first *most* of them."""
         positions = self._first_positions
-        first = max(bisect_right(positions, start, self._gone) - 1, self._gone)
+        first = max(bisect_right(positions, start, self._dropped) - 1, self._dropped)
         if first < len(positions) and self._next_position(first) <= start:
             first += 1
         end = bisect_left(positions, stop, first)
@@ -112,24 +112,24 @@ class Runs:
         return self._first_positions[at] + len(self._offsets[at]) // OFFSET_BYTES - 1
 
     def _move_up(self) -> None:
-        del self._first_positions[: self._gone], self._offsets[: self._gone], self._payloads[: self._gone]
-        self._gone = 0
+        del self._first_positions[: self._dropped], self._offsets[: self._dropped], self._payloads[: self._dropped]
+        self._dropped = 0
 
 
 class SealedRuns:
     """Runs of many records, with or without gaps between them. Grows and shrinks as `Runs` does."""
 
-    __slots__ = ("_first_positions", "_gone", "_offsets", "_payloads", "_positions")
+    __slots__ = ("_dropped", "_first_positions", "_offsets", "_payloads", "_positions")
 
     def __init__(self) -> None:
         self._first_positions = array("q")
         self._offsets: list[bytes] = []
         self._payloads: list[bytes] = []
-        self._positions: list[bytes] = []  # of each record, empty where they are consecutive
-        self._gone = 0
+        self._positions: list[bytes] = []  # of each record; empty for a run without gaps
+        self._dropped = 0
 
     def __len__(self) -> int:
-        return len(self._payloads) - self._gone
+        return len(self._payloads) - self._dropped
 
     def append(self, run: HeldRun) -> None:
         """Add a run after the last one."""
@@ -140,28 +140,28 @@ class SealedRuns:
 
     def oldest(self) -> HeldRun:
         """Return the run at the front."""
-        return self._run(self._gone)
+        return self._run(self._dropped)
 
     def newest(self) -> HeldRun:
         """Return the run at the back."""
         return self._run(len(self._payloads) - 1)
 
     def drop_oldest(self) -> HeldRun:
-        """Forget the run at the front, and return it."""
-        at = self._gone
+        """Remove and return the run at the front."""
+        at = self._dropped
         run = self._run(at)
         self._offsets[at] = self._payloads[at] = self._positions[at] = b""
-        self._gone = at + 1
-        if MOVED_UP_FROM < self._gone > len(self._payloads) // 2:
+        self._dropped = at + 1
+        if MOVED_UP_FROM < self._dropped > len(self._payloads) // 2:
             for column in (self._first_positions, self._offsets, self._payloads, self._positions):
-                del column[: self._gone]
-            self._gone = 0
+                del column[: self._dropped]
+            self._dropped = 0
         return run
 
     def between(self, start: int, stop: int, most: int | None = None) -> list[HeldRun]:
-        """Return the runs that reach into *start* … *stop* - 1, whole; at most the first *most* of them.
+        """Return the runs that reach into positions *start* … *stop* - 1, uncut; at most the first *most* of them.
 
-        One with gaps may hold no position of these.
+        A run with gaps may have none of these positions.
         """
         first = self._at_or_after(start)
         end = bisect_left(self._first_positions, stop, first)
@@ -173,12 +173,12 @@ class SealedRuns:
         return list(map(_held, firsts, offsets, payloads, positions))
 
     def first_from(self, position: int) -> HeldRun | None:
-        """Return the first run that reaches to *position* or past it, whole."""
+        """Return the first run that ends at or after *position*, uncut."""
         at = self._at_or_after(position)
         return self._run(at) if at < len(self._payloads) else None
 
     def _at_or_after(self, position: int) -> int:
-        at = max(bisect_right(self._first_positions, position, self._gone) - 1, self._gone)
+        at = max(bisect_right(self._first_positions, position, self._dropped) - 1, self._dropped)
         if at < len(self._payloads) and self._run(at).next_position <= position:
             at += 1
         return at
