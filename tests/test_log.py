@@ -171,7 +171,7 @@ async def append_in_past(log: MultiRecordLog, position: int, payloads: list[byte
     """Append a record that must be refused as in the past; return whether its outcome is reported as unknown."""
     with pytest.raises(PositionInPastError) as refused:
         await log.append_records("q", position, payloads)
-    assert ("not known" in str(refused.value)) is refused.value.outcome_unknown
+    assert ("is unknown" in str(refused.value)) is refused.value.outcome_unknown
     return refused.value.outcome_unknown
 
 
