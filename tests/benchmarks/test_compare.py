@@ -14,7 +14,7 @@ from tests.benchmarks.compare.figures import Figures
 from tests.benchmarks.compare.place import TREE, UnknownVersionError, Version, make_place
 from tests.benchmarks.compare.process import ContestantError, Round
 from tests.benchmarks.compare.suite import ROWS, Row, chosen
-from tests.benchmarks.compare.table import ratios
+from tests.benchmarks.compare.table import confidence_range, ratios
 
 AT_MOST = 300
 
@@ -81,6 +81,13 @@ def test_ratios_are_taken_round_by_round() -> None:
     slow, fast = _round(seconds=2.0), _round(seconds=1.0)
     assert ratios([fast, slow], [slow, slow], lambda one: one.rate) == [2.0, 1.0]
     assert ratios([fast], [slow], lambda one: one.p50) == []
+
+
+def test_confidence_range_leaves_out_rounds_that_a_neighbor_disturbed() -> None:
+    """Two rounds of 20 were ten times slower: the range of the median does not reach them."""
+    rounds = [1.0 + number / 100 for number in range(18)] + [0.1, 10.0]
+    assert confidence_range(rounds) == (1.04, 1.13)
+    assert confidence_range([3.0, 1.0, 2.0]) == (1.0, 3.0)
 
 
 def test_figures_survive_the_way_between_processes() -> None:

@@ -5,7 +5,9 @@ process (`contestant`), which keeps its log open for the whole row. In each roun
 then the raw disk repeats the mean batch as often as the version wrote one. Every second round reverses the order of the
 versions. All ratios are taken within a round, and the table shows their medians.
 
-On a machine with other work, compare the CPU time per record. Rates and latencies then depend on the neighbors.
+The range after a ratio holds its true median with 95 % confidence: a range that includes 1 shows no difference. Many
+short rounds give a smaller range than few long ones, because a neighbor's work then falls into few rounds. On a busy
+machine compare the CPU time per record; rates and latencies depend on the neighbors.
 
 Both versions are driven by the same code, that of the tree where the command runs: `place` puts the package of a
 version next to this tree's `bench` and `tests`. `rows` and `opening` hold what a row measures; they use only the public

@@ -31,9 +31,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", nargs="+", metavar="ROW", help="measure these rows only (see --list)")
     parser.add_argument("--list", action="store_true", help="print the rows and exit")
-    parser.add_argument("--rounds", type=int, default=15, help="rounds per row (default: 15)")
-    parser.add_argument("--seconds", type=float, default=0.2, help="length of one measurement (default: 0.2)")
-    parser.add_argument("--quick", action="store_true", help="11 rounds of 0.1 s: under 20 s for two versions")
+    parser.add_argument("--rounds", type=int, default=40, help="rounds per row (default: 40)")
+    parser.add_argument("--seconds", type=float, default=0.1, help="length of one measurement (default: 0.1)")
+    parser.add_argument("--quick", action="store_true", help="40 rounds of 0.03 s: 10 to 20 s per row for two versions")
     parser.add_argument("--at-most", type=int, default=EVERYTHING, help="prepare at most this many records or queues")
     parser.add_argument("--dir", default=".", help="directory to write in; cleaned up afterwards (default: here)")
     parser.add_argument("--json", action="store_true", help="print every round as JSON")
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.writelines(f"{row.name:<15}{row.what}\n" for row in ROWS)
         return 0
     rows = chosen(arguments.only)
-    rounds, seconds = (11, 0.1) if arguments.quick else (arguments.rounds, arguments.seconds)
+    rounds, seconds = (40, 0.03) if arguments.quick else (arguments.rounds, arguments.seconds)
     place = tempfile.mkdtemp(prefix="mrecordlog-compare-", dir=arguments.dir)
     try:
         place = os.path.abspath(place)
@@ -91,10 +91,10 @@ def measure(
                 for number, version in enumerate(versions, 1)
             ]
             contestants = [contestant for contestant in contestants if _is_ready(row, contestant)]
-            for number in range(rounds):
-                _say(f"{row.name}: round {number + 1} of {rounds}")
+            _say(f"{row.name}: measuring")
+            for number in range(min(rounds, row.rounds_max)):
                 for contestant in contestants if number % 2 == 0 else reversed(contestants):
-                    contestant.round(seconds, raw)
+                    contestant.round(max(seconds, row.seconds_min), raw)
     finally:
         raw.close()
         shutil.rmtree(directory)

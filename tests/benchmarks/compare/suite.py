@@ -20,6 +20,8 @@ class Row:
     Attributes:
         per_second: what the rate counts.
         peers: whether other stores can run it.
+        seconds_min: a shorter measurement would not see several batches.
+        rounds_max: bounds the rounds of a row whose measurements take long.
     """
 
     name: str
@@ -27,6 +29,8 @@ class Row:
     make: Callable[[Place], Running]
     per_second: str = "records"
     peers: bool = False
+    seconds_min: float = 0.0
+    rounds_max: int = 1_000
 
 
 async def _in_batches(log: LogApi, records: int) -> None:
@@ -42,34 +46,47 @@ ROWS = (
     Row("10-callers", "10 callers, 100 B", partial(Appends, callers=10), peers=True),
     Row("100-callers", "100 callers, 100 B", partial(Appends, callers=100), peers=True),
     Row("1000-callers", "1,000 callers, 100 B", partial(Appends, callers=1_000), peers=True),
-    Row("10000-callers", "10,000 callers, 100 B", partial(Appends, callers=10_000), peers=True),
-    Row("large", "16 callers, 1 MiB", partial(Appends, callers=16, size=1024**2, truncate=True), peers=True),
+    Row("10000-callers", "10,000 callers, 100 B", partial(Appends, callers=10_000), peers=True, seconds_min=0.1),
+    Row(
+        "large",
+        "16 callers, 1 MiB",
+        partial(Appends, callers=16, size=1024**2, truncate=True),
+        peers=True,
+        seconds_min=0.1,
+    ),
     Row(
         "batches",
         "4 callers, 1,000 × 1 KiB",
         partial(Appends, callers=4, size=1024, records=1_000, truncate=True),
         peers=True,
+        seconds_min=0.1,
     ),
     Row(
         "queues",
         "1,000 callers, 100 B, 10,000 queues in turn",
         partial(Appends, callers=1_000, queues=QUEUES),
         peers=True,
+        seconds_min=0.1,
     ),
-    Row("range", "range over 1 M records of 100 B", partial(Range, records=1_000_000, size=100)),
-    Row("create", "10,000 queues created at once", partial(CreateQueues, queues=QUEUES), "queues"),
+    Row("range", "range over 1 M records of 100 B", partial(Range, records=1_000_000, size=100), rounds_max=15),
+    Row("create", "10,000 queues created at once", partial(CreateQueues, queues=QUEUES), "queues", rounds_max=15),
     Row(
-        "open-warm", "open 1 M × 200 B after a crash, warm cache", partial(Opening, records=1_000_000, fill=_in_batches)
+        "open-warm",
+        "open 1 M × 200 B after a crash, warm cache",
+        partial(Opening, records=1_000_000, fill=_in_batches),
+        rounds_max=9,
     ),
     Row(
         "open-cold",
         "open 1 M × 200 B after a crash, cold cache",
         partial(Opening, records=1_000_000, fill=_in_batches, cold=True),
+        rounds_max=9,
     ),
     Row(
         "open-queues",
         "open 1.5 M single records of 10,000 queues after a crash, warm cache",
         partial(Opening, records=1_500_000, fill=_in_turn),
+        rounds_max=9,
     ),
 )
 """Every row, in the order of a run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
@@ -12,7 +13,7 @@ from tests.benchmarks.compare.process import Contestant, Round
 from tests.benchmarks.compare.suite import Row
 
 HEADER = ("version", "rate", "p50", "p99", "longest", "µs CPU", "of raw", "p50 / raw")
-RATIO_HEADER = ("ratio to the first version", "rate", "p50", "p99", "CPU")
+RATIO_HEADER = ("ratio to the first version (95 % confidence)", "rate", "p50", "p99", "CPU")
 
 
 def text(row: Row, contestants: Sequence[Contestant]) -> Iterator[str]:
@@ -56,9 +57,22 @@ def _ratios(contestant: Contestant, base: Contestant) -> tuple[str, ...]:
     return (contestant.version.label, *(_ratio(ratios(contestant.rounds, base.rounds, kind)) for kind in kinds))
 
 
+def confidence_range(found: Sequence[float]) -> tuple[float, float]:
+    """Return the range that holds the true median with a confidence of 95 %, however the rounds are distributed.
+
+    It is between two rounds of the ordered ones, the same number from either end: a coin thrown for each round decides
+    whether it is below the true median. With fewer than 6 rounds it is the range of all.
+    """
+    ordered = sorted(found)
+    from_end = max(math.floor(len(ordered) / 2 - 0.98 * math.sqrt(len(ordered))), 0)
+    return ordered[from_end], ordered[-1 - from_end]
+
+
 def _ratio(found: Sequence[float]) -> str:
-    """Return the median with the lowest and the highest round."""
-    return f"{median(found):.2f} × ({min(found):.2f} to {max(found):.2f})" if found else ""
+    if not found:
+        return ""
+    low, high = confidence_range(found)
+    return f"{median(found):.2f} × ({low:.2f} to {high:.2f})"
 
 
 def _duration(seconds: float) -> str:
