@@ -14,10 +14,10 @@
     setup(app, "./wal", prefix="/wal")
 
 With `prefix` the application also serves the whole HTTP API of the log below that path; without it only the handlers
-use the log. The API has its own limits, tokens and host names (`ServiceOptions`). It admits what `mrecordlog serve`
-would: on loopback only requests whose Host is this machine or one of `options.hosts`; from other machines only requests
-with a token. The application decides about its own routes, and its server about deadlines of connections. Without TLS,
-tokens and payloads travel in the clear.
+use the log. The API has its own limits, tokens and host names (`ServiceOptions`). It admits the same requests as
+`mrecordlog serve`: on loopback only those whose Host is this machine or one of `options.hosts`; from other machines
+only those with a token. The application protects its own routes, and its server sets the deadlines of connections.
+Without TLS, tokens and payloads are sent in the clear.
 
 Only one process can open a directory: a second worker fails to start with LogLockedError.
 """

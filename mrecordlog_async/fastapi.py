@@ -1,4 +1,4 @@
-"""Put a log into a FastAPI application: `lifespan` opens it, the dependency `Log` hands it to endpoints.
+"""Put a log into a FastAPI application: `lifespan` opens it, the dependency `Log` passes it to endpoints.
 
     from fastapi import FastAPI, Request
     from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan
@@ -16,7 +16,7 @@ endpoints and in mounted applications. Endpoints that use it are `async def`: Fa
 where `anyio.from_thread.run(log.append_record, queue, None, payload)` reaches the log.
 
 Only one process can open a directory: with `--workers 2` one worker fails to start with LogLockedError, and uvicorn
-then ends the others too.
+then stops the others too.
 
 The endpoints are the application's, so it decides who may call them. On loopback add Starlette's TrustedHostMiddleware,
 or a web page whose host name resolves to 127.0.0.1 reaches them (DNS rebinding). On other addresses require a token.
@@ -63,7 +63,7 @@ def lifespan(directory: str | os.PathLike[str], inner: Lifespan | None = None, *
 
     Returns:
         A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
-        and what else `MultiRecordLog.open` raises.
+            or another error of `MultiRecordLog.open`.
     """
 
     @asynccontextmanager
@@ -83,7 +83,10 @@ def log_of(app: FastAPI) -> MultiRecordLog:
     """Return the open log of *app*.
 
     Args:
-        app: An application that was made with `lifespan`.
+        app: An application that was created with `lifespan`.
+
+    Returns:
+        The log, for as long as the application runs.
 
     Raises:
         RuntimeError: The application has not started, or has no log.

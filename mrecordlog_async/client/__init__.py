@@ -1,6 +1,6 @@
 """The client of the HTTP service: `RecordLogClient`, and `Producer`, which batches single records.
 
-Needs aiohttp and msgspec (`pip install 'mrecordlog_async[client]'`), and nothing of the service.
+It needs aiohttp and msgspec (`pip install 'mrecordlog_async[client]'`), and no part of the service.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of one client: create and delete queues, append and truncate."""
+"""The client's methods that change queues: create, delete, append, truncate."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Changes:
 async def _send_append(
     transport: Transport, queue: str, position: int | None, records: list[bytes]
 ) -> tuple[AppendResponse, bool]:
-    """Append *records*; return the response, and whether the response to an earlier try was lost."""
+    """Append *records*; return the response, and whether the response to an earlier attempt was lost."""
     body, content_type = _body_of(records, queue)
     reply = await transport.send(
         "POST",
@@ -179,7 +179,7 @@ async def _send_append(
 
 
 def _body_of(records: list[bytes], queue: str) -> tuple[bytes, str]:
-    """Return body and content type: a single record travels as it is."""
+    """Return body and content type: a single record is the body itself."""
     if len(records) == 1:
         return records[0], OCTET_STREAM
     runs = [Run.of(0, records)] if records else []

@@ -29,7 +29,8 @@ class RecordLogClient(Changes, Reads):
     """Call one service from asyncio code. Use it as `async with`, or call `close` at the end.
 
     The client belongs to one event loop; many tasks may call its methods at once. Each call is retried while the
-    service cannot be reached, is recovering or is full, for `retry_seconds` at most. Errors are those of the log.
+    service cannot be reached, is recovering or is full, for `retry_seconds` at most. It raises the same errors as the
+    log.
 
     Args:
         url: `http://host:port` or `unix:/path/to/socket`.
@@ -37,10 +38,10 @@ class RecordLogClient(Changes, Reads):
         retry_seconds: How long each call is retried.
         timeout_seconds: Longest silence within one request.
         response_seconds: Longest time for one request with its whole response.
-        connections: Calls in progress at once; further calls wait. Each tail has one more connection of its own.
+        connections: Calls in progress at once; further calls wait. Each tail uses one more connection.
 
     Raises:
-        QueueNotFoundError: The queue does not exist; raised by every method that names one, `queue_exists` aside.
+        QueueNotFoundError: The queue does not exist; raised by every method that names one, except `queue_exists`.
         ServiceError: The service refused for a reason that the log itself does not have, such as a missing token.
         ServiceUnreachableError: No attempt succeeded within `retry_seconds`.
         OutcomeUnknownError: The response to a change was lost, and it is unknown whether the change was made.
@@ -77,7 +78,7 @@ class RecordLogClient(Changes, Reads):
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. Later calls, and calls waiting for another attempt, raise LogClosedError."""
+        """Close all connections. Later calls, and calls that wait for another attempt, raise LogClosedError."""
         await self._transport.close()
 
     def producer(self, queue: str, *, create: bool = False) -> Producer:
@@ -86,11 +87,18 @@ class RecordLogClient(Changes, Reads):
         Args:
             queue: Its name.
             create: Create the queue on `async with` if it does not exist.
+
+        Returns:
+            The producer; use it as `async with`. A queue may have one producer at a time.
         """
         return Producer(self, queue, create=create)
 
     async def stats(self) -> StatsResponse:
-        """Return what the service has counted and what it holds."""
+        """Return the statistics of the service and its log.
+
+        Returns:
+            Resources in use with their limits, counters since the log was opened, and durations in seconds.
+        """
         return decoded(await self._transport.send("GET", "/v1/stats"), StatsResponse)
 
     async def wait_ready(self) -> None:

@@ -1,19 +1,20 @@
-"""`Producer`: one writer of one queue through a service, storing each record once or saying that it does not know.
+"""`Producer`: the one writer of a queue through a service; it stores each record once or raises an error.
 
-1. It asks for the queue's next position once, and from then on gives every batch its position.
-2. One batch is under way; what is appended meanwhile gathers and is the next batch, as in the log itself. Many tasks
-   may append at once; they share requests as they share syncs.
-3. A lost response, a full log or a restart of the service: the same batch is sent again with the same position. The
-   service recognizes a repeat by its content: by the retained records, or by the queue's last append while it runs.
-4. A refusal that nothing can change (a record that is too large) goes to the caller whose records it is about; the
-   others are stored, and the producer continues.
-5. When it is not known whether a batch was stored (its response was lost, and no later one settled it within the
-   client's retry_seconds), its callers get the error, nothing later is sent, and the producer has failed. The same
-   after PositionInPastError. A new producer continues after what was stored.
+1. It requests the queue's next position once, and from then on assigns the position of every batch.
+2. One batch is sent at a time; records appended meanwhile form the next batch, as in the log itself. Many tasks may
+   append at once and share requests.
+3. After a lost response, a full log or a restart of the service, the same batch is sent again with the same position.
+   The service recognizes a repeat: it compares the content with the retained records, or with the queue's last append
+   since the log was opened.
+4. A permanent refusal (a record that is too large) is raised to the caller whose record caused it; the others are
+   stored, and the producer continues.
+5. If it is unknown whether a batch was stored (its response was lost, and no later one settled it within the client's
+   `retry_seconds`), its callers get the error, nothing more is sent, and the producer has failed. It also fails after
+   PositionInPastError. A new producer continues after the last stored record.
 
-A queue has one producer at a time. Records of another one are found by their position: PositionInPastError, also where
-they have the same content, and also when they were truncated since. One case is left: the response to a batch was lost,
-and another producer has stored exactly the same bytes at that position.
+A queue may have one producer at a time. Records of another one are detected by their position and raise
+PositionInPastError, even if they have the same content or were truncated since. One case is not detected: the response
+to a batch was lost, and another producer has stored exactly the same bytes at that position.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ BATCH_BYTES = 4 * 1024 * 1024
 BATCH_RECORDS = 50_000
 
 CONTENT_STATUSES = frozenset({400, 413, 415, 422})
-"""Refusals that are about what a body holds: other records of the same batch may pass."""
+"""Statuses of refusals caused by the content of a body: other records of the same batch may be accepted."""
 
 
 class Call(NamedTuple):
-    """One append, and who waits for it."""
+    """One append, and the future that its caller awaits."""
 
     payloads: list[bytes]
     future: asyncio.Future[int | None]
 
 
 class Appends(Protocol):
-    """What a producer needs of `RecordLogClient`, which imports this module."""
+    """The methods of `RecordLogClient` that a producer needs; the client imports this module."""
 
     async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
         """See `RecordLogClient`."""
@@ -65,10 +66,14 @@ class Appends(Protocol):
 
 
 class Producer:
-    """Append to one queue as its only writer. Made by `RecordLogClient.producer`; use it as `async with`.
+    """Append to one queue as its only writer. Created by `RecordLogClient.producer`; use it as `async with`.
 
-    Calls of many tasks share requests. Leaving the block waits for all of them. The module describes what happens when
-    responses are lost.
+    Calls of many tasks share requests, and leaving the block waits for all of them. After a lost response a batch is
+    sent again with the same position, so every record is stored once.
+
+    Attributes:
+        queue: Name of the queue.
+        next_position: Position of the next record; None before `async with` and after the queue was deleted.
     """
 
     def __init__(self, client: Appends, queue: str, *, create: bool = False) -> None:
@@ -104,14 +109,17 @@ class Producer:
             Its position.
 
         Raises:
-            RecordTooLargeError: This record was not stored; others may be.
-            LogFullError: As above; the log had no room within the client's `retry_seconds`.
-            QueueNotFoundError: As above; the queue was deleted.
-            ServiceError: As above; the service refused it.
-            PositionInPastError: It was not stored. Another producer writes to the queue, and this one has ended.
-            OutcomeUnknownError: It may have been stored. This producer has ended; a new one continues from there.
-            ServiceUnreachableError: This producer has ended if `sent` is true; otherwise nothing was stored.
-            LogFailedError: This producer has ended unless `written` is "no".
+            RecordTooLargeError: The record was not stored: it exceeds a limit.
+            LogFullError: The record was not stored: the log had no room within `retry_seconds`.
+            QueueNotFoundError: The record was not stored: the queue was deleted.
+            ServiceError: The service refused the record. After an unreadable response or a 5xx status other than 503 it
+                may have been stored, and this producer has failed; otherwise it was not stored.
+            PositionInPastError: The record was not stored: another producer writes to the queue. This one has failed.
+            OutcomeUnknownError: The record may have been stored. This producer has failed.
+            ServiceUnreachableError: If `sent` is true, the record may have been stored and this producer has failed;
+                otherwise it was not stored.
+            LogFailedError: If `written` is "no", the record was not stored; otherwise it may have been, and this
+                producer has failed.
             LogClosedError: The producer is closed, or was not entered.
         """
         position = await self._put([copied(payload)])
@@ -133,7 +141,7 @@ class Producer:
         return await self._put([copied(payload) for payload in payloads])
 
     async def close(self) -> None:
-        """Wait until all appended records are stored or have failed. Later appends raise LogClosedError."""
+        """Wait until every appended record is stored or refused. Later appends raise LogClosedError."""
         self._closed = True
         if self._sending is not None:
             await asyncio.wait((self._sending,))
@@ -165,14 +173,14 @@ class Producer:
         self._sending = None
 
     async def _send(self, calls: Sequence[Call]) -> None:
-        """Store *calls*, or refuse those that the service refuses; raise when what was stored is not known."""
+        """Store *calls*, or pass on the refusal of the service; raise if it is unknown what was stored."""
         try:
             last = await self._store([payload for call in calls for payload in call.payloads])
         except RecordLogError as error:
             if not certainly_not_stored(error):
                 raise
             if isinstance(error, QueueNotFoundError):
-                self.next_position = None  # a queue that is created again starts at 0 again
+                self.next_position = None  # a recreated queue starts at 0
             if len(calls) == 1 or not is_about_content(error):
                 _refuse(calls, error)
                 return
@@ -199,7 +207,7 @@ class Producer:
                 future.set_result(position - 1)
 
     def _take(self) -> list[Call]:
-        """Take calls for one batch; a call is never split, so it stays all or none."""
+        """Return the calls of the next batch. A call is never split, so it stays all or none."""
         calls = [self._waiting.popleft()]
         records, size = len(calls[0].payloads), sum(map(len, calls[0].payloads))
         while self._waiting:
@@ -218,7 +226,7 @@ class Producer:
 
 
 def certainly_not_stored(error: RecordLogError) -> bool:
-    """Tell whether a producer may go on after *error*: nothing was stored, and nobody else writes to the queue."""
+    """Return whether a producer may continue after *error*: nothing was stored, and no other producer writes."""
     match error:
         case LogFullError() | RecordTooLargeError() | QueueNotFoundError() | QueueNameError() | LogClosedError():
             return True
@@ -227,14 +235,14 @@ def certainly_not_stored(error: RecordLogError) -> bool:
         case ServiceUnreachableError():
             return not error.sent
         case ServiceError(status=503):
-            return True  # the service wrote it; a proxy's becomes ServiceUnreachableError
+            return True  # written by the service; a 503 of a proxy becomes ServiceUnreachableError
         case ServiceError():
             return 300 <= error.status < 500
     return False
 
 
 def is_about_content(error: RecordLogError) -> bool:
-    """Tell whether other records of the same batch may pass."""
+    """Return whether *error* is about single records, so that others of the same batch may be accepted."""
     return isinstance(error, RecordTooLargeError) or (
         isinstance(error, ServiceError) and error.status in CONTENT_STATUSES
     )
@@ -244,9 +252,9 @@ def _refuse(calls: Iterable[Call], error: BaseException) -> None:
     for call in calls:
         if not call.future.done():
             call.future.set_exception(_for_one(error))
-            call.future.exception()  # a caller that was cancelled does not ask
+            call.future.exception()  # marks it as retrieved: a caller that was cancelled never asks
 
 
 def _for_one(error: BaseException) -> BaseException:
-    """Return *error* for one caller: each collects its own traceback."""
+    """Return a copy of *error* for one caller, because each collects its own traceback."""
     return error.copy() if isinstance(error, RecordLogError) else error

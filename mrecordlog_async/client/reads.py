@@ -1,4 +1,4 @@
-"""Reads of one client: records as they are or as whole runs, and what the service knows of its queues."""
+"""The client's methods that read: records, whole runs, and the state of queues."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ class Reads:
             start: First position; None starts at the first retained record.
             stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
 
+        Yields:
+            Records in the order of their positions.
+
         Raises:
             QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
         """
@@ -47,18 +50,38 @@ class Reads:
                 yield record
 
     def iter_from(self, queue: str, position: int) -> AsyncIterator[Record]:
-        """Yield the records of *queue* from *position* on."""
+        """Yield the records of *queue* from *position* to the last one that exists when the call starts.
+
+        Args:
+            queue: Its name.
+            position: First position.
+
+        Returns:
+            What `range(queue, position)` yields.
+        """
         return self.range(queue, position)
 
     async def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> AsyncIterator[Run]:
-        """Yield what `range` does as whole runs, which is faster for many small records."""
+        """Yield the records that `range` yields as whole runs, which is faster for many small records.
+
+        Args:
+            queue: Its name.
+            start: First position; None starts at the first retained record.
+            stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
+
+        Yields:
+            Runs of consecutive positions, in their order.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+        """
         summary = await self.queue_summary(queue)
         position = summary.first_position if start is None else start
         end = summary.next_position if stop is None else min(stop, summary.next_position)
         while position < end:
             runs, position, queue_id = await _read_page(self._transport, queue, position, end)
             if queue_id != summary.id:
-                raise QueueNotFoundError(queue)  # deleted and created again while we read
+                raise QueueNotFoundError(queue)  # deleted and recreated during the read
             if not runs:
                 return
             for run in runs:
@@ -72,6 +95,12 @@ class Reads:
         Args:
             queue: Its name.
             start: First position; None starts at the first retained record.
+
+        Yields:
+            Records in the order of their positions.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist when the tail starts.
         """
         summary = await self.queue_summary(queue)
         position = summary.first_position if start is None else start
@@ -89,7 +118,11 @@ class Reads:
                     yield record
 
     async def queue_exists(self, queue: str) -> bool:
-        """Return whether *queue* exists."""
+        """Return whether *queue* exists.
+
+        Args:
+            queue: Its name.
+        """
         try:
             await self.queue_summary(queue)
         except QueueNotFoundError:
@@ -101,30 +134,63 @@ class Reads:
         return list(await self.summary())
 
     async def summary(self) -> dict[str, QueueSummary]:
-        """Return positions and sizes of every queue, by name."""
+        """Return positions and sizes of every queue.
+
+        Returns:
+            The summaries by name, sorted by name.
+        """
         reply = await self._transport.send("GET", "/v1/queues")
         return {one.queue: _summary(one) for one in decoded(reply, QueuesResponse).queues}
 
     async def queue_summary(self, queue: str) -> QueueSummary:
-        """Return positions and sizes of one queue."""
+        """Return positions and sizes of *queue*.
+
+        Args:
+            queue: Its name.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist.
+        """
         reply = await self._transport.send("GET", path_of(queue))
         return _summary(decoded(reply, QueueResponse))
 
     async def first_position(self, queue: str) -> int:
-        """Return the lowest position of *queue* that is not truncated."""
+        """Return the lowest position of *queue* that is not truncated.
+
+        Args:
+            queue: Its name.
+        """
         return (await self.queue_summary(queue)).first_position
 
     async def next_position(self, queue: str) -> int:
-        """Return the position that the next record of *queue* gets."""
+        """Return the position that the next record of *queue* gets.
+
+        Args:
+            queue: Its name.
+        """
         return (await self.queue_summary(queue)).next_position
 
     async def last_position(self, queue: str) -> int | None:
-        """Return the last position assigned in *queue*, None if there never was a record."""
+        """Return the last position assigned in *queue*.
+
+        Args:
+            queue: Its name.
+
+        Returns:
+            The position, or None if the queue never had a record.
+        """
         following = await self.next_position(queue)
         return following - 1 if following else None
 
     async def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*, None if it holds none."""
+        """Return the newest retained record of *queue*.
+
+        Args:
+            queue: Its name.
+
+        Returns:
+            The record, or None if the queue holds none.
+        """
         summary = await self.queue_summary(queue)
         if not summary.records:
             return None

@@ -1,4 +1,4 @@
-"""What a client makes of a refusal: the error that the log itself would have raised, or `ServiceError`."""
+"""Responses of the service: bodies as types, refusals as the error that the log would raise or `ServiceError`."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class ServiceError(RecordLogError):
         self.problem = problem or {}
 
     def message(self) -> str:
-        """Say what the service said."""
+        """Return the detail with status and code."""
         return f"{self.detail} ({self.status} {self.code})"
 
 
 class Reply(NamedTuple):
-    """A whole response. repeated: an earlier try of the same request may have reached the service."""
+    """A whole response. repeated: an earlier attempt of the same request may have reached the service."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,7 +53,7 @@ class Reply(NamedTuple):
 
 
 def decoded(reply: Reply, kind: type[Response]) -> Response:
-    """Return the body of a success; ServiceError where it is not what the service would have written."""
+    """Return the decoded body of a success; raise ServiceError if it is not a *kind*."""
     try:
         return msgspec.json.decode(reply.body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -61,7 +61,7 @@ def decoded(reply: Reply, kind: type[Response]) -> Response:
 
 
 def written_by_service(reply: Reply) -> bool:
-    """Tell whether the service itself refused, and not a proxy before it."""
+    """Return whether the service itself wrote the refusal, and not a proxy in front of it."""
     return str(_problem(reply).get("type", "")).startswith("urn:mrecordlog:")
 
 

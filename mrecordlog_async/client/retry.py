@@ -1,10 +1,11 @@
-"""When a client asks again, and what it knows when it stops asking. Decided here; sent in `transport`.
+"""When a client sends a request again, and what it knows when it stops. `transport` does the sending.
 
-1. A request that was not sent (no connection) is tried again, whatever it is.
-2. A lost response leaves open whether the request was done. `Repeat` says what the request allows then.
-3. 408, 429, 502, 503, 504 and 507 may pass: tried again, never earlier than `Retry-After` says. A 5xx that the service
-   itself did not write comes from a proxy, which may have passed the request on: it counts as a lost response.
-4. Every other refusal ends the call. All tries of one call end after `retry_seconds`.
+1. A request that was not sent (no connection) is retried, whatever it is.
+2. After a lost response it is unknown whether the request was carried out. `Repeat` says what is allowed then.
+3. 408, 429, 502, 503, 504 and 507 are temporary: the request is retried, never earlier than `Retry-After` says. A 5xx
+   that the service itself did not write comes from a proxy, which may have forwarded the request: it counts as a lost
+   response.
+4. Every other refusal ends the call. All attempts of one call end after `retry_seconds`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from mrecordlog_async.errors import LogFailedError, RecordLogError
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0
 JITTER = 0.25
-"""A pause that the service asked for is longer by up to this share, so that clients do not return all at once."""
+"""A pause that the service requested is extended by up to this fraction, so that clients do not all return at once."""
 
 MAY_PASS = frozenset({408, 429, 502, 503, 504, 507})
 
 
 class OutcomeUnknownError(RecordLogError):
-    """The response to a change was lost, and no later one tells whether the change was made.
+    """The response to a change was lost, and no later one shows whether the change was made.
 
     After an append: read the queue, or what its consumer stored, before appending the records again as new ones.
 
@@ -46,7 +47,7 @@ class OutcomeUnknownError(RecordLogError):
         self.reason = reason
 
     def message(self) -> str:
-        """Say what is not known."""
+        """Return which outcome is unknown, and why."""
         return f"{self.action}: the response was lost ({self.reason}); whether the request was carried out is unknown"
 
 
@@ -68,7 +69,7 @@ class ServiceUnreachableError(RecordLogError):
         self.sent = sent
 
     def message(self) -> str:
-        """Say where, how long and why."""
+        """Return the address, for how long it was tried, and the last reason."""
         unknown = "; whether the request was carried out is unknown" if self.sent else ""
         return f"{self.address} did not succeed within {self.seconds:g} s: {self.reason}{unknown}"
 
@@ -77,17 +78,17 @@ class Repeat(Enum):
     """What may be done when the response to a request was lost."""
 
     FREELY = auto()
-    """Done twice is done once: reads, truncates, creating with `exist_ok`."""
+    """A repeat changes nothing: reads, truncates, creating with `exist_ok`."""
     RECOGNIZED = auto()
     """The service recognizes a repeat (records by their position, a queue by its id). A refusal after a lost response
-    says nothing about the first try."""
+    says nothing about the first attempt."""
     NEVER = auto()
-    """A second time would be another change."""
+    """A repeat would be a second change."""
 
 
 @dataclass(slots=True)
 class Tries:
-    """The tries of one call: what happened so far, and what it means for the caller."""
+    """The attempts of one call: what happened so far, and what it means for the caller."""
 
     action: str
     address: str
@@ -97,21 +98,21 @@ class Tries:
     pause_seconds: float = FIRST_PAUSE_SECONDS
     at_least_seconds: float = 0.0
     lost: str = ""
-    """Why the first lost response was lost; empty while every try has its response."""
+    """Why the first lost response was lost; empty while no response was lost."""
 
     def left_seconds(self) -> float:
-        """Return how long the call may still go on trying."""
+        """Return for how many seconds the call may still be retried."""
         return self.deadline - asyncio.get_running_loop().time()
 
     def after_loss(self, error: Exception) -> RecordLogError:
-        """Return what to raise if there is no other try; raise where there must be none."""
+        """Return the error to raise if no attempt is left; raise it at once if no other attempt is allowed."""
         reason = str(error) or type(error).__name__
         if was_sent(error):
             self._lose(reason, error)
         return ServiceUnreachableError(self.address, self.seconds, reason, bool(self.lost))
 
     def after_refusal(self, reply: Reply) -> RecordLogError:
-        """Return what to raise if there is no other try; raise the refusal if another try cannot change it."""
+        """Return the error to raise if no attempt is left; raise the refusal if another attempt cannot change it."""
         error = error_of(reply)
         if reply.status not in MAY_PASS or isinstance(error, LogFailedError):
             raise self.final(error)
@@ -122,7 +123,7 @@ class Tries:
         return ServiceUnreachableError(self.address, self.seconds, str(error), True)
 
     def final(self, error: RecordLogError) -> RecordLogError:
-        """Return what the caller gets when *error* ends the call."""
+        """Return the error that the caller gets when *error* ends the call."""
         if not self.lost or self.repeat is not Repeat.RECOGNIZED or isinstance(error, ServiceUnreachableError):
             return error
         unknown = OutcomeUnknownError(self.action, f"{self.lost}; then {error}")
@@ -130,7 +131,7 @@ class Tries:
         return unknown
 
     async def pause(self, closing: asyncio.Event) -> bool:
-        """Sleep before the next try, or until the client closes; False if there is no time for another try."""
+        """Sleep before the next attempt, or until the client closes; return False if no time is left for one."""
         pause = self.pause_seconds * random.uniform(0.5, 1.0)
         if self.at_least_seconds >= pause:
             pause = self.at_least_seconds * random.uniform(1.0, 1.0 + JITTER)
@@ -150,20 +151,20 @@ class Tries:
 
 
 def was_sent(error: Exception) -> bool:
-    """Tell whether the request may have reached the service before *error* came."""
+    """Return whether the request may have reached the service before *error* occurred."""
     return not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
 
 
 def retry_after(reply: Reply) -> float:
-    """Return after how many seconds the service wants to be asked again, 0 where it does not say.
+    """Return how many seconds the service requests to wait (`Retry-After`), 0 if it does not say.
 
     RFC 9110 §10.2.3: whole seconds, or a date.
     """
     text = reply.headers.get("Retry-After", "").strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])
-    with suppress(ValueError, OverflowError):  # OverflowError: a year or a zone beyond all bounds
+    with suppress(ValueError, OverflowError):  # OverflowError: a year or a zone out of range
         when = parsedate_to_datetime(text)
-        # "-0000" makes a date without a zone.
+        # "-0000" parses to a date without a zone.
         return max((when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)
     return 0.0

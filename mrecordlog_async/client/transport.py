@@ -1,9 +1,10 @@
-"""`Transport`: the requests of one client, from a connection to a response that another try would not change.
+"""`Transport`: sends the requests of one client, each until it has a response that another attempt would not change.
 
-1. `connections` calls are under way at once; others wait in line, first come first served, and not for ever.
+1. At most `connections` calls run at once; others wait in line, in order of arrival and for a limited time.
 2. A long poll has its own connection: it waits for records, and no other call should wait for it.
-3. A try has deadlines for connecting, for silence, and for the whole response, so a dripping server ends too.
-4. aiohttp must not repeat anything by itself, nor follow redirects: what is done twice is decided in `retry`.
+3. Each attempt has deadlines for connecting, for silence and for the whole response, so a server that sends byte by
+   byte cannot block a call.
+4. aiohttp itself repeats no request and follows no redirect: `retry` decides what is sent twice.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CONNECT_SECONDS = 5.0
 
 
 class Transport:
-    """See the module. Belongs to one event loop; the parameters are those of `RecordLogClient`."""
+    """Send requests and retry them. Belongs to one event loop; the parameters are those of `RecordLogClient`."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Transport:
         self._response_seconds = response_seconds
         self._silence = self._silence_of(0.0)
         self._connections = connections
-        self._slots = asyncio.Semaphore(connections)  # first come, first served; aiohttp's own line is not
+        self._slots = asyncio.Semaphore(connections)  # in order of arrival, unlike aiohttp's own limit
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._base = "http://localhost" if self._socket_path else url.rstrip("/")
@@ -51,7 +52,7 @@ class Transport:
         self._under_way: set[asyncio.Timeout] = set()
 
     async def close(self) -> None:
-        """Close all connections. Calls under way end with an error, also those that pause before another try."""
+        """Close all connections. Running calls end with an error, including those that pause before another attempt."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -73,7 +74,7 @@ class Transport:
         repeat: Repeat = Repeat.FREELY,
         wait_seconds: float = 0.0,
     ) -> Reply:
-        """Send until there is a response that another try would not change.
+        """Send a request until it has a response that another attempt would not change.
 
         wait_seconds: how long the service may wait for records before it responds (a long poll).
         """
@@ -136,7 +137,7 @@ class Transport:
                 self._under_way.discard(end)
 
     def _silence_of(self, wait_seconds: float) -> aiohttp.ClientTimeout:
-        # The whole response has its deadline in `_exchange`: aiohttp's own costs a timer more.
+        # `_exchange` sets the deadline of the whole response; aiohttp's own would cost one more timer.
         return aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=self._silence_seconds + wait_seconds
         )
@@ -151,20 +152,20 @@ class Transport:
             else:
                 connector = aiohttp.UnixConnector(self._socket_path, limit=0)
             self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, raise_for_status=False)
-            # Else aiohttp sends PUT and DELETE again by itself when a connection breaks, after they were done perhaps.
-            # It has no public switch; tests/http/test_client.py sees the requests on the wire.
+            # Otherwise aiohttp repeats PUT and DELETE when a connection breaks, perhaps after they were carried out.
+            # It has no public switch; tests/client counts the requests that a server receives.
             self._session._retry_connection = False
         return self._session
 
 
 def path_of(queue: str, *more: str) -> str:
-    """Return the path of *queue*, and of what is below it."""
+    """Return the path of *queue*, followed by *more*."""
     name = quote(queue, safe="")
     if name in (".", ".."):
-        name = name.replace(".", "%2E")  # or it would be taken for a step in the path
+        name = name.replace(".", "%2E")  # or the path would be normalized
     return "/".join(("/v1/queues", name, *more))
 
 
 def copied(payload: Payload) -> bytes:
-    """Return a copy of *payload* as bytes; TypeError for what is not bytes, also for numbers, which bytes() takes."""
+    """Return *payload* as immutable bytes. Raise TypeError for numbers too, which bytes() would accept."""
     return payload if type(payload) is bytes else bytes(memoryview(payload))
