@@ -147,7 +147,7 @@ def _of_other_loop(request: Request, error: Exception) -> ProblemError | None:
     if not isinstance(error, LogClosedError) or not isinstance(log, MultiRecordLog) or log.state is not LogState.OPEN:
         return None
     logger.error("%s", error)
-    return ProblemError(500, "internal", "the log was called from a wrong thread; see the application's log")
+    return ProblemError(500, "internal", "the log was called from the wrong thread; see the application's log")
 
 
 async def tail_until_disconnect(

@@ -174,7 +174,7 @@ async def _send_append(
     if response.records != count or (position is not None and count and response.position != position + count - 1):
         got = f"{response.records} records up to position {response.position}"
         sent = f"{count} at position {position}" if position is not None else f"{count}"
-        raise ServiceError(reply.status, "unreadable", f"the response is about {got}, the request about {sent}")
+        raise ServiceError(reply.status, "unreadable", f"the response reports {got}, but the request had {sent}")
     return response, reply.repeated
 
 

@@ -179,8 +179,8 @@ class Reads:
         Returns:
             The position, or None if the queue never had a record.
         """
-        following = await self.next_position(queue)
-        return following - 1 if following else None
+        next_position = await self.next_position(queue)
+        return next_position - 1 if next_position else None
 
     async def last_record(self, queue: str) -> Record | None:
         """Return the newest retained record of *queue*.

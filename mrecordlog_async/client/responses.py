@@ -88,7 +88,7 @@ def error_of(reply: Reply) -> RecordLogError:
             case "disk_full":
                 return LogFullError("space")
             case "log_failed":
-                return LogFailedError("the service says so", problem["written"])
+                return LogFailedError("reported by the service", problem["written"])
             case "too_large" if "limit_name" in problem:
                 return RecordTooLargeError(problem["size"], problem["limit"], problem["limit_name"])
     except KeyError:

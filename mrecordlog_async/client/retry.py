@@ -87,7 +87,7 @@ class Repeat(Enum):
 
 
 @dataclass(slots=True)
-class Tries:
+class Attempts:
     """The attempts of one call: what happened so far, and what it means for the caller."""
 
     action: str

@@ -16,7 +16,7 @@ import aiohttp
 from yarl import URL
 
 from mrecordlog_async.client.responses import Reply
-from mrecordlog_async.client.retry import Repeat, Tries
+from mrecordlog_async.client.retry import Attempts, Repeat
 from mrecordlog_async.errors import LogClosedError
 
 Payload = bytes | bytearray | memoryview
@@ -85,37 +85,43 @@ class Transport:
         if accept is not None:
             headers["Accept"] = accept
         deadline = asyncio.get_running_loop().time() + self._retry_seconds + wait_seconds
-        tries = Tries(f"{method} {path}", self._url, repeat, self._retry_seconds, deadline)
+        attempts = Attempts(f"{method} {path}", self._url, repeat, self._retry_seconds, deadline)
         while True:
             try:
-                reply = await self._try(tries, method, url, body, headers, wait_seconds)
+                reply = await self._attempt(attempts, method, url, body, headers, wait_seconds)
                 if reply.status < 300:
-                    return reply._replace(repeated=True) if tries.lost else reply
-                error = tries.after_refusal(reply)
+                    return reply._replace(repeated=True) if attempts.lost else reply
+                error = attempts.after_refusal(reply)
             except LogClosedError as closed:
-                raise tries.final(closed) from None
+                raise attempts.final(closed) from None
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as lost:
-                error = tries.after_loss(lost)
-            if not await tries.pause(self._closing):
-                raise tries.final(error)
+                error = attempts.after_loss(lost)
+            if not await attempts.pause(self._closing):
+                raise attempts.final(error)
 
-    async def _try(
-        self, tries: Tries, method: str, url: URL, body: bytes | None, headers: dict[str, str], wait_seconds: float
+    async def _attempt(
+        self,
+        attempts: Attempts,
+        method: str,
+        url: URL,
+        body: bytes | None,
+        headers: dict[str, str],
+        wait_seconds: float,
     ) -> Reply:
         if wait_seconds:
             return await self._exchange(method, url, body, headers, wait_seconds)
-        await self._take_slot(tries)
+        await self._take_slot(attempts)
         try:
             return await self._exchange(method, url, body, headers, 0.0)
         finally:
             self._slots.release()
 
-    async def _take_slot(self, tries: Tries) -> None:
+    async def _take_slot(self, attempts: Attempts) -> None:
         if not self._slots.locked():
             await self._slots.acquire()  # does not wait
             return
         try:
-            async with asyncio.timeout(max(tries.left_seconds(), CONNECT_SECONDS)):
+            async with asyncio.timeout(max(attempts.left_seconds(), CONNECT_SECONDS)):
                 await self._slots.acquire()
         except TimeoutError:
             reason = f"none of the client's {self._connections} connections became free"

@@ -58,7 +58,7 @@ def _values(arrow: Any, body: bytes) -> list[bytes]:
         array = batch.column(0)
         array.validate(full=True)  # lengths and offsets are not trusted
         if array.null_count:
-            raise ValueError("the column holds nulls; a record may be empty, but not null")
+            raise ValueError("the column contains nulls; a record may be empty, but not null")
         for at in range(0, len(array), SLICE_RECORDS):
             found += _slice_values(arrow, array.slice(at, SLICE_RECORDS))
     return found
@@ -72,7 +72,7 @@ def _column(arrow: Any, schema: Any) -> int:
             raise ValueError(f"column {field.name[:40]!r} has a nested or encoded type: send plain columns")
     index: int = schema.get_field_index("payload")
     if index < 0:
-        raise ValueError("the column does not exist, or more than once")
+        raise ValueError("the column must exist exactly once")
     if schema.field(index).type not in (arrow.binary(), arrow.large_binary(), arrow.string(), arrow.large_string()):
         raise ValueError(f"the column is {schema.field(index).type}: send binary, large_binary, string or large_string")
     return index
@@ -120,13 +120,15 @@ def _messages(body: bytes) -> Iterator[tuple[int, _Table]]:
         if not size:  # the end of the stream
             return
         if not 0 < size <= METADATA_BYTES_MAX or at + size > len(body):
-            raise ValueError(f"a message has {size} bytes of metadata")
+            raise ValueError(
+                f"a message announces {size} bytes of metadata; the limit is {METADATA_BYTES_MAX}, or what follows"
+            )
         message = _Table.root(body[at : at + size])
         at += size
         header = message.table(2)
         body_bytes = message.number(3, "<q")
         if header is None or not 0 <= body_bytes <= len(body) - at:
-            raise ValueError(f"a message has {body_bytes} bytes where {len(body) - at} follow")
+            raise ValueError(f"a message announces {body_bytes} bytes, but {len(body) - at} follow")
         at += body_bytes
         yield message.number(1, "<B"), header
 

@@ -88,7 +88,7 @@ class Decoder:
 
     def _take_preamble(self, data: bytes | bytearray | memoryview) -> None:
         if data != PREAMBLE:
-            raise WireError("this is not a stream of runs, or one of another version")
+            raise WireError("not a stream of runs, or one of another version")
         self._begun = True
         self.wanted = ENTRY.size
 
@@ -138,7 +138,7 @@ class Decoder:
 
     def _take_trailer(self, totals: Totals) -> None:
         if totals != self.totals:
-            raise WireError(f"the trailer counts {tuple(totals)}, the stream held {tuple(self.totals)}")
+            raise WireError(f"the trailer counts {tuple(totals)}, but the stream had {tuple(self.totals)}")
         self.done = True
         self.wanted = 0
 

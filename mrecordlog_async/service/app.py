@@ -72,7 +72,7 @@ def _guarded(
             return _cut_connection(request)
         except Exception as error:
             # No local variable may keep the error: its traceback refers to this frame, and frames below hold bodies.
-            return _answer_to(service, request, error)
+            return _respond_to_error(service, request, error)
         finally:
             service.end_request()
 
@@ -83,10 +83,10 @@ def _check_stray_body(request: web.BaseRequest) -> None:
     """Refuse a large body on a route that reads none: it would stay in memory as long as the request runs."""
     length = request.content_length
     if length is None or length > SMALL_BYTES:
-        raise closing(too_large(length or 0, SMALL_BYTES, "bytes of a body that nothing here reads"))
+        raise closing(too_large(length or 0, SMALL_BYTES, "bytes of a body that this route does not read"))
 
 
-def _answer_to(service: Service, request: web.Request, error: Exception) -> web.StreamResponse:
+def _respond_to_error(service: Service, request: web.Request, error: Exception) -> web.StreamResponse:
     """Return the problem document of *error*; if the response has already begun, cut the connection instead."""
     problem = problem_of(error)
     service.problems[problem.status] = service.problems.get(problem.status, 0) + 1

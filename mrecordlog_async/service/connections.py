@@ -138,7 +138,7 @@ class Connections:
         resting = [(watch.since, number) for number, watch in enumerate(self._watched.values()) if watch.since < now]
         connections = list(self._watched)
         self._idle = deque(connections[number] for _, number in sorted(resting))
-        self._cut_hoarders()
+        self._cut_largest()
 
     def _cut(self, connection: RequestHandler) -> None:
         self.counts.cut += 1
@@ -156,7 +156,7 @@ class Connections:
                 return True
         return False
 
-    def _cut_hoarders(self) -> None:
+    def _cut_largest(self) -> None:
         """Cut the connections that hold most, until all together hold at most `unread_bytes`."""
         charged = self.counts.charged
         held = {

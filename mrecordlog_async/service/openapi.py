@@ -22,7 +22,7 @@ async def schema(service: Service, request: web.Request) -> web.StreamResponse:
     return web.Response(body=_document_bytes(), content_type="application/json")
 
 
-ROUTES = (Route("GET", "/openapi.json", schema, "This schema", formats=("application/json",), head=True),)
+ROUTES = (Route("GET", "/openapi.json", schema, "This document", formats=("application/json",), head=True),)
 
 TABLE = (*routes.TABLE, *ROUTES)
 """Every route that an application serves; if several match, the first wins."""
@@ -98,6 +98,6 @@ def _responses(route: Route, references: dict[type, Any]) -> dict[str, Any]:
     problem = {"content": {problems.CONTENT_TYPE: {"schema": references[Problem]}}}
     responses: dict[str, Any] = {str(route.status): success}
     for status in sorted({*route.problems, *EVERY_ROUTE_PROBLEMS}):
-        told = {"description": "see code and detail"} | problem if status >= 400 else success
-        responses.setdefault(str(status), {"description": "not modified"} if status == 304 else told)
+        described = {"description": "see code and detail"} | problem if status >= 400 else success
+        responses.setdefault(str(status), {"description": "not modified"} if status == 304 else described)
     return responses

@@ -21,9 +21,9 @@ def check_queue_name(name: str) -> str:
     except UnicodeEncodeError:
         raise QueueNameError(name, "cannot be encoded as UTF-8") from None
     if not 1 <= size <= NAME_BYTES_MAX:
-        raise QueueNameError(name, f"has {size} bytes, 1 to {NAME_BYTES_MAX} are allowed")
+        raise QueueNameError(name, f"is {size} bytes long in UTF-8; 1 to {NAME_BYTES_MAX} are allowed")
     if not name.isprintable() and any(ord(char) < 32 or 127 <= ord(char) < 160 for char in name):
-        raise QueueNameError(name, "holds control characters")
+        raise QueueNameError(name, "contains control characters; remove them")
     return name
 
 
@@ -67,7 +67,7 @@ def check_query(request: web.Request, allowed: Collection[str]) -> None:
                 f"unknown parameter {name!r}; known here: {', '.join(sorted(allowed)) or 'none'}", "parameter"
             )
     if len(set(names)) != len(names):
-        raise bad_request("a parameter is given twice; give it once", "parameter")
+        raise bad_request("a parameter appears twice; send it once", "parameter")
 
 
 def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = POSITION_LIMIT) -> int | None:

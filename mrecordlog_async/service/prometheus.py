@@ -41,31 +41,31 @@ COUNTERS = {
     "appended_records": ("appended_records", "Records stored"),
     "appended_bytes": ("appended_bytes", "Payload bytes stored"),
     "truncated_records": ("truncated_records", "Records dropped by truncates"),
-    "duplicates": ("duplicates", "Appends that were already there"),
+    "duplicates": ("duplicates", "Appends of records that were already stored"),
     "wal_written_bytes": ("written_bytes", "Bytes written to segments"),
     "commits": ("commits", "Batches written"),
     "fsyncs": ("syncs", "Syncs of a segment"),
-    "files_created": ("rolls", "Segments rolled to"),
+    "files_created": ("rolls", "Segments begun after a full one"),
     "files_deleted": ("segments_removed", "Segments removed"),
-    "io_errors": ("io_errors", "Errors of the disk"),
+    "io_errors": ("io_errors", "Disk errors"),
 }
 """Metric name → attribute of `Counters`, help."""
 
 HISTOGRAMS = {
-    "append_seconds": "From the call to its return",
-    "commit_seconds": "Of a batch, write and sync",
-    "fsync_seconds": "Of a sync",
-    "roll_seconds": "Of a batch that began a new segment",
+    "append_seconds": "From the call of an append to its return",
+    "commit_seconds": "Time to write and sync a batch",
+    "fsync_seconds": "Time of a sync",
+    "roll_seconds": "Time of a batch that began a new segment",
     "commit_records": "Records in a batch",
     "commit_bytes": "Bytes in a batch",
 }
 
 USAGE = {
     "memory_used_bytes": ("memory_bytes", "Memory of retained records"),
-    "memory_limit_bytes": ("memory_limit_bytes", "Its limit"),
-    "disk_used_bytes": ("disk_bytes", "Space reserved for segments"),
-    "disk_written_bytes": ("disk_written_bytes", "Space that holds data"),
-    "disk_limit_bytes": ("disk_limit_bytes", "Limit of the space reserved"),
+    "memory_limit_bytes": ("memory_limit_bytes", "Limit of memory_used_bytes"),
+    "disk_used_bytes": ("disk_bytes", "Disk space reserved for segments"),
+    "disk_written_bytes": ("disk_written_bytes", "Disk space that holds data"),
+    "disk_limit_bytes": ("disk_limit_bytes", "Limit of disk_used_bytes"),
     "pending_bytes": ("pending_bytes", "Bytes of calls that wait for the writer"),
     "queues": ("queues", "Queues"),
     "files": ("segments", "Segments"),
@@ -129,7 +129,7 @@ async def _render_queues(service: Service, log: MultiRecordLog) -> list[bytes]:
     turns, most = Turns(), service.options.metrics_queues
     names = await service.names.sorted(log)
     left_out = "queues_without_series"
-    parts = [_head(left_out, "Queues above the limit"), _sample(left_out, max(len(names) - most, 0))]
+    parts = [_head(left_out, "Queues without their own series"), _sample(left_out, max(len(names) - most, 0))]
     for name, (attribute, documentation) in PER_QUEUE.items():
         parts.append(_head(name, documentation))
         for at in range(0, min(len(names), most), QUEUES_AT_ONCE):
@@ -176,21 +176,21 @@ def _oldest_segment(log: MultiRecordLog) -> tuple[str, bool]:
 
 
 def _service(service: Service) -> Iterator[Metric]:
-    yield _gauge("recovery_fraction", "How much of the log is read", service.fraction)
+    yield _gauge("recovery_fraction", "Fraction of the log that recovery has read", service.fraction)
     yield _gauge("tails", "Clients that wait for records", service.tails)
     bodies, sending = service.bodies.budget, service.sending
     yield _gauge("receiving_bytes", "Request bodies being received, or waiting to be stored", bodies.used)
-    yield _gauge("receiving_limit_bytes", "Their limit", bodies.limit)
-    yield _counter("receiving_refused", "Requests refused because of it", bodies.refused)
-    yield _gauge("sending_bytes", "Held by responses being sent, with truncated records they keep", sending.used)
-    yield _gauge("sending_limit_bytes", "Their limit", sending.budget.limit)
-    yield _counter("sending_refused", "Requests refused because of it", sending.budget.refused)
-    yield _counter("http_readers_dropped", "Clients that read their responses too slowly", sending.dropped)
-    yield _gauge("http_connections", "Connections, as of the last second", service.connections.open)
-    yield _gauge("unread_bytes", "Of requests that wait and responses not taken", service.connections.unread_bytes)
-    yield _counter("http_connections_refused", "Connections above the limit", service.connections.refused)
-    yield _counter("http_connections_cut", "Connections without a request for too long", service.connections.cut)
-    state = GaugeMetricFamily(f"{PREFIX}state", "1 for the state the log is in", labels=("state",))
+    yield _gauge("receiving_limit_bytes", "Limit of receiving_bytes", bodies.limit)
+    yield _counter("receiving_refused", "Requests refused by receiving_limit_bytes", bodies.refused)
+    yield _gauge("sending_bytes", "Bytes held by responses being sent", sending.used)
+    yield _gauge("sending_limit_bytes", "Limit of sending_bytes", sending.budget.limit)
+    yield _counter("sending_refused", "Requests refused by sending_limit_bytes", sending.budget.refused)
+    yield _counter("http_readers_dropped", "Clients dropped because they read too slowly", sending.dropped)
+    yield _gauge("http_connections", "Open connections, counted every second", service.connections.open)
+    yield _gauge("unread_bytes", "Bytes of waiting requests and unread responses", service.connections.unread_bytes)
+    yield _counter("http_connections_refused", "Connections refused above the limit", service.connections.refused)
+    yield _counter("http_connections_cut", "Connections cut: idle, or holding too much", service.connections.cut)
+    state = GaugeMetricFamily(f"{PREFIX}state", "1 for the current state of the log", labels=("state",))
     for name in LogState:
         state.add_metric((name.value,), float(service.state is name))
     yield state
@@ -199,7 +199,7 @@ def _service(service: Service) -> Iterator[Metric]:
     for status, count in sorted(service.problems.items()):
         problems.add_metric((str(status),), count)
     yield problems
-    build = GaugeMetricFamily(f"{PREFIX}build_info", "The version", labels=("version",))
+    build = GaugeMetricFamily(f"{PREFIX}build_info", "Version of the service", labels=("version",))
     build.add_metric((VERSION,), 1)
     yield build
 
@@ -229,20 +229,20 @@ def _usage(log: MultiRecordLog) -> Iterator[Metric]:
         yield _gauge(name, documentation, getattr(usage, attribute))
     report = log.recovery_report
     yield _gauge("pending_records", "Records that wait for the writer", log.pending_records)
-    yield _gauge("recovery_seconds", "How long opening took", report.seconds)
+    yield _gauge("recovery_seconds", "Seconds that opening took", report.seconds)
     yield _counter("recovered_records", "Records read at opening", report.records)
     yield _counter("recovered_bytes", "Payload bytes read at opening", report.bytes)
-    yield _counter("dropped_bytes", "Bytes of a torn tail, cut at opening", report.dropped_bytes)
+    yield _counter("dropped_bytes", "Bytes of a torn tail, discarded at opening", report.dropped_bytes)
 
 
 def _segments(oldest: Oldest) -> Iterator[Metric]:
     if oldest.age_seconds is not None:
-        documentation = "Since the last write to the oldest segment, 0 if it is the only one"
+        documentation = "Seconds since the last write to the oldest segment, 0 if it is the only one"
         yield _gauge("oldest_file_age_seconds", documentation, oldest.age_seconds)
     pin = oldest.pin
     segments, alone = (pin.segments, pin.alone) if pin is not None else (0, 0)
-    yield _gauge("pinned_files", "Segments kept by the queue that keeps most, without the current one", segments)
-    yield _gauge("pinned_files_alone", "Those of them that no other queue keeps", alone)
+    yield _gauge("pinned_files", "Segments kept by the queue that keeps most, except the current one", segments)
+    yield _gauge("pinned_files_alone", "Those of pinned_files that no other queue keeps", alone)
 
 
 def _queues(log: MultiRecordLog) -> Iterator[Metric]:

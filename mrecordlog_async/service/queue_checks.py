@@ -46,10 +46,12 @@ def check_start(summary: QueueSummary, start: int) -> None:
 
 def check_assigned(summary: QueueSummary, position: int) -> None:
     """Raise the 409 problem if the queue has not assigned *position* yet."""
-    following = summary.next_position
-    if position >= following:
-        detail = f"queue {summary.queue!r}: position {position} has not been assigned yet; the next one is {following}"
-        raise ProblemError(409, "ahead", detail, queue=summary.queue, next_position=following)
+    next_position = summary.next_position
+    if position >= next_position:
+        detail = (
+            f"queue {summary.queue!r}: position {position} has not been assigned yet; the next one is {next_position}"
+        )
+        raise ProblemError(409, "ahead", detail, queue=summary.queue, next_position=next_position)
 
 
 def check_entries(count: int, options: ServiceOptions) -> None:

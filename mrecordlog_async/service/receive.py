@@ -136,7 +136,8 @@ class _RateClock:
         self._deadline = min(self._deadline + size / options.body_rate_bytes, self._now() + options.body_seconds)
 
     def detail(self, size: int) -> str:
-        return f"the body came too slowly: {size} bytes in {self._now() - self._begun:.0f} seconds"
+        seconds, rate = self._now() - self._begun, self._options.body_rate_bytes
+        return f"the body arrived too slowly: {size} bytes in {seconds:.0f} s; send at least {rate} bytes per second"
 
 
 def closing(problem: ProblemError) -> ProblemError:

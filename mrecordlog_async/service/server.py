@@ -77,7 +77,7 @@ def check_exposure(settings: ServeSettings) -> None:
     if settings.uds is None and not settings.options.tokens and not is_loopback(settings.host):
         raise ExposedError(
             f"{settings.host} can be reached from other machines and there is no token: "
-            "give --token-file, or listen on 127.0.0.1 or --uds"
+            "pass --token-file, or listen on 127.0.0.1 or on a Unix socket (--uds)"
         )
 
 
@@ -190,7 +190,7 @@ async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.
 def _remove_stale_socket(path: str) -> None:
     """Remove the socket of a killed service; raise OSError if one listens: event loops would replace it."""
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise FileNotFoundError(errno.ENOENT, "the directory of the socket does not exist", path)
+        raise FileNotFoundError(errno.ENOENT, "the directory of the socket does not exist; create it", path)
     if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
         return
     with socket.socket(socket.AF_UNIX) as probe:
@@ -199,7 +199,7 @@ def _remove_stale_socket(path: str) -> None:
         except ConnectionRefusedError:
             os.unlink(path)
             return
-    raise OSError(errno.EADDRINUSE, "a service listens here already", path)
+    raise OSError(errno.EADDRINUSE, "another service listens on this socket; stop it, or choose another path", path)
 
 
 def _remove_socket(settings: ServeSettings) -> None:
@@ -252,7 +252,7 @@ async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> Non
     for task in pending:
         task.cancel()
     if waits[0] not in done:
-        logger.warning("%d requests were not finished in time and are dropped", service.active)
+        logger.warning("%d requests did not finish in time and are dropped", service.active)
 
 
 async def _close(service: Service, seconds: float) -> int:

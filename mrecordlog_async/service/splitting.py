@@ -123,11 +123,11 @@ def _json(body: bytes, records_max: int, charge: Charge) -> Steps:
         else:
             records = _list_decoder.decode(b"[%s]" % body[at:stop])
             if not records and (at > begin.end() or stop < last):
-                raise bad_request("a comma without a record", "bad_body")
+                raise bad_request(_STRAY_COMMA, "bad_body")
             yield records
         at = stop + 1
     if at == last > begin.end():
-        raise bad_request("a comma without a record", "bad_body")
+        raise bad_request(_STRAY_COMMA, "bad_body")
 
 
 def _end_of_piece(body: bytes, at: int, last: int) -> int:
@@ -231,6 +231,7 @@ _append_decoder = msgspec.json.Decoder(AppendRequest)
 _list_decoder = msgspec.json.Decoder(list[bytes])
 
 _JSON_SHAPE = 'the body must be {"records": [...]}, with base64 for each record'
+_STRAY_COMMA = "the list of records has a comma without a record; remove it"
 _SPACE = rb"[ \t\r\n]{0,%d}" % WHITESPACE_MAX
 _JSON_BEGIN = re.compile(_SPACE.join([b"", rb"\{", b'"records"', b":", rb"\["]))
 _JSON_END = re.compile(_SPACE.join([rb"\]", rb"\}", rb"\Z"]))

@@ -19,7 +19,7 @@ async def find_pin(log: MultiRecordLog) -> SegmentPin | None:
 
 async def stats_of(service: Service) -> StatsResponse:
     """Return the current numbers; those of the log are zero during recovery."""
-    answer = StatsResponse(
+    response = StatsResponse(
         state=service.state,
         fraction=service.fraction,
         tails=service.tails,
@@ -33,19 +33,19 @@ async def stats_of(service: Service) -> StatsResponse:
     )
     log = service.log_or_none
     if log is None:
-        return answer
+        return response
     pin = await find_pin(log)
     usage, counters = log.resource_usage(), log.stats()
-    answer.usage = UsageResponse(**{name: getattr(usage, name) for name in UsageResponse.__struct_fields__})
-    answer.pending_records = log.pending_records
-    answer.pin = PinResponse(*pin) if pin is not None else None
-    answer.counters = {
+    response.usage = UsageResponse(**{name: getattr(usage, name) for name in UsageResponse.__struct_fields__})
+    response.pending_records = log.pending_records
+    response.pin = PinResponse(*pin) if pin is not None else None
+    response.counters = {
         name: value for name in counters.__dataclass_fields__ if isinstance(value := getattr(counters, name), int)
     }
-    answer.append_seconds = _times(counters.append_seconds)
-    answer.commit_seconds = _times(counters.commit_seconds)
-    answer.sync_seconds = _times(counters.sync_seconds)
-    return answer
+    response.append_seconds = _times(counters.append_seconds)
+    response.commit_seconds = _times(counters.commit_seconds)
+    response.sync_seconds = _times(counters.sync_seconds)
+    return response
 
 
 def _times(histogram: Histogram) -> TimesResponse:

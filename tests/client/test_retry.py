@@ -11,7 +11,7 @@ import pytest
 from mrecordlog_async import LogFailedError, LogFullError, PositionInPastError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
 from mrecordlog_async.client.responses import Reply
-from mrecordlog_async.client.retry import Repeat, Tries, retry_after
+from mrecordlog_async.client.retry import Attempts, Repeat, retry_after
 from tests.client.scripted import DROP, REPEATED, Step, problem, scripted
 
 IN_PAST = problem(409, "position_in_past", queue="q", position=0, next_position=1)
@@ -108,7 +108,7 @@ async def test_an_error_says_whether_the_request_was_sent() -> None:
 # Pauses.
 
 
-async def pauses(tries: Tries, at_least_seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+async def pauses(attempts: Attempts, at_least_seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
 
     def note(seconds: float) -> asyncio.Timeout:
@@ -117,32 +117,32 @@ async def pauses(tries: Tries, at_least_seconds: float, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("mrecordlog_async.client.retry.asyncio.timeout", note)
     for _ in range(200):
-        tries.at_least_seconds = at_least_seconds
-        await tries.pause(asyncio.Event())
+        attempts.at_least_seconds = at_least_seconds
+        await attempts.pause(asyncio.Event())
     return slept
 
 
-def tries_of(seconds: float) -> Tries:
-    return Tries("GET /", "http://x", Repeat.FREELY, seconds, asyncio.get_running_loop().time() + seconds)
+def attempts_of(seconds: float) -> Attempts:
+    return Attempts("GET /", "http://x", Repeat.FREELY, seconds, asyncio.get_running_loop().time() + seconds)
 
 
 async def test_retry_after_is_a_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jitter only makes a pause longer, never shorter than the service asked for."""
-    slept = await pauses(tries_of(10_000), 4.0, monkeypatch)
+    slept = await pauses(attempts_of(10_000), 4.0, monkeypatch)
     assert len(slept) == 200
     assert 4.0 <= min(slept) < max(slept) <= 5.0
 
 
 async def test_pauses_grow_to_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the service asks for nothing."""
-    slept = await pauses(tries_of(10_000), 0.0, monkeypatch)
+    slept = await pauses(attempts_of(10_000), 0.0, monkeypatch)
     assert slept[0] <= 0.05
     assert 1.0 <= min(slept[10:]) < max(slept) <= 2.0
 
 
 async def test_a_pause_beyond_the_deadline_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller learns at once that there will be no other try in time."""
-    assert await pauses(tries_of(3), 4.0, monkeypatch) == []
+    assert await pauses(attempts_of(3), 4.0, monkeypatch) == []
 
 
 @pytest.mark.parametrize(

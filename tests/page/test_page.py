@@ -95,13 +95,13 @@ def test_records_are_appended_and_read(window: Browser, service: Process) -> Non
     window.run("document.getElementById('append-create').checked = true")
     window.type("append-payload", "grüße")
     window.submit("append-form")
-    window.wait_for("the answer", lambda: window.text("append-answer") == "stored at position 0")
+    window.wait_for("the answer", lambda: window.text("append-result") == "stored at position 0")
     window.type("read-queue", "späße/1")
     window.submit("read-form")
-    window.wait_for("the record", lambda: window.text("read-answer") == "0  grüße")
+    window.wait_for("the record", lambda: window.text("read-result") == "0  grüße")
     window.type("read-queue", "x")
     window.submit("read-form")
-    window.wait_for("the refusal", lambda: "does not exist" in window.text("read-answer"))
+    window.wait_for("the refusal", lambda: "does not exist" in window.text("read-result"))
 
 
 def test_nothing_from_a_name_or_a_payload_becomes_markup(window: Browser, service: Process) -> None:
@@ -111,7 +111,7 @@ def test_nothing_from_a_name_or_a_payload_becomes_markup(window: Browser, servic
     window.wait_for("the name", lambda: rows(window) and rows(window)[0][0] == EVIL)
     window.run("document.querySelector('#queues tr').click()")
     window.submit("read-form")
-    window.wait_for("the payload", lambda: window.text("read-answer") == f"0  {EVIL}")
+    window.wait_for("the payload", lambda: window.text("read-result") == f"0  {EVIL}")
     assert window.run("return document.title") == "mrecordlog"
     assert window.run("return document.querySelectorAll('main img, main script').length") == 0
 

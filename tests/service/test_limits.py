@@ -197,7 +197,7 @@ async def test_a_record_larger_than_a_piece_is_one_line(served: Served, as_text:
         ),
         ("POST", "/v1/truncate", {"queues": [{"queue": "q", "position": 0}] * 3}, {"entries": 2}, 413, "limit of 2"),
         ("POST", "/v1/plan", {"queues": [{"queue": "x" * 99_999}]}, {"control_bytes": 1_000}, 413, "limit of 1000"),
-        ("GET", "/v1/queues", b"x" * 70_000, {}, 413, "nothing here reads"),
+        ("GET", "/v1/queues", b"x" * 70_000, {}, 413, "does not read"),
     ],
 )
 async def test_each_limit_is_named(

@@ -110,11 +110,11 @@ async def truncate_many(service: Service, request: web.Request) -> web.StreamRes
     """Truncate many queues; each truncate is carried out, and durable, or refused independently."""
     async with _asked_for(service, request, _truncate_decoder) as (log, asked):
         service.check_opening(asked.opening)
-        answers: list[QueueTruncated] = []
+        results: list[QueueTruncated] = []
         for at in range(0, len(asked.queues), TRUNCATES_AT_ONCE):
             some = asked.queues[at : at + TRUNCATES_AT_ONCE]
-            answers += await asyncio.gather(*(_truncate(log, one) for one in some))
-        parts = [b'{"queues":[', *await encode_list(answers), b"]}"]
+            results += await asyncio.gather(*(_truncate(log, one) for one in some))
+        parts = [b'{"queues":[', *await encode_list(results), b"]}"]
     return await send_json(service, request, parts)
 
 
@@ -123,16 +123,16 @@ async def _truncate(log: MultiRecordLog, asked: TruncateOne) -> QueueTruncated:
     status = status_of(summary, asked.id)
     if summary is None:
         return QueueTruncated(asked.queue, status)
-    first, following = summary.first_position, summary.next_position
-    if status is QueueStatus.OK and asked.position >= following:
+    first, next_position = summary.first_position, summary.next_position
+    if status is QueueStatus.OK and asked.position >= next_position:
         status = QueueStatus.AHEAD
     if status is not QueueStatus.OK:
-        return QueueTruncated(asked.queue, status, 0, first, following)
+        return QueueTruncated(asked.queue, status, 0, first, next_position)
     try:
         dropped = await log.truncate(asked.queue, asked.position, queue_id=summary.id)
     except QueueNotFoundError:  # deleted meanwhile
         return QueueTruncated(asked.queue, QueueStatus.MISSING)
-    return QueueTruncated(asked.queue, status, dropped, max(first, asked.position + 1), following)
+    return QueueTruncated(asked.queue, status, dropped, max(first, asked.position + 1), next_position)
 
 
 TRUNCATES_AT_ONCE = 1_000

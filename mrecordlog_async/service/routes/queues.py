@@ -25,9 +25,9 @@ from mrecordlog_async.service.routes.route import JSON, Route, decode_control, e
 from mrecordlog_async.service.service import Service
 
 LIST_PARAMETERS = (
-    ("prefix", "only queues whose names begin with this"),
+    ("prefix", "only queues whose names begin with this prefix"),
     ("limit", "at most this many queues; `next` of the response is the `after` of the next page"),
-    ("after", "only queues after this name: the `next` of the page before"),
+    ("after", "only queues after this name: the `next` of the previous page"),
 )
 QUEUES_AT_ONCE = 250
 
@@ -39,8 +39,8 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
     etag = f'"{service.opening}-{log.version}"'
     if request.headers.get("If-None-Match") == etag:
         return web.Response(status=304, headers={"ETag": etag})
-    names, following = await _page(service, request)
-    tail = encode_json(following)
+    names, next_name = await _page(service, request)
+    tail = encode_json(next_name)
     head = b'{"log":%s,"opening":%s,"next":%s,"queues":[' % (
         encode_json(log.public_id),
         encode_json(service.opening),

@@ -23,18 +23,18 @@ from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route
 from mrecordlog_async.service.service import Service
 
 READ_PARAMETERS = (
-    ("start", "first position wanted; the first retained one where it is not given"),
-    ("stop", "position after the last one wanted"),
+    ("start", "first position to read (default: the first retained one)"),
+    ("stop", "position after the last one to read"),
     ("limit", "at most this many records"),
     ("max_bytes", "at most about this many payload bytes (default 8 MiB), but at least one record"),
-    ("wait", "seconds to wait for a record where there is none yet (long poll)"),
+    ("wait", "seconds to wait if there is no record yet (long poll)"),
     ("as", "text: payloads as UTF-8 text instead of base64"),
 )
 _READ_NAMES = frozenset(name for name, _ in READ_PARAMETERS)
 
 APPEND_PARAMETERS = (
-    ("position", "of the first record; sent again, the same records are stored once"),
-    ("create", "1: make the queue if it is not there"),
+    ("position", "position of the first record; if they are sent again, the same records are stored once"),
+    ("create", "1: create the queue if it does not exist"),
 )
 _APPEND_NAMES = frozenset(name for name, _ in APPEND_PARAMETERS)
 
@@ -85,14 +85,14 @@ def _appended(service: Service, last: int | None, position: int | None, records:
     duplicate = last is None and records > 0
     if last is None and position is not None and records:
         last = position + records - 1
-    answer = b'{"position":%s,"records":%d,"duplicate":%s}' % (
+    body = b'{"position":%s,"records":%d,"duplicate":%s}' % (
         b"null" if last is None else b"%d" % last,
         records,
         b"true" if duplicate else b"false",
     )
     if service.standalone:
-        return SmallResponse(body=answer)
-    return web.Response(body=answer, content_type=JSON)
+        return SmallResponse(body=body)
+    return web.Response(body=body, content_type=JSON)
 
 
 async def read(service: Service, request: web.Request) -> web.StreamResponse:

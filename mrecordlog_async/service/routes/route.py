@@ -51,9 +51,9 @@ class Route:
     head: bool = False
 
 
-def json_response(answer: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Return a small *response* as JSON."""
-    return web.Response(status=status, body=encode_json(answer), content_type=JSON, headers=headers)
+def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return *body* as a small JSON response."""
+    return web.Response(status=status, body=encode_json(body), content_type=JSON, headers=headers)
 
 
 async def send_json(

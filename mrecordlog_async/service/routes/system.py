@@ -25,8 +25,8 @@ async def health(service: Service, request: web.Request) -> web.StreamResponse:
 async def ready(service: Service, request: web.Request) -> web.StreamResponse:
     """Respond 200 only while records are accepted."""
     state = service.state
-    answer = ReadyResponse(state, round(service.fraction, 4), _cause(service, state))
-    return json_response(answer, 200 if state is LogState.OPEN else 503)
+    response = ReadyResponse(state, round(service.fraction, 4), _cause(service, state))
+    return json_response(response, 200 if state is LogState.OPEN else 503)
 
 
 def _cause(service: Service, state: LogState) -> str | None:
@@ -41,8 +41,8 @@ def _cause(service: Service, state: LogState) -> str | None:
             error = failure if isinstance(failure, OSError) else getattr(failure, "__cause__", None)
             number = error.errno if isinstance(error, OSError) else None
             code = errno.errorcode.get(number or 0, "see the service's log")
-            return f"a write or sync failed ({code}); nothing is stored until the log is opened again, reads go on"
-    return "the service is on its way down"
+            return f"a write or sync failed ({code}); nothing is stored until the log is opened again; reads work"
+    return "the service is shutting down"
 
 
 async def stats(service: Service, request: web.Request) -> web.StreamResponse:
@@ -64,17 +64,25 @@ async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
 
 
 ROUTES = (
-    Route("GET", "/healthz", health, "Is the process alive", returns=HealthResponse, open_to_all=True, head=True),
+    Route(
+        "GET",
+        "/healthz",
+        health,
+        "Report whether the process is alive",
+        returns=HealthResponse,
+        open_to_all=True,
+        head=True,
+    ),
     Route(
         "GET",
         "/readyz",
         ready,
-        "Does it take records",
+        "Report whether the service accepts records",
         returns=ReadyResponse,
         problems=(503,),
         open_to_all=True,
         head=True,
     ),
-    Route("GET", "/metrics", metrics, "Numbers for Prometheus", formats=("text/plain",), head=True),
-    Route("GET", "/v1/stats", stats, "Numbers", returns=StatsResponse, head=True),
+    Route("GET", "/metrics", metrics, "Metrics for Prometheus", formats=("text/plain",), head=True),
+    Route("GET", "/v1/stats", stats, "Statistics of the service and its log", returns=StatsResponse, head=True),
 )

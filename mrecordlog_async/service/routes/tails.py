@@ -33,7 +33,7 @@ ROOM_SECONDS = 0.25
 RUNS_AT_ONCE = 100
 
 TAIL_PARAMETERS = (
-    ("start", "first position wanted, or `next` for what comes from now on; the first retained one if not given"),
+    ("start", "first position to send, or `next` for new records only (default: the first retained one)"),
     ("as", "text: payloads as UTF-8 text instead of base64"),
 )
 
@@ -178,7 +178,7 @@ ROUTES = (
         "GET",
         "/v1/stats/stream",
         stats_stream,
-        "Follow the numbers (server-sent events)",
+        "Follow the statistics (server-sent events)",
         returns=StatsResponse,
         formats=(EVENTS,),
         problems=(429,),
