@@ -4,15 +4,14 @@ Strategy:
 1. Space, spare and name first. Whatever fails before the batch's first byte is written raises OSError or LogFullError:
    the batch is refused, nothing has changed, and the log stays healthy.
 2. Then one write and one sync. What fails there, and any failed sync, raises `LogIOError`: the log stops.
-3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling and with it giving
-   space back works on a full disk.
+3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling works on a full disk:
+   only a roll lets the space of older segments be freed.
+4. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or shrunk again: the log rolls,
+   and only unlinks it. Each batch checks (one fstat), as a link can be created while the log is open. If the check
+   fails, the batch is refused: rolling instead would use up a segment per batch.
 
-4. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or cut again: the log rolls, and
-   only unlinks it. Each batch checks (one fstat), as a link can be created while the log is open. If the check fails,
-   the batch is refused: rolling instead would use up a segment per batch.
-
-Everything here blocks and belongs to the log's thread. The table is read from `queues`, which the event loop leaves
-alone while a batch is on its way.
+Everything here blocks and belongs to the log's thread. The table is read from `queues`, which the event loop does not
+change while a batch is being written.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Journal:
         undeletable = [(number, 0) for number in recovered.leftovers]
         self._older = OlderSegments(directory, undeletable + recovered.older)
 
-    # What the loop asks between batches.
+    # What the event loop reads between batches.
 
     @property
     def older(self) -> list[tuple[int, int]]:
@@ -84,27 +83,33 @@ class Journal:
         return self.end.durable_batch == self.end.last_batch
 
     def disk_bytes_at_best(self) -> tuple[int, str]:
-        """Return how large a batch of a log that holds nothing else may be, and what it is that allows no more."""
+        """Return the size of the largest batch that an empty log can take, and the name of what limits it."""
         return self._space.batch_bytes_max(self._preamble_bytes(0))
 
     def wants_spare(self, more_table_bytes: int = 0) -> bool:
-        """Whether a spare must be made, or grown with the table."""
+        """Return whether a spare must be made, or must grow with the table."""
         return self._spare.file is None or self._spare.reserved_bytes < self._preamble_bytes(more_table_bytes)
 
     def reclaimable(self) -> bool:
-        """Whether there are segments that are no longer needed."""
+        """Return whether there are segments in which nothing is live."""
         return bool(self.older) and self.older[0][0] < self.durable_oldest
 
     def has_unfreed(self) -> bool:
-        """Whether space of removed segments is still to be freed."""
+        """Return whether space of removed segments is still to be freed."""
         return self._older.has_unfreed()
 
     # What the thread does.
 
     def commit(self, request: CommitRequest) -> CommitResult:
-        """Write a batch, and sync it if asked to.
+        """Write a batch, and sync it if *request* says so.
 
-        OSError, LogFullError: refused, nothing written. LogIOError: whether it is stored is not known.
+        Returns:
+            The log records as they were stored, where, and how long it took.
+
+        Raises:
+            OSError: The disk refused the batch. Nothing was written.
+            LogFullError: The batch does not fit below the log's limit. Nothing was written.
+            LogIOError: Whether the batch is stored is not known. The log must stop.
         """
         begun = time.perf_counter()
         records = build_records(request.records)
@@ -117,15 +122,16 @@ class Journal:
                 self._check_room_behind_roll(end - self.end.offset)
         if rolled:
             self.roll(request.oldest_segment)
+            # The frames again: their checksums depend on the segment and the offset. The bodies do not.
             buffers, end = self._encode(bodies, request.oldest_segment)
         self._reserve(end, request.needs_space)
         return self._write(records, buffers, end, request, rolled, begun)
 
     def commit_mark(self, oldest_segment: int | None) -> CommitResult | None:
-        """Write an empty batch, if reserved space has room: it says that the one before is durable.
+        """Write an empty batch that names the one before it as durable; None if the reserved space has no room.
 
-        It is synced like any other: otherwise the next batch could not vouch for it, and damage to it would pass for
-        the torn tail that takes the batches behind it along.
+        It is synced like any other batch. Otherwise the next batch could not name it as durable, and damage to it would
+        look like a torn tail, which recovery zeroes together with all batches after it.
         """
         begun = time.perf_counter()
         buffers, end = self._encode([], oldest_segment)
@@ -138,17 +144,23 @@ class Journal:
         """Bring every batch to the medium; return the seconds it took."""
         begun = time.perf_counter()
         sync_file(self._file)
+        # Only this thread adds batches, so none came after the sync began.
         self.end.durable_batch = self.end.last_batch
         self.durable_oldest = self.named_oldest
         return time.perf_counter() - begun
 
     def roll(self, oldest_segment: int | None) -> None:
-        """Go on in a new segment.
+        """Continue in a new segment, with the errors of `commit`.
 
-        The old one is synced under every policy, and the new one is durable, name and all, before a batch enters it.
+        The old one is synced under every policy, and the new one is durable with its name before a batch enters it.
+
+        Args:
+            oldest_segment: The oldest segment with anything live; None if nothing is live before the new one.
         """
+        # First: the new header states where the old segment ends, and recovery takes less than that as damage.
         if not self.all_synced:
             self.sync()
+        # A snapshot or `cp -al` may have linked the spare too; a file with two names must not be written.
         if self._spare.file is not None and self._spare.file.may_be_shared():
             self._spare.discard()
         self.prepare_spare()
@@ -160,9 +172,16 @@ class Journal:
         self._enter(file, header, table_end)
 
     def prepare_spare(self, more_table_bytes: int = 0) -> None:
-        """Have the next segment ready: made, with space for the table and the reserve, and synced.
+        """Prepare the next segment: create it, reserve space for its table and the reserve, and sync it.
 
-        OSError if the disk has no room; a spare that cannot grow is kept, it still serves the table as it is.
+        A spare that cannot grow is kept, because it still serves the table as it is.
+
+        Args:
+            more_table_bytes: Bytes by which the table is about to grow.
+
+        Raises:
+            OSError: The disk has no room.
+            LogIOError: The sync failed. The log must stop.
         """
         if self.wants_spare(more_table_bytes):
             self._spare.prepare(self.end.segment + 1, self._preamble_bytes(more_table_bytes))
@@ -172,7 +191,7 @@ class Journal:
         return self._older.reclaim(self.durable_oldest)
 
     def shrink(self, everything: bool) -> None:
-        """Give back a step of a removed segment's space, or the space of all of them."""
+        """Free a step of a removed segment's space, or with *everything* the space of all of them."""
         self._older.shrink(everything)
 
     def discard_spare(self) -> None:
@@ -180,7 +199,7 @@ class Journal:
         self._spare.discard()
 
     def write_closed(self) -> None:
-        """Record where the log ends. If this fails, close still succeeds: the next open finds the end by itself."""
+        """Record where the log ends, after the last batch was synced. Failing to do so does not fail closing."""
         at = self.end
         self.directory.write_closed(Closed(self._log_id, at.segment, at.offset, at.last_batch))
 
@@ -204,11 +223,11 @@ class Journal:
         return encode_batch(bodies, self.end, oldest_segment, self._log_id, self._seed, time.time_ns())
 
     def _is_full(self, end: int) -> bool:
-        """Whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
+        """Return whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
         return self.end.last_batch >= self.end.first_batch and end - self.end.table_end > self._space.segment_bytes
 
     def _reserve(self, end: int, needs_space: bool) -> None:
-        """Get space for a batch up to *end* and the reserve after it; truncate and delete may use the reserve."""
+        """Reserve space for a batch up to *end* and the reserve after it, which only truncates and deletes may use."""
         wanted = end + RESERVE_BYTES
         if wanted <= self._file.reserved_bytes:
             return
@@ -239,6 +258,7 @@ class Journal:
             self._file.write(join_small(buffers, written), at.offset)
         except OSError as error:
             raise LogIOError(f"write failed: {error}") from error
+        # Before the sync: a batch that is written counts, whatever becomes of the sync. No other may take its place.
         at.offset = end
         at.last_batch += 1
         self.named_oldest = at.segment if request.oldest_segment is None else request.oldest_segment
@@ -262,5 +282,5 @@ class Journal:
         return HEADER_BYTES + frames_bytes_max(self._queues.table_bytes + more_table_bytes) + RESERVE_BYTES
 
     def _check_room_behind_roll(self, batch_bytes: int) -> None:
-        """Refuse a batch for which the next segment will have no room, before a segment is spent on it."""
+        """Raise LogFullError for a batch that will not fit into the next segment, before that segment is used up."""
         self._space.check(self._preamble_bytes(0) + batch_bytes - self._spare.reserved_bytes, self.disk_bytes)

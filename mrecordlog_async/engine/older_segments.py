@@ -1,4 +1,4 @@
-"""The segments before the current one: removed, oldest first, once nothing needs them, and their space given back.
+"""The segments before the current one: removed, oldest first, once nothing in them is live, and their space freed.
 
 Everything here blocks and belongs to the log's thread; the loop may read `segments`, `bytes` and `unfreed_bytes`.
 """
@@ -12,11 +12,11 @@ from mrecordlog_async.options import MIB
 from mrecordlog_async.storage.directory import LogDirectory
 
 SHRINK_BYTES = 16 * MIB
-"""A removed segment's space is given back in steps of this: freeing 1 GiB at once held ext4, and with it every commit,
-for 186 to 248 ms; a step takes 7 to 9 ms at worst.
+"""A removed segment's space is freed in steps of this size: freeing 1 GiB at once blocked ext4, and with it every
+commit, for 186 to 248 ms; a step takes 7 to 9 ms at worst.
 
-Only where no name is left and nobody else has it open: a hard link or a reader still wants the bytes, and the last of
-them to let go gives the space back.
+Only if the file has no name left and no other process has it open: a hard link or a reader still needs the bytes, and
+the system frees them after the last of these.
 """
 
 
@@ -33,11 +33,11 @@ class OlderSegments:
 
     @property
     def unfreed_bytes(self) -> int:
-        """Space of removed segments that is still to be given back."""
+        """Space of removed segments that is still to be freed."""
         return sum(size for _, size in self._unfreed)
 
     def has_unfreed(self) -> bool:
-        """Whether space of removed segments is still to be given back."""
+        """Return whether space of removed segments is still to be freed."""
         return bool(self._unfreed)
 
     def add(self, number: int, size: int) -> None:
@@ -48,7 +48,8 @@ class OlderSegments:
     def reclaim(self, oldest: int) -> int:
         """Remove the segments below *oldest*, oldest first; return how many were removed.
 
-        One that cannot be removed stays on the list and is tried again next time.
+        One that cannot be removed stays on the list and is tried again next time. So do all after it: a reader takes a
+        missing segment as a sign that all older ones are removed too.
         """
         removed = 0
         for number, size in self.segments:
@@ -61,11 +62,11 @@ class OlderSegments:
                 break
             self.bytes -= size
             removed += 1
-        del self.segments[:removed]  # at once: one by one, each would move the thousands that follow
+        del self.segments[:removed]  # all at once: each single deletion would move the thousands that follow
         return removed
 
     def shrink(self, everything: bool) -> None:
-        """Give back a step of a removed segment's space, or the space of all of them."""
+        """Free a step of a removed segment's space, or with *everything* the space of all of them."""
         steps = len(self._unfreed) if everything else 1
         for handle, size in self._unfreed[:steps]:
             left = 0 if everything else size - SHRINK_BYTES
@@ -83,9 +84,9 @@ class OlderSegments:
             yield handle
 
     def _remove(self, path: str, size: int) -> None:
-        """Take a segment's name away; the space of a large one follows in steps, through a handle that keeps it.
+        """Unlink a segment; a large one stays open, so that its space can be freed in steps.
 
-        Whether anyone else uses the bytes is asked after the unlink: from then on nobody new can open them.
+        Whether another process uses the bytes is checked after the unlink: from then on no other one can open them.
         """
         handle = None
         if size > SHRINK_BYTES:

@@ -1,10 +1,10 @@
-"""What is tried of a batch that found no room as a whole: smaller and smaller parts of it, in order. Pure.
+"""Which parts of a batch to try when the disk refused the whole of it: smaller and smaller ones, in order. Pure.
 
-1. A part that is refused is halved. A single append that is refused is given up, and with it every one of the batch
-   that is as large or larger: nothing is asked of the disk twice.
-2. Truncates and deletes are never given up for an append's sake. Nothing overtakes: a call at a position of its own
-   choice is given up behind one of the same queue that was, or it would leave a gap where that one belongs.
-3. After `TRIES_MAX` parts the rest of the appends is given up: a full disk must not keep the writer busy.
+1. A part that is refused is halved. A single append that is refused is dropped, and so is every append of the batch
+   that is as large or larger: the disk is never asked for the same space twice.
+2. Truncates and deletes are never dropped because an append was refused. No call overtakes another: an append that
+   names its position is dropped after an earlier one to the same queue was, or it would leave a gap in its place.
+3. After `TRIES_MAX` parts the remaining appends are dropped: a full disk must not keep the writer busy.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command
 
 TRIES_MAX = 64
+"""How many parts of one batch are written, or refused, before its remaining appends are dropped."""
 
 
 class Parts:
     """Hands out parts of a batch, and collects in `given_up` what none of them could store.
 
-    in_line: who waits for space waits in order, so that behind the first append that is given up all others are.
+    in_line: appends wait for space in order, so all appends after the first one that is dropped are dropped too.
     """
 
     def __init__(self, commands: Iterable[Command], *, in_line: bool) -> None:
@@ -33,7 +34,7 @@ class Parts:
         self._behind: set[str] = set()
 
     def next(self) -> list[Command]:
-        """Return the next part to try; nothing when all of the batch was tried."""
+        """Return the next part to try; an empty list once all of the batch was tried."""
         while self._todo:
             self._part = [command for command in self._todo.pop() if self._is_tried(command)]
             if self._part:
@@ -46,14 +47,17 @@ class Parts:
         self._too_large = 0
 
     def refused(self, *, for_ever: bool = False) -> None:
-        """Halve the last part, or give it up where it is one command. for_ever: it can never fit.
+        """Halve the last part, or drop it if it is a single command.
 
-        When there were enough tries, a part of several is given up, but for its truncates and deletes.
+        After `TRIES_MAX` parts, a part of several commands is dropped except for its truncates and deletes.
+
+        Args:
+            for_ever: The part can never fit, whatever is removed from the disk.
         """
         part = self._part
         if len(part) > 1 and self._tries > 0:
             middle = len(part) // 2
-            self._todo += [part[middle:], part[:middle]]
+            self._todo += [part[middle:], part[:middle]]  # taken from the end: the first half comes first
             return
         freeing = [command for command in part if command.frees_space]
         if 0 < len(freeing) < len(part):
@@ -65,7 +69,7 @@ class Parts:
                 self._too_large = 0 if self._in_line and not for_ever else min(self._too_large, command.bytes)
 
     def one(self) -> Command | None:
-        """Return the last part's command if there is but one."""
+        """Return the last part's command if it has exactly one."""
         return self._part[0] if len(self._part) == 1 else None
 
     def _is_tried(self, command: Command) -> bool:
@@ -86,7 +90,7 @@ class Parts:
 
 
 def _units(commands: Iterable[Command]) -> Iterator[Command]:
-    """Yield the commands that still wait, each record of a group as a group of its own."""
+    """Yield the commands whose callers still wait, each record of a group as its own group."""
     for command in commands:
         if command.withdrawn():
             continue
