@@ -1,6 +1,15 @@
-"""Opening: from the bytes of a directory to the queues in memory. Blocking; no asyncio here.
+"""Reading a log: from the bytes of a directory to the queues in memory. Blocking; no asyncio here.
 
-`recovery` reads a log for its writer, `live_reader` and `follower` while a writer runs. `replay` applies log records to
-queues, `torn_or_damaged` judges bytes that are not a batch, `recovered` is the result, and `cleanup` makes a recovered
-log ready for its next batch.
+| module | what it does |
+|---|---|
+| `recovery` | reads a log once, oldest live segment first; with its lock, or without it while a writer runs |
+| `segment_files` | opens segments and reads their headers, with or without the lock |
+| `segment_chain` | replays segments one after another and remembers which ones failed |
+| `replay` | applies the log records of a batch to the queues |
+| `torn_or_damaged` | decides what bytes that are not a batch mean |
+| `completeness` | checks that a log that was read lacks no records |
+| `recovered` | the result |
+| `cleanup` | makes a recovered log ready for its next batch; needs the lock |
+| `live_reader` | reads a log again while its writer is faster than the reader |
+| `follower` | reads what a writer added since |
 """

@@ -179,7 +179,7 @@ class Follower:
             raise LostTrackError("the directory now contains a different log")
 
     def _check_is_last(self) -> None:
-        """Raise LostTrackError where the segment was removed, and with it those that the next one was looked for in."""
+        """Raise LostTrackError if the segment was removed: then the ones after it were removed too, before the look."""
         try:
             self._files.close(self._directory.open(self.recovered.end.segment))
         except FileNotFoundError:

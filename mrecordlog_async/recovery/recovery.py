@@ -1,4 +1,4 @@
-"""Opening: from the files of a directory to queues, oldest live segment first.
+"""Read a log: from the files of a directory to queues, oldest live segment first.
 
 1. Open the last segment and read its header: it names the oldest segment that was live when it began.
 2. Replay the segments from there on, oldest first, into one state. Each must be intact up to the end that its
@@ -10,22 +10,22 @@
    |---|---|---|---|
    | 1 | only zeros | clean end | continue at o |
    | 2 | other bytes, and no COMMIT as in row 3 | torn tail, never acknowledged | zero, report, continue at o |
-   | 3 | a COMMIT, at any byte, that knows the batch due at o as durable | acknowledged data damaged | CorruptionError |
+   | 3 | a COMMIT, at any byte, that names the batch due at o as durable | acknowledged data damaged | CorruptionError |
    | 4 | `CLOSED` names another end, or cannot be read | damage, or a removed segment | CorruptionError |
-   | 5 | `CLOSED` names o, other bytes | written by nobody | zero, report, continue at o |
+   | 5 | `CLOSED` names o, other bytes | not written by a log | zero, report, continue at o |
    | 6 | a read error | the medium, not the content | OSError |
 
 4. Its COMMITs name the oldest live segment for certain. Only now is a failure of step 2 raised, if its segment is live:
    a dead one, which a crash kept from being removed, must not keep a log from opening.
-5. Only then, and only with the lock, is anything changed: `zero_torn_tail` zeroes in place and syncs, then leftovers
-   are removed.
+5. Only then, and only with the lock, is anything changed: `cleanup` zeroes the torn tail in place and syncs, then
+   removes leftovers.
 
-A reader without the lock does 1 to 4 while a writer lives (`read_without_lock`): damage is read again once before it
-is believed, and a segment that the writer removed before it was read is passed over together with all older ones: what
-they held is truncated, and the batches that say so are read next (`live_reader`).
+A reader without the lock does steps 1 to 4 while a writer runs (`read_without_lock`). It reads damage a second time
+before it believes it. It skips a segment that the writer removed before it was read, and all older ones: their records
+are truncated, and the batches that truncated them are read later (`live_reader`).
 
-The last segment stays open, so that the writer does not give its space back meanwhile, and one older one at a time: a
-log of any number of segments is read with a handful of descriptors.
+The last segment stays open, so that the writer does not free its space meanwhile. Older ones are opened one at a time:
+a log of any number of segments is read with a handful of descriptors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Torn or damaged: what the bytes after the last whole batch mean. Every reader of segments decides it here.
 
 A batch that was being written when the process died was never acknowledged: a torn tail, which may be zeroed. A batch
-that was acknowledged and cannot be read is damage, and nothing may be changed then. The bytes of both look alike; what
-tells them apart is a later COMMIT that names the batch as durable, or somebody else who states where the log ended.
+that was acknowledged and cannot be read is damage, and nothing may be changed then. The bytes of both look alike. They
+differ in what else is known: a later COMMIT names the batch as durable, or `CLOSED` or the next segment's header states
+where the segment ended.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class SegmentEnd(NamedTuple):
 class Evidence(NamedTuple):
     """What was found after a segment's last whole batch.
 
-    not_zero: from the first byte that is not zero to the last one, None where all of them are zero.
-    next_commit: the first valid COMMIT. proof: the first one that knows the batch due as durable.
+    not_zero: from the first byte that is not zero to the last one, None if all bytes are zero.
+    next_commit: the first valid COMMIT. proof: the first one that names the batch due as durable.
     """
 
     not_zero: ByteRange | None
@@ -61,8 +62,11 @@ def judge(evidence: Evidence, *, acknowledged: bool) -> Verdict:
 
     Args:
         evidence: what was found after the last whole batch.
-        acknowledged: something else than a COMMIT states that there were more batches here: the header of the next
-            segment, or `CLOSED`.
+        acknowledged: something else than a COMMIT states that more batches were here: the header of the next segment,
+            or `CLOSED`.
+
+    Returns:
+        What the bytes mean.
     """
     if evidence.proof is not None or acknowledged:
         return Verdict.DAMAGED
@@ -75,27 +79,35 @@ def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | 
     """Decide what the bytes after *end* mean, in the last segment of a log. The rows are those of `recovery`'s table.
 
     Args:
-        files: where the segment is.
-        handle: the segment, open for reading.
-        end: where the first batch is due that could not be read.
-        closed: what `CLOSED` states, None where there is no such file.
-        size: bytes of the file.
+        files: What *handle* belongs to.
+        handle: The segment, open for reading.
+        end: Where the first batch is due that could not be read.
+        closed: What `CLOSED` states, None if there is no such file.
+        size: Bytes of the file.
 
     Returns:
         The range to be zeroed, None for a clean end.
 
     Raises:
-        CorruptionError: acknowledged data is damaged.
-        OSError: row 6, the bytes cannot be read.
+        CorruptionError: Acknowledged data is damaged.
+        OSError: The bytes cannot be read (row 6).
     """
     if closed is not None:
-        _check_closed(end, closed)
-        return not_zero(files, handle, end.offset, size)  # row 5: nobody wrote these bytes
-    evidence = look_after(files, handle, end, size)
-    verdict = judge(evidence, acknowledged=False)
-    if verdict is Verdict.DAMAGED:
-        raise _damaged(end, evidence)  # row 3
-    return evidence.not_zero if verdict is Verdict.TORN_TAIL else None  # row 2, row 1
+        return _judge_closed_end(files, handle, end, closed, size)  # rows 4 and 5
+    evidence = look_after(files, handle, end, size)  # row 6: an OSError is the medium's, nothing is decided
+    match judge(evidence, acknowledged=False):
+        case Verdict.CLEAN_END:  # row 1
+            return None
+        case Verdict.TORN_TAIL:  # row 2
+            return evidence.not_zero
+        case Verdict.DAMAGED:  # row 3
+            raise _damaged(end, evidence)
+
+
+def _judge_closed_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed, size: int) -> ByteRange | None:
+    """Decide about the end of a log that was closed: no batch follows, so no COMMIT has to be looked for."""
+    _check_closed(end, closed)  # row 4
+    return not_zero(files, handle, end.offset, size)  # row 5: no log wrote these bytes
 
 
 def _check_closed(end: SegmentEnd, closed: Closed) -> None:
@@ -109,7 +121,7 @@ def _check_closed(end: SegmentEnd, closed: Closed) -> None:
 
 
 def _damaged(end: SegmentEnd, evidence: Evidence) -> CorruptionError:
-    """Row 3: return the error that names the COMMIT which proves it."""
+    """Row 3: return the error, which names the COMMIT that proves the damage."""
     assert evidence.proof is not None
     return CorruptionError(
         segment_name(end.number),
@@ -122,8 +134,8 @@ def _damaged(end: SegmentEnd, evidence: Evidence) -> CorruptionError:
 def look_after(files: FileSystem, handle: int, end: SegmentEnd, stop: int, *, acknowledged: bool = False) -> Evidence:
     """Collect what lies from *end* up to the offset *stop*.
 
-    A COMMIT is looked for at any byte, since damage hides where frames begin. Reading stops early once nothing more can
-    change the judgement: at a proof, or, where the batch is known as *acknowledged* anyway, at the next COMMIT.
+    A COMMIT is looked for at every byte, because damage hides where frames begin. Reading stops early once nothing more
+    can change the judgement: at a proof, or, if the batch is known as *acknowledged* anyway, at the next COMMIT.
     """
     found: ByteRange | None = None
     next_commit: Commit | None = None
@@ -133,7 +145,8 @@ def look_after(files: FileSystem, handle: int, end: SegmentEnd, stop: int, *, ac
         if stripped:
             found = _extended(found, offset, data, stripped)
         if stripped or carry:
-            # A COMMIT may itself end in zeros: its last bytes are a clock's highest.
+            # A COMMIT may end in zeros: its last bytes are the highest ones of a clock. So search past the last byte
+            # that is not zero.
             searched = carry + data[: len(stripped) + COMMIT_FRAME_BYTES]
             for commit in find_commits(searched, offset - len(carry), end.log_id, end.number):
                 next_commit = next_commit or commit
@@ -146,7 +159,7 @@ def look_after(files: FileSystem, handle: int, end: SegmentEnd, stop: int, *, ac
 
 
 def not_zero(files: FileSystem, handle: int, offset: int, stop: int) -> ByteRange | None:
-    """Return the range from the first byte that is not zero to the last one, None where all of them are zero."""
+    """Return the range from the first byte that is not zero to the last one, None if all bytes are zero."""
     found: ByteRange | None = None
     for at, data in _pieces_from(files, handle, offset, stop):
         stripped = data.rstrip(b"\0")
@@ -162,7 +175,7 @@ def _extended(found: ByteRange | None, offset: int, data: bytes, stripped: bytes
 
 
 def _pieces_from(files: FileSystem, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) from *offset* to *stop*; pieces end where blocks do, and so does every COMMIT."""
+    """Yield (offset, bytes) from *offset* to *stop*; pieces are whole blocks, and no COMMIT crosses a block."""
     for base, piece in read_pieces(files, handle, offset, stop):
         start = max(offset - base, 0)
         yield base + start, piece[start:] if start else piece

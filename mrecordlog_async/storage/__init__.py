@@ -1,1 +1,12 @@
-"""Blocking file access: the interface to the operating system, the lock, and segments as plain bytes, not frames."""
+"""Blocking file access: segments as plain bytes, not frames.
+
+| module | what it does |
+|---|---|
+| `filesystem` | what the log needs of a file system; whole reads and writes |
+| `os_filesystem` | the real one |
+| `directory` | the files of a log: their names, listing, headers and `CLOSED` |
+| `locked_directory` | what only the lock's holder may change in that directory |
+| `lock` | one writer per directory |
+| `segment` | naming segments, reading them in pieces, reserving space before it is written |
+| `new_segment` | creating a segment |
+"""
