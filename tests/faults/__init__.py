@@ -1,1 +1,1 @@
-"""The promises of the log, shown on a disk that forgets, on damaged bytes and in processes that die."""
+"""Tests of the log's promises on a disk that loses unsynced data, on damaged bytes, and in processes that die."""

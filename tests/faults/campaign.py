@@ -1,8 +1,8 @@
 """A longer campaign: `python -m tests.faults.campaign --seed 1 --seconds 600`.
 
-Round after round, each with its own seed: a random history, its crash states, faults at its calls, damage to the
-log it leaves. Every violation is printed with the seed that shows it again (`--seed N --rounds 1`); the exit code is 1
-then. With `--all` the written histories come first, without the suite's economies.
+Each round has its own seed. It runs a random history, explores its crash states, lets its disk calls fail, and damages
+the log that it leaves. Every violation is printed with the seed that reproduces it (`--seed N --rounds 1`), and the
+exit code is then 1. With `--all` the written histories come first, and no state is skipped to save time.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def fault_round(case: Case, seed: int, tally: Tally) -> None:
 
 
 def damage_round(case: Case, seed: int, tally: Tally) -> None:
-    """Put several kinds of damage on the log that one history leaves: refused, or a state it once had."""
+    """Damage the log of one history in several ways. Opening must refuse it, or show a state that it once had."""
     chance = random.Random(seed)
     run = case.run(moments=False)
     if "CLOSED" not in run.disk.content(DIRECTORY):
@@ -95,7 +95,7 @@ def _damaged(intact: Intact, chance: random.Random) -> None:
 
 
 def campaign(seed: int, seconds: float, rounds: int, written: bool) -> int:
-    """Run it, and return how many rounds failed."""
+    """Run the campaign; return how many rounds failed."""
     tally, failed, number = Tally(), 0, 0
     deadline = time.monotonic() + seconds
     works: list[Callable[[Case, int, Tally], None]] = [crash_round, fault_round, damage_round]

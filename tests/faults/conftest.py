@@ -1,4 +1,4 @@
-"""Marks every test here, keeps the count of what they tried, and prints it at the end."""
+"""Marks every test in this folder, counts what they tried, and prints the counts at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANGS_AFTER_SECONDS = 1_800
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder, and give them the time that they need before they pass for hanging."""
+    """Mark the tests of this folder, and raise their timeout: they run long without hanging."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line how much was tried, and that nothing was lost if all tests passed."""
+    """Print in one line how much was tried and how many tests failed."""
     if _tally != Tally():
         failed = len(terminalreporter.stats.get("failed", [])) + len(terminalreporter.stats.get("error", []))
         terminalreporter.write_line(f"faults: {_tally.line()}; {failed or 'no'} test(s) failed")
@@ -42,7 +42,7 @@ def tally() -> Tally:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Thousands of torn tails are cut here; the warnings would drown everything else."""
+    """Silence the warnings: thousands of torn tails are cut here, and other output would be hard to find."""
     logger = logging.getLogger("mrecordlog_async")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,7 +1,7 @@
-"""Damage to a finished log: what is changed, and what opening it must report.
+"""Damage to a finished log: what is changed, and what opening the log must report.
 
-The judge here knows the intact log, the state after each of its batches, and the answers that callers had been given
-when each one was written. What the log itself notes about that, in its COMMITs, is not asked.
+The verdict comes from the intact log, the state after each of its batches, and the results that callers had when each
+batch was written. It does not use what the log itself records about that in its COMMITs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Files = dict[str, bytes | None]
 class Batch(NamedTuple):
     """A batch of the intact last segment.
 
-    promised: how many calls had to outlast a power cut when it was written: its COMMIT is proof of them. itself: how
-    many it is proof of when all of it is found behind damage.
+    promised: how many calls had to survive a power cut when the batch was written; its COMMIT proves them. itself: how
+    many calls it proves if the whole batch is found after damage.
     """
 
     number: int
@@ -41,14 +41,14 @@ class Batch(NamedTuple):
     itself: int
 
     def proves(self, damaged: Damaged) -> int:
-        """Return how many calls this batch proves to be promised, to any reader of the damaged log."""
+        """Return how many promised calls this batch proves to a reader of the damaged log."""
         if damaged.start < self.end and self.commit < damaged.stop:
             return 0
         return self.promised if damaged.start < self.end and self.start < damaged.stop else self.itself
 
 
 class Damaged(NamedTuple):
-    """A damaged log: what was done, the file and the bytes of it that are no longer as they were."""
+    """A damaged log: what was done, to which file, and which of its bytes changed."""
 
     what: str
     files: Files
@@ -58,7 +58,7 @@ class Damaged(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What opening must find. may_refuse: more records than these provably existed, but none was promised."""
+    """What opening must find. may_refuse: further records provably existed, but none of them was promised."""
 
     state: State | None
     may_refuse: bool
@@ -66,19 +66,19 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True)
 class Intact:
-    """A finished log and everything one can know about it."""
+    """A finished log and everything that is known about it."""
 
     files: dict[str, bytes]
     closed: bool
     table_end: int
     batches: list[Batch]
-    states: list[State | None]  # None: what it rests on was reclaimed since, so it must be refused
-    held: list[int]  # how many calls each state holds
+    states: list[State | None]  # None: its segments were reclaimed since, so the log must be refused
+    held: list[int]  # how many calls each state contains
     ends: dict[str, int]
 
     @classmethod
     def of(cls, run: Run, *, closed: bool) -> Intact:
-        """Take the log that *run* left; without its `CLOSED` unless *closed*."""
+        """Return the log that *run* left, with its `CLOSED` if *closed*."""
         files = {name: data for name, data in run.disk.content(DIRECTORY).items() if name != "LOCK"}
         assert "CLOSED" in files
         end = decode_closed(files["CLOSED"]).end
@@ -107,7 +107,7 @@ class Intact:
         return max(self.ends)
 
     def verdict(self, damaged: Damaged) -> Due | None:
-        """Return what opening must find, or None where it must refuse."""
+        """Return what opening must find, None if it must refuse the log."""
         if damaged.name == "CLOSED":
             return None
         end = self.ends[damaged.name]
@@ -125,7 +125,7 @@ class Intact:
 def _batches(run: Run, found: list[ParsedBatch], start: int, held: list[int]) -> Iterator[Batch]:
     """Yield the batches with what was promised when each was written.
 
-    Under policy `always` that is everything before it; and found whole behind damage it is proof of itself.
+    Under policy `always` everything before a batch was promised. A whole batch after damage also proves itself.
     """
     final = run.model.bounds().at_least
     for index, batch in enumerate(found):
@@ -145,7 +145,7 @@ def _state(disk: Disk) -> State | None:
 
 
 def on_disk(files: Files) -> Disk:
-    """Put *files* on a disk of their own."""
+    """Return a new disk with *files*."""
     disk = Disk()
     disk.make_directory(DIRECTORY)
     disk.sync_directory(disk.open_directory("/data"))
@@ -205,7 +205,7 @@ def _replaced(intact: Intact, what: str, name: str, offset: int, data: bytes) ->
 
 
 def _with(intact: Intact, what: str, name: str, content: bytes) -> Damaged:
-    """Describe the damage by comparing: first and last byte that differ; a missing byte is one unless it was zero."""
+    """Describe the damage by the first and last byte that differ. A missing byte differs unless it was zero."""
     old = intact.files[name]
     new = content.ljust(len(old), b"\0")
     differ = list(_differing(old, new))

@@ -1,15 +1,16 @@
-"""A disk in memory that forgets what was not synced and fails on request: the second `FileSystem` of the log.
+"""A disk in memory that loses unsynced changes and fails on request: the second `FileSystem` of the log.
 
-1. Every file has its durable bytes, and a list of changes since its last sync: writes, cut at sector borders, and
-   sizes. Every directory has its durable entries and a list of changes since its last sync. Nothing else is promised.
-   A file lives as long as it has a name, durable or not, or an open handle; names in any directories share its bytes,
-   so a cut or a write through one is seen by every other name and every reader.
-2. A `Snapshot` is the disk between two calls. `crash(plan)` makes the disk that a power cut leaves when exactly the
-   changes named by *plan* had reached the medium; `kill()` the one that a dead process leaves: all caches intact.
-3. A `Fault` makes the n-th call fail, once or from then on, before or after it did its work, or half-way.
-4. A sync that fails drops a seeded part of the changes, and the cache goes on showing them, as Linux does.
+1. Every file has its durable bytes, and a list of changes since its last sync: sizes, and writes cut at sector borders.
+   Every directory has its durable entries, and a list of changes since its last sync. Nothing else is durable. A file
+   exists while it has a name, durable or not, or an open handle. All names of a file share its bytes, so every name and
+   every reader sees a change made through one of them.
+2. A `Snapshot` is the disk between two calls. `crash(plan)` returns the disk after a power cut, when exactly the
+   changes in *plan* had reached the medium. `kill()` returns the disk that a dead process leaves, with all caches
+   intact.
+3. A `Fault` makes the n-th call fail, once or from then on, before or after its work is done, or half-way.
+4. A sync that fails loses a part of the changes, chosen by a seed. The cache still shows them, as in Linux.
 
-One call at a time; callers from several threads need a lock.
+Only one call may run at a time; callers from several threads need a lock.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ class DataWrite(NamedTuple):
 
 
 class SizeChange(NamedTuple):
-    """The file got this length."""
+    """The size of the file changed to this."""
 
     size: int
 
 
 class EntryChange(NamedTuple):
-    """A directory changed in one step: *removed* is deleted and *added* names the node; either may be empty."""
+    """One step of a directory: the name *removed* is deleted, *added* names the node; either may be empty."""
 
     removed: str
     added: str
@@ -52,7 +53,7 @@ Change = DataWrite | SizeChange
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file at one moment; stale: changes that a failed sync lost and the cache still shows."""
+    """A file at one moment. stale: changes that a failed sync lost and the cache still shows."""
 
     durable: bytes
     pending: tuple[Change, ...] = ()
@@ -69,7 +70,7 @@ class DirectoryState:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which changes reached the medium: by node, in the order they are applied. What is not named is lost."""
+    """Which changes reached the medium, by node, in the order in which they are applied. All others are lost."""
 
     data: dict[int, tuple[Change, ...]] = field(default_factory=dict)
     entries: dict[int, tuple[EntryChange, ...]] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class Snapshot:
     directories: dict[int, DirectoryState]
 
     def crash(self, plan: Plan) -> Disk:
-        """Return the disk after a power cut that only the changes of *plan* survived."""
+        """Return the disk after a power cut that only the changes in *plan* survived."""
         files = {
             number: FileState(_applied(state.durable, plan.data.get(number, ())))
             for number, state in self.files.items()
@@ -95,16 +96,16 @@ class Snapshot:
         return Disk(Snapshot(files, directories))
 
     def kill(self) -> Disk:
-        """Return the disk as the next process finds it after this one died: nothing durable that was not, all there."""
+        """Return the disk that the next process finds after this one died: all changes exist, none became durable."""
         return Disk(self)
 
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to the call numbered *at* (from 1), and with *on* to every later one of the same name.
+    """What happens to call number *at* (from 1) and, with *on*, to every later call of the same name.
 
-    effect: "before" (nothing done), "after" (all done, and the error), "half" (part of a write or reservation done, and
-    the error), "short" (half of a write taken, no error), "zero" (a write takes nothing, no error).
+    effect: "before" (an error, nothing done), "after" (an error, all done), "half" (an error, a part of the write or
+    reservation done), "short" (half of a write done, no error), "zero" (nothing of a write done, no error).
     """
 
     at: int
@@ -115,7 +116,7 @@ class Fault:
     hit: str = ""
 
     def strikes(self, number: int, call: str) -> bool:
-        """Return whether this call is one that fails."""
+        """Return whether this call fails."""
         if self.calls is not None and call not in self.calls:
             return False
         if number == self.at or (self.on and self.calls is not None and number >= self.at):
@@ -175,7 +176,7 @@ class Disk:
         )
 
     def open_handles(self) -> int:
-        """Return how many handles nobody closed."""
+        """Return how many handles are open."""
         return len(self._handles)
 
     def exists(self, path: str) -> bool:
@@ -204,7 +205,7 @@ class Disk:
         parent.durable, parent.pending = dict(parent.current), []
 
     def allocated_bytes(self) -> int:
-        """Return the space taken by files that have a name or an open handle."""
+        """Return the space of all files that have a name or an open handle."""
         named = {node for directory in self._directories.values() for node in directory.current.values()}
         named |= {node for node, _ in self._handles.values()}
         return sum(len(self._files[node].current) for node in named if node in self._files)
@@ -402,7 +403,7 @@ class Disk:
     # Steps.
 
     def _begin(self, call: str, before_error: Callable[[], None] | None = None) -> Callable[[], None]:
-        """Count the call and raise what its fault says; return what to call when its work is done."""
+        """Count the call and raise the error of its fault. Return what to call when its work is done."""
         self.on_call(call)
         self.calls += 1
         self.call_names.append(call)
@@ -425,7 +426,7 @@ class Disk:
         return fault.effect if fault is not None and fault.strikes(self.calls, self.call_names[-1]) else ""
 
     def _lose(self, file: _File) -> None:
-        """Let a part of what was to be synced reach the medium; the cache shows the rest and calls it clean."""
+        """Make a part of the changes durable. The cache still shows the others, and considers them clean."""
         kept = [change for change in file.pending if self._random.random() < 0.5]
         file.durable = _applied(file.durable, kept)
         file.stale = [*file.stale, *file.pending]
@@ -500,7 +501,7 @@ def _by_sector(data: bytes, offset: int) -> Iterator[DataWrite]:
 
 
 def _applied(durable: bytes, changes: Iterable[Change]) -> bytes:
-    """Return *durable* with *changes* made in order; bytes past the final end never existed."""
+    """Return *durable* with *changes* applied in order. Bytes past the final end never existed."""
     changes = list(changes)
     if not changes:
         return durable

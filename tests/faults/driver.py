@@ -1,12 +1,12 @@
 """Runs the real `MultiRecordLog` over the forgetful disk, the same way every time.
 
-1. The clock is virtual: when nothing is ready the loop jumps to its next timer, and when there is none either, a call
-   hangs that should have ended: `Hanging` is raised.
-2. The log's thread is replaced by jobs on the loop, each begun a few turns after it was handed over. So calls go on
-   coming while a batch is on its way, and the n-th call to the disk is always the same one.
-   A `SteppingThread` breaks off before every call to the disk and lets the loop turn in between, as a real thread does.
-3. Results are recorded the moment they are set, inside the future, and before every call to the disk the whole disk
-   is recorded together with what had been promised by then.
+1. The clock is virtual: when nothing is ready, the loop jumps to its next timer. If there is no timer either, some call
+   hangs that should have ended, and `Hanging` is raised.
+2. The log's thread is replaced by jobs on the loop, each of which begins a few turns after it was submitted. So new
+   calls arrive while a batch is being written, and the n-th call to the disk is the same one in every run. A
+   `SteppingThread` pauses before every call to the disk and lets the loop turn meanwhile, as with a real thread.
+3. Results are recorded inside the future, at the moment they are set. Before every call to the disk, the whole disk is
+   recorded together with what had been promised by then.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ SEGMENT_BYTES = 32_768
 HAND_OVER_TURNS = 3
 STEP_TURNS = 2
 UNEVENTFUL = ("read", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of")
-"""Calls that change nothing: the moment before them is the one before the next call."""
+"""Calls that change nothing: the moment before them is the same as the moment before the next call."""
 TIME_NS = 1_767_225_600_000_000_000
 LOG_ID = b"the-log's-own-id"
 
 
 class Hanging(Violation):
-    """Nothing is ready and no timer runs, but somebody waits."""
+    """Nothing is ready and no timer runs, but a call is still waiting."""
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -55,7 +55,7 @@ class _VirtualSelector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         ready = super().select(0)
-        self.now += 1e-6  # a turn takes time: a timer that is early by a rounding error comes round
+        self.now += 1e-6  # each turn takes time, so that a timer that is early by a rounding error still fires
         if ready or timeout == 0:
             return ready
         if timeout is None:
@@ -95,7 +95,7 @@ class _TellingFuture(asyncio.Future[Any]):
 
 
 class LoopThread:
-    """Replaces `LogThread`: one job after the other, each a few turns of the loop after it was submitted."""
+    """Replaces `LogThread`: runs one job after the other, each a few turns of the loop after it was submitted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -143,7 +143,7 @@ class LoopThread:
 class SteppingThread(LoopThread):
     """Runs each job on a real thread, from one call to the disk to the next, with turns of the loop in between.
 
-    One of the two runs at any time, so it is the same every time.
+    Only the thread or the loop runs at any time, so every run is the same.
     """
 
     def _begin(self, job: Callable[[], Callable[[], object]]) -> None:
@@ -163,7 +163,7 @@ class SteppingThread(LoopThread):
 
 
 class _Stepper:
-    """A job on a thread of its own, and the baton between the two."""
+    """A job on its own thread, and the baton that decides whether the thread or the loop runs."""
 
     def __init__(self, job: Callable[[], Callable[[], object]]) -> None:
         self.tell: Callable[[], object] = lambda: None
@@ -173,7 +173,7 @@ class _Stepper:
         threading.Thread(target=self._work, daemon=True).start()
 
     def go_on(self) -> bool:
-        """Let the job run to its next call to the disk; False when it has ended."""
+        """Let the job run to its next call to the disk. Return False if it has ended."""
         self._go.release()
         self._paused.acquire()
         return self._alive
@@ -197,7 +197,7 @@ _steppers = threading.local()
 
 
 def pause_job() -> None:
-    """Break off if this is the thread of a job that goes step by step."""
+    """Pause if this is the thread of a job that runs step by step."""
     stepper: _Stepper | None = getattr(_steppers, "current", None)
     if stepper is not None:
         stepper.pause()
@@ -206,7 +206,7 @@ def pause_job() -> None:
 def _finish(
     future: asyncio.Future[Any] | concurrent.futures.Future[Any], work: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> Callable[[], object]:
-    """Do the work, and return what tells the one who waits for it."""
+    """Do the work, and return the call that reports its result to the waiting future."""
     result, error = None, None
     try:
         result = work(*arguments)
@@ -234,9 +234,9 @@ def _tell_taken(commands: list[Command]) -> list[Command]:
 
 @dataclass(slots=True)
 class Moment:
-    """The disk before one call to it, or in the middle of a write, and what may be left right there.
+    """The disk before one call to it, or in the middle of a write, and what a crash at this moment may leave.
 
-    bounds: after a power cut. killed: after the death of the process. absent: the log need not be there yet.
+    bounds: after a power cut. killed: after the death of the process. absent: the log need not exist yet.
     """
 
     snapshot: Snapshot
@@ -249,14 +249,14 @@ class Moment:
 
 @dataclass(slots=True)
 class Life:
-    """One opening of a log to the next: its calls and all its moments."""
+    """The time from one opening of a log to the next: its calls and all its moments."""
 
     model: Model
     moments: list[Moment] = field(default_factory=list)
 
 
 class Run:
-    """One history being run: what histories call. Everything they do to the log goes through here."""
+    """One history being run. Histories use its methods for everything that they do to the log."""
 
     def __init__(
         self,
@@ -272,10 +272,10 @@ class Run:
         self.lives = [Life(Model.under(self.policy, EMPTY))]
         self.disk = disk or Disk()
         self.copies: list[Run] = []
-        self.written: dict[int, Bounds] = {}  # by batch: what was promised when it was written
-        self.halves = 0  # writes that have come half-way
-        self.by_taking = False  # calls count in the order in which the writer takes them: some wait in line
-        self.shown: list[tuple[Model, Bounds, State]] = []  # what readers were shown on the way
+        self.written: dict[int, Bounds] = {}  # by batch: what was promised when the batch was written
+        self.halves = 0  # writes that were recorded half-way
+        self.by_taking = False  # calls count in the order in which the writer takes them, because some wait in line
+        self.shown: list[tuple[Model, Bounds, State]] = []  # what readers saw during the run
         self.loop: asyncio.AbstractEventLoop | None = None
         self._original: list[Run] = []  # what this is a copy of
         self.unfinished = False  # a copy that is still being made
@@ -295,7 +295,7 @@ class Run:
     # What histories do.
 
     async def open(self) -> None:
-        """Open the log, hold it against the calls so far, and begin a new life. A copy that failed is not there."""
+        """Open the log, check it against the calls so far, and begin a new life. A copy that failed does not exist."""
         if self.unfinished:
             return
         opening = MultiRecordLog.open(
@@ -313,7 +313,7 @@ class Run:
         self.note("opened")
 
     async def close(self) -> None:
-        """Close the log; no handle stays open. Only a failed log may report acknowledged calls as in doubt."""
+        """Close the log and check that no handle stays open. Only a failed log may report calls as in doubt."""
         if self.unfinished:
             return
         assert self.log is not None
@@ -329,7 +329,7 @@ class Run:
             raise Violation(f"after close {self.disk.open_handles()} handles are open; {self.disk.misuse}")
 
     async def kill(self) -> None:
-        """Let the process die and the next one find the disk; call `open` for it."""
+        """Let the process die. Call `open` for the next process, which finds the disk as it is."""
         self.note("killed")
         fault, calls, names = self.disk.fault, self.disk.calls, self.disk.call_names
         old, self.log = self.log, None
@@ -343,13 +343,13 @@ class Run:
             if call.outcome == "open":
                 call.outcome = "cancelled"
         if old is not None:
-            old._unclosed.detach()  # a process that died warns of nothing
+            old._unclosed.detach()  # a process that died prints no warning
             old._writer_task.cancel()
             await asyncio.wait([old._writer_task])
         self._watch(self.disk)
 
     def use(self, disk: Disk) -> None:
-        """Go on with another disk; call `open` for it."""
+        """Continue with another disk; call `open` for it."""
         self.disk = disk
         self._watch(disk)
 
@@ -374,7 +374,7 @@ class Run:
         return await self.do("sync")
 
     async def append(self, queue: str, *sizes: int, position: int | None = None) -> object:
-        """Append records of these sizes with payloads that no other call made."""
+        """Append records of these sizes, with payloads that no other call appends."""
         return await self.do("append", queue, position=position, payloads=self.payloads(*sizes))
 
     def begin_append(self, queue: str, *sizes: int, position: int | None = None) -> asyncio.Task[object]:
@@ -390,7 +390,7 @@ class Run:
             await asyncio.sleep(0)
 
     def payloads(self, *sizes: int) -> tuple[bytes, ...]:
-        """Make payloads; each begins with a number of its own as far as its size allows."""
+        """Return payloads. Each begins with a unique number, as far as its size allows."""
         made = []
         for size in sizes:
             self._counter += 1
@@ -398,7 +398,7 @@ class Run:
         return as_payloads(made)
 
     async def take_snapshot(self, *, link: bool = True) -> Run:
-        """Copy the log as `mrecordlog snapshot` does; the copy is a run of its own, that may be opened."""
+        """Copy the log as `mrecordlog snapshot` does. The copy is a separate run, which may be opened."""
         copy = Run(self.disk, self.policy, self.limits, COPY)
         copy.unfinished, copy._counter = True, 1_000  # its own payloads, which the log never held
         self.copies.append(copy)
@@ -416,7 +416,7 @@ class Run:
         return copy
 
     def _look(self, directory: str) -> State:
-        """Read a log on the side: no fault strikes, and no call is counted."""
+        """Read a log without faults, and without counting the calls."""
         disk = self.disk
         kept = disk.on_call, disk.fault, disk.calls
         disk.on_call, disk.fault = lambda call: None, None
@@ -426,12 +426,12 @@ class Run:
         return state
 
     def check_shown(self) -> None:
-        """Hold what was seen on the way against the calls as they ended."""
+        """Check what readers saw during the run against the results of the calls."""
         for model, bounds, state in self.shown:
             Verdict(model).check(state, bounds, "shown by a snapshot")
 
     def note(self, call: str) -> None:
-        """Note this moment, before *call*, for this log and its copies."""
+        """Record this moment, before *call*, for this log and its copies."""
         if self.record_moments:
             snapshot, number = self.disk.snapshot(), self.disk.calls
             for run in (self, *self.copies):
@@ -490,7 +490,7 @@ class Run:
         finally:
             loop.next_call = None
         if call.outcome != "answered":
-            call.answer(value)  # it needed no future
+            call.answer(value)  # the call needed no future
         return value
 
 
@@ -515,7 +515,7 @@ History = Callable[[Run], Awaitable[None]]
 
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """Fix what a log draws at random and reads from the clock."""
+    """Replace the log's random numbers and its clock by fixed ones."""
     with (
         patch("mrecordlog_async.engine.open.secrets.randbits", lambda bits: FIRST_QUEUE_ID),
         patch("mrecordlog_async.engine.open.secrets.token_bytes", lambda length: LOG_ID[:length]),
@@ -526,7 +526,7 @@ def without_chance() -> Iterator[None]:
 
 @contextmanager
 def repeatable(thread: type[LoopThread] = LoopThread) -> Iterator[VirtualLoop]:
-    """Put the virtual loop and the jobs on it in place of time, chance and threads."""
+    """Replace time, chance and threads by the virtual loop and its jobs."""
     loop, take = VirtualLoop(), Admission.take
     with (
         patch("mrecordlog_async.engine.open_async.LogThread", thread),
@@ -557,9 +557,9 @@ def run_history(history: History, run: Run, fault: Fault | None = None, thread: 
             if copy.log is not None:
                 await copy.close()
         if run.log is not None:
-            run.seen = state_of(run.log._queues)  # reads go on, also when the log has failed
+            run.seen = state_of(run.log._queues)  # reads continue even if the log has failed
             await run.close()
-        await run.turns(9)  # what is left of an opening that failed
+        await run.turns(9)  # for the rest of an opening that failed
 
     with repeatable(thread) as loop:
         loop.run_until_complete(whole())

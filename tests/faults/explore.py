@@ -1,10 +1,11 @@
 """Opens the log in every crash state of a run and checks the result. Counts what it did, in `Tally`.
 
-In every state: the log opens, twice with the same result; what was promised is there, what was not is whole or
-absent; files that should be gone are deleted; no handle is left. In some states also: recovery is interrupted at each
-of its calls; a dead process's successor shows something and then the power fails; it goes on writing, in one of several
-ways, and the power fails at any of its calls. A copy made by `snapshot` is judged like the log, and each of the two is
-emptied while the other must stay as it is.
+In every state the log must open, twice with the same result. Everything promised must exist, everything else must be
+whole or absent. Files that are no longer needed must be deleted, and no handle may be left open.
+
+In some states more is tried: recovery is interrupted at each of its calls; the successor of a dead process shows what
+it reads before the power fails; or the successor writes, in one of several ways, and the power fails at any of its
+calls. A copy made by `snapshot` is judged like the log. Each of the two is emptied, and the other must not change.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .states import few_plans, plans, some_plans
 
 @dataclass(slots=True)
 class Tally:
-    """What was tried."""
+    """Counts of what was tried."""
 
     crash_states: int = 0
     nested_states: int = 0
@@ -66,8 +67,8 @@ def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> OpenedLog:
 class Explorer:
     """Explores the moments of runs.
 
-    deep_every: how many states share one deep look (0: none gets one). kill_every: how many moments share one death
-    whose successor goes on writing (0: none has one).
+    deep_every: one of this many states is explored further (0: none). kill_every: at one of this many moments the
+    process dies and its successor writes (0: at none).
     """
 
     seed: int = 0
@@ -120,7 +121,7 @@ class Explorer:
         verdict.check(state, moment.bounds, where)
 
     def _interrupt_recovery(self, disk: Disk, state: State, where: str, chance: random.Random) -> None:
-        """Cut the power at every call of a recovery: the next one finds the same."""
+        """Cut the power at every call of a recovery. The next recovery must find the same."""
         moments: list[Snapshot] = []
         disk.on_call = lambda call: moments.append(disk.snapshot())
         recover(disk, where, self._directory).close()
@@ -129,7 +130,7 @@ class Explorer:
                 self._same(moment.crash(plan), state, f"{where}; recovery cut at its step {index}, {name}")
 
     def _kill_read_cut(self, moment: Moment, verdict: Verdict, where: str) -> None:
-        """Let the process die, the next one show what it finds, and the power fail: what was seen stays."""
+        """Let the process die, let the next one read, then cut the power. What it read must still exist."""
         for reader in ("writer", "reader"):
             disk = moment.snapshot.kill()
             place = f"{where}; killed, seen by the next {reader}, then power cut"
@@ -150,7 +151,7 @@ class Explorer:
             self._same(disk.snapshot().crash(Plan()), seen, place)
 
     def _kill_write_cut(self, moment: Moment, verdict: Verdict, where: str, chance: random.Random) -> None:
-        """Let the process die; the next one recovers and writes; the power fails at any of its calls."""
+        """Let the process die, let the next one recover and write, and cut the power at any of its calls."""
         way = FOLLOW_UPS[self._deaths % len(FOLLOW_UPS)]
         self._deaths += 1
         disk = moment.snapshot.kill()
@@ -184,7 +185,7 @@ class Explorer:
                     raise Violation(f"{place}: something else returned: {found}")
 
     def _empty_each(self, run: Run, every: int) -> None:
-        """Empty the log, or its copy, and give all space back: the other one is as it was."""
+        """Empty the log, or its copy, and free all its space. The other one must not change."""
         for index, moment in enumerate(run.copies[0].lives[-1].moments):
             if index % (7 * every) or moment.absent:
                 continue
@@ -200,7 +201,7 @@ class Explorer:
                     raise Violation(f"{place}: {kept} is another one")
 
     def _append_again(self, disk: Disk, state: State, where: str, chance: random.Random) -> None:
-        """Append after the crash, with sizes like those that were lost, and crash again: no stale byte returns."""
+        """Append after the crash, with sizes like those that were lost, and crash again. No stale byte may return."""
         opened = recover(disk, where, self._directory)
         if not state.queues:
             opened.close()
@@ -229,7 +230,7 @@ class Explorer:
 
 
 def open_twice(disk: Disk, where: str, directory: str = DIRECTORY) -> State:
-    """Open, look, let go; read it without the lock; open again. All three see the same, and nothing is left over."""
+    """Open and release the log, read it without the lock, open it again. All three must find the same."""
     opened = recover(disk, where, directory)
     state = state_of(opened.queues)
     _check_files(disk, opened, where, directory)
@@ -262,7 +263,7 @@ def _append(opened: OpenedLog, name: str, payload: bytes) -> None:
 
 
 def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync: bool = True) -> None:
-    """Store a batch and fold it, as the writer does."""
+    """Store a batch and apply it, as the writer does."""
     request = CommitRequest(records, opened.queues.pins.oldest(), sync, True)
     result = opened.journal.commit(request)
     for record in result.records:
@@ -270,7 +271,7 @@ def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync
 
 
 def empty(opened: OpenedLog) -> None:
-    """Truncate everything, leave the segment, and give all space back."""
+    """Truncate everything, roll, and free all space."""
     records: list[LogRecord] = [
         Truncate(queue.id, queue.next_position - 1) for queue in opened.queues if queue.next_position
     ]
@@ -287,7 +288,7 @@ Step = tuple[Sequence[LogRecord | PlannedRun], bool]
 
 
 def appends_a_little(queues: Queues) -> Iterator[Step]:
-    """Small batches, of which one is not synced by itself."""
+    """Append small batches, of which one is not synced by itself."""
     yield [*_record(queues, 40)], True
     yield [*_record(queues, 130)], True
     yield [*_record(queues, 700)], False
@@ -302,7 +303,7 @@ def appends_much(queues: Queues) -> Iterator[Step]:
 
 
 def makes_and_deletes(queues: Queues) -> Iterator[Step]:
-    """A new queue with a record, and an old one deleted."""
+    """Create a queue with a record, and delete an old queue."""
     new, old = queues.next_queue_id, list(queues)[:1]
     yield [Create(new, "new"), PlannedRun(new, 0, [b"in the new queue"])], True
     yield [Delete(queue.id) for queue in old], True
@@ -316,7 +317,7 @@ def truncates_all(queues: Queues) -> Iterator[Step]:
 
 
 def appends_in_one_batch(queues: Queues) -> Iterator[Step]:
-    """One batch with records of all queues, as long as what a dead process may have left behind."""
+    """Append records to all queues in one batch, as long as the bytes that a dead process may have left."""
     yield [PlannedRun(queue.id, queue.next_position, [b"N" * 350, b"E" * 30]) for queue in queues], True
 
 

@@ -1,6 +1,6 @@
-"""Histories: short lives of a log that hold what is easily forgotten. Each is a coroutine over a `Run`.
+"""Histories: short lives of a log with the cases that are easily forgotten. Each is a coroutine that uses a `Run`.
 
-They must get through when the disk fails under them, too: calls note their errors and the history goes on.
+A history must also end if the disk fails: calls record their errors, and the history continues.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ BLOCK_BYTES = 32_768
 class Case:
     """A history with the options of its log.
 
-    early_roll_bytes: when an idle log with nothing live rolls. may_refuse: calls are refused although no call to the
-    disk fails (the disk is small, or the process dies). small: sizes at which the log goes another way are a few blocks
-    and a few buffers. stepping: the loop turns in the middle of the thread's jobs. by_taking: some calls wait in line,
-    so what counts is the order in which the writer takes them.
+    early_roll_bytes: the size at which an idle log without live records rolls. may_refuse: calls may be refused
+    although no call to the disk fails (the disk is small, or the process dies). small: the sizes at which the log
+    changes its way of working are a few blocks and a few buffers. stepping: the loop turns in the middle of the
+    thread's jobs. by_taking: some calls wait in line, so their order is the order in which the writer takes them.
     """
 
     history: History
@@ -58,14 +58,14 @@ class Case:
 
     @contextmanager
     def sizes(self) -> Iterator[None]:
-        """Put the sizes of this case in place; the log that it leaves is opened with them as well."""
+        """Set the sizes of this case. The log that it leaves is opened with them as well."""
         with early_roll(self.early_roll_bytes), small_sizes() if self.small else nullcontext():
             yield
 
 
 @contextmanager
 def small_sizes() -> Iterator[None]:
-    """Bring the sizes that only large logs reach down to what a short history reaches."""
+    """Reduce the sizes that only large logs reach, so that a short history reaches them."""
     with ExitStack() as stack:
         for name, size in SMALL_SIZES.items():
             module, _, constant = name.rpartition(".")
@@ -99,18 +99,18 @@ SMALL_SIZES = {
     "maintenance.snapshot.COPY_BYTES": 9_000,
     "maintenance.rebuild.QUEUES_AT_ONCE": 2,
 }
-"""Constants of the log and what they are in small."""
+"""Constants of the log, and their reduced values."""
 
 
 @contextmanager
 def early_roll(size: int) -> Iterator[None]:
-    """Let an idle log with nothing live roll when it holds more than *size* bytes."""
+    """Let an idle log without live records roll when it is larger than *size* bytes."""
     with patch("mrecordlog_async.engine.upkeep.EARLY_ROLL_BYTES", size):
         yield
 
 
 async def concurrent(run: Run) -> None:
-    """Calls of all kinds, many at a time, on three queues."""
+    """Calls of all kinds, many at the same time, on three queues."""
     await run.open()
     await run.create("a")
     tasks = [run.begin_append("a", 30 + 90 * number) for number in range(4)]
@@ -127,7 +127,7 @@ async def concurrent(run: Run) -> None:
 
 
 async def rolls(run: Run) -> None:
-    """Two queues over four segments; the older ones go when nothing needs them."""
+    """Two queues over four segments. The older segments are deleted when nothing needs them."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -144,7 +144,7 @@ async def rolls(run: Run) -> None:
 
 
 async def positions(run: Run) -> None:
-    """Positions of the caller's choice, gaps, repeats, truncates past the end."""
+    """Positions chosen by the caller, gaps, repeats, truncates past the end."""
     await run.open()
     await run.create("a")
     await run.append("a", 40, 50, position=7)
@@ -168,7 +168,7 @@ async def positions(run: Run) -> None:
 
 
 async def recreated(run: Run) -> None:
-    """Delete and create again, across a roll and a reopen: a new queue with an id that was never given before."""
+    """Delete and recreate a queue, across a roll and a reopen. The new queue gets an id that was never used before."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -198,7 +198,7 @@ async def recreated(run: Run) -> None:
 
 
 async def idle_roll(run: Run) -> None:
-    """A log in which nothing is live leaves its segment, idle as it is, and starts small again."""
+    """A log without live records rolls while it is idle, and is small again."""
     await run.open()
     await run.create("a")
     await run.create("empty")
@@ -214,7 +214,7 @@ async def idle_roll(run: Run) -> None:
 
 
 async def reopened(run: Run) -> None:
-    """Close, open, write, close, open, and a process that dies right after it opened or wrote."""
+    """Close, open, write, close and open again; and a process that dies right after it opened or wrote."""
     await run.open()
     await run.create("a")
     await run.append("a", 500)
@@ -236,7 +236,7 @@ async def reopened(run: Run) -> None:
 
 
 async def killed(run: Run) -> None:
-    """A process that dies with calls on their way, again and again."""
+    """A process that dies several times with calls in progress."""
     for turns in range(0, 12, 2):
         await run.open()
         await run.do("create", "a", exist_ok=True)
@@ -252,7 +252,7 @@ async def killed(run: Run) -> None:
 
 
 async def cancelled(run: Run) -> None:
-    """Callers that give up before, while and after the writer took their calls."""
+    """Callers that cancel before, while and after the writer takes their calls."""
     await run.open()
     await run.create("a")
     for turns in (0, 1, 2, 3, 5, 8):
@@ -282,7 +282,7 @@ async def large(run: Run) -> None:
 
 
 async def many_queues(run: Run) -> None:
-    """A table of queues that takes more than a block."""
+    """A table of queues that is longer than a block."""
     await run.open()
     await asyncio.gather(*(run.begin("create", f"{number:03}" + "q" * 200) for number in range(180)))
     name = "007" + "q" * 200
@@ -295,7 +295,7 @@ async def many_queues(run: Run) -> None:
 
 
 async def weak(run: Run) -> None:
-    """Acknowledges before the sync: a power cut takes a suffix of whole batches, none before a create or sync."""
+    """A policy that acknowledges before the sync. A power cut loses only whole batches after the last sync."""
     await run.open()
     await run.create("a")
     for size in (300, 4_000, 20, 700):
@@ -319,7 +319,7 @@ async def weak(run: Run) -> None:
 
 
 async def full_disk(run: Run) -> None:
-    """Appends until the disk is full; truncate and delete still work, and then appends do again."""
+    """Appends until the disk is full. Truncate and delete still work, and then appends work again."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -338,7 +338,7 @@ async def full_disk(run: Run) -> None:
 
 
 async def groups(run: Run) -> None:
-    """Single records of several queues in one batch, with callers that give up at any moment; one queue is deleted."""
+    """Single records of several queues in one batch, with callers that cancel at any moment; one queue is deleted."""
     await run.open()
     for name in ("a", "b", "c"):
         await run.create(name)
@@ -353,7 +353,7 @@ async def groups(run: Run) -> None:
 
 
 async def busy(run: Run) -> None:
-    """Calls that wait while others are on their way: dead segments are named by batches that hold something."""
+    """Calls that wait while others are written, so that batches with records also name dead segments."""
     await run.open()
     await asyncio.gather(run.begin("create", "a"), run.begin("create", "b"))
     for number in range(8):
@@ -367,7 +367,7 @@ async def busy(run: Run) -> None:
 
 
 async def loaded(run: Run) -> None:
-    """A batch every tenth of a second, for several intervals, so that there is never a quiet one."""
+    """A batch every tenth of a second, for several intervals, so that the log is never idle."""
     await run.open()
     await run.create("a")
     for number in range(24):
@@ -381,7 +381,7 @@ async def loaded(run: Run) -> None:
 
 
 async def waits_for_memory(run: Run) -> None:
-    """Appends wait in line for memory, in order; callers give up in line; close ends those still waiting."""
+    """Appends wait in line for memory. Some callers cancel while they wait; close ends those that still wait."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -405,7 +405,7 @@ async def waits_for_memory(run: Run) -> None:
 
 
 async def waits_for_disk(run: Run) -> None:
-    """Appends that find no space are held, in order; a truncate lets them in; close ends those still held."""
+    """Appends wait for disk space in order. A truncate admits them; close ends those that still wait."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -418,7 +418,7 @@ async def waits_for_disk(run: Run) -> None:
     await run.truncate("a", 3)
     await run.idle(4)
     await run.truncate("a", 60)
-    await asyncio.wait(tasks, timeout=5)  # a disk that stays full keeps them
+    await asyncio.wait(tasks, timeout=5)  # on a disk that stays full they keep waiting
     in_order(tasks[:20])
     tasks += [run.begin_append("b", 14_000) for _ in range(20)]
     await run.idle(0.5)
@@ -435,7 +435,7 @@ def in_order(tasks: list[asyncio.Task[object]]) -> None:
 
 
 async def reserve(run: Run) -> None:
-    """Small appends come as close to a full disk as they may; what then must get through gets through."""
+    """Small appends fill the disk as far as the reserve allows. Calls that may use the reserve still succeed."""
     run.segment_bytes = 1 << 22
     await run.open()
     await run.create("a")
@@ -455,7 +455,7 @@ async def reserve(run: Run) -> None:
 
 
 async def reserve_of_tables(run: Run) -> None:
-    """New queues on a disk that is nearly full: each makes the table longer with which the next segment begins."""
+    """New queues on a disk that is nearly full. Each makes the table at the beginning of the next segment longer."""
     run.segment_bytes = 1 << 22
     await run.open()
     await run.create("a")
@@ -472,7 +472,7 @@ async def reserve_of_tables(run: Run) -> None:
 
 
 async def torn(run: Run) -> None:
-    """Processes that die in the middle of a write; the next one writes as much, and no more of it, in its place."""
+    """Processes that die in the middle of a write. The next one writes the same number of bytes in the same place."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -495,7 +495,7 @@ def _end(run: Run) -> int:
 
 
 async def copied(run: Run) -> None:
-    """A snapshot of a living log; then the log goes on, rolls, and gives everything back that the copy holds."""
+    """A snapshot of a log in use. Then the log continues, rolls, and frees everything that the copy still has."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -515,7 +515,7 @@ async def copied(run: Run) -> None:
 
 
 async def copy_drained(run: Run) -> None:
-    """A snapshot that is opened, written and emptied beside the log it was taken of; then the log is."""
+    """A snapshot that is opened, written and emptied while the original exists; then the same for the original."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -552,7 +552,7 @@ def commit_at(distance: int) -> History:
 
 
 COMMIT_OFFSET = 7 + 21 + 8
-"""Frame header, head of the APPEND record and two offsets: what stands before the payload of a single record."""
+"""Frame header, header of the APPEND record and two offsets: the bytes before the payload of a single record."""
 
 NEVER = PersistPolicy.never()
 INTERVAL = PersistPolicy.interval(0.5)

@@ -1,8 +1,7 @@
-"""Runs a history again and again, with the n-th call to the disk failing each time, and checks what is left.
+"""Runs a history repeatedly, each time with another call to the disk failing, and checks the result.
 
-Whatever fails: every call ends (the virtual loop notices when one does not), what was answered is there after a
-reopen and after a power cut, what was refused is not, reads go on, nothing is answered after the log failed, no handle
-is left open.
+With every fault: each call ends (the virtual loop detects one that hangs); acknowledged calls exist after a reopen and
+after a power cut, refused ones do not; reads continue; a failed log acknowledges nothing; no handle stays open.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ ERRORS: dict[str, list[tuple[str, int]]] = {
     "capacity_of": [("before", errno.EIO)],
     "lock": [("before", errno.ENOLCK)],
 }
-"""What each call can meet: effect and error number."""
+"""The faults of each call: effect and error number."""
 
 
 def faults(call_names: list[str]) -> Iterator[Fault]:
@@ -55,7 +54,7 @@ def faults(call_names: list[str]) -> Iterator[Fault]:
 
 
 def inject(case: Case, fault: Fault, explorer: Explorer) -> Run:
-    """Run *case* with *fault*, and judge the log it leaves."""
+    """Run *case* with *fault*, and check the log that it leaves."""
     run = case.run(fault, moments=False)
     explorer.tally.faults += 1
     where = f"{fault.hit} (call {fault.at}) failed with {errno.errorcode.get(fault.errno)} {fault.effect}"
@@ -72,7 +71,7 @@ def inject(case: Case, fault: Fault, explorer: Explorer) -> Run:
 
 
 def _check_order(run: Run, where: str) -> None:
-    """Once the log has failed, no call with an effect is acknowledged in that life."""
+    """Check that after the log failed, no call with an effect was acknowledged in that life."""
     for life in run.lives:
         failed = [call.ended_at for call in life.model.calls if isinstance(call.error, LogFailedError)]
         for call in life.model.calls:
@@ -81,7 +80,7 @@ def _check_order(run: Run, where: str) -> None:
 
 
 def _judge_copy(run: Run, copy: Run, where: str) -> None:
-    """A copy is not there, or it is whole: as it was when it was made, or as its own calls left it."""
+    """Check that a copy is absent or whole: as it was when it was made, or as its own calls left it."""
     where = f"{where}; the copy"
     snapshot = run.disk.snapshot()
     for name, plan in few_plans(snapshot, random.Random(0)):

@@ -1,8 +1,9 @@
-"""The model: what a log may hold, computed from a dictionary that shares no code with it.
+"""The model: what a log may contain, computed with a dictionary that shares no code with the log.
 
-Calls are numbered as they are made. The log may give positions in that order only, so what it holds at any moment is
-the fold of the first *k* calls for some k: at least all that an answer rests on, at most all that were made. A call
-that was cancelled may be there or not, and the judge follows both ways until an answer tells them apart.
+Calls are numbered in the order in which they are made. The log may assign positions only in that order. So at any
+moment it contains the result of the first *k* calls for some k: at least those that a result depends on, at most those
+that were made. A cancelled call may or may not be stored; the judge follows both possibilities until a result excludes
+one.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from mrecordlog_async.format.record import TABLE_BYTES, entry_bytes
 from mrecordlog_async.memory.queues import Queues
 
 SLACK_SECONDS = 0.05
-"""What the writer may take to come round to a sync whose time has come: turns of a loop whose clock is made up."""
+"""How late the writer may be with a sync that is due: turns of a loop with a virtual clock."""
 
 BRANCHES_MAX = 10
-"""Cancelled calls of one life that the judge follows both ways."""
+"""How many cancelled calls of one life the judge follows in both ways."""
 
 
 _ENDS = count(1)
@@ -39,7 +40,7 @@ class Violation(AssertionError):
 
 
 class QueueState(NamedTuple):
-    """One queue as a reader sees it, with its incarnation id."""
+    """One queue as a reader sees it, with its id."""
 
     name: str
     id: int
@@ -49,7 +50,7 @@ class QueueState(NamedTuple):
 
 
 class State(NamedTuple):
-    """A whole log as a reader sees it, and the id that its next queue gets."""
+    """A whole log as a reader sees it, and the id of its next queue."""
 
     next_queue_id: int
     queues: tuple[QueueState, ...]
@@ -57,10 +58,10 @@ class State(NamedTuple):
 
 @dataclass(slots=True)
 class Call:
-    """One call to the log and what became of it.
+    """One call to the log and its outcome.
 
-    outcome: "open" (no answer yet), "answered", "refused" (by what the queues hold), "absent" (certainly not stored),
-    "unknown" (the log failed under it), "cancelled".
+    outcome: "open" (no result yet), "answered", "refused" (because of what the queues contain), "absent" (certainly not
+    stored), "unknown" (the log failed meanwhile), "cancelled".
     """
 
     number: int
@@ -78,12 +79,12 @@ class Call:
     on_taken: Callable[[], None] | None = None  # numbers the call when the writer takes it
 
     def answer(self, value: object) -> None:
-        """Record the log's result, at the moment it is set."""
+        """Record the log's result at the moment it is set."""
         self.outcome, self.value = "answered", value
         self._end()
 
     def fail(self, error: BaseException) -> None:
-        """Note the log's refusal, at the moment it is given."""
+        """Record the log's error at the moment it is set."""
         self.error = error
         self._end()
         if isinstance(error, QueueNotFoundError | QueueExistsError | PositionInPastError):
@@ -94,7 +95,7 @@ class Call:
             self.outcome = "absent"
 
     def taken(self) -> None:
-        """Note that the writer took the call: that is when it gets its place among the others, if not before."""
+        """Record that the writer took the call. If the call had no number before, it gets its number now."""
         if self.on_taken is not None:
             self.on_taken()
 
@@ -105,7 +106,7 @@ class Call:
 
 
 REPEAT_OR_PAST = object()
-"""Due where records were truncated and the call may be the last append: the log may know it, or refuse it."""
+"""Expected if the records were truncated and the call may be the last append: the log may know it, or refuse it."""
 
 
 class Queue:
@@ -117,7 +118,7 @@ class Queue:
         self.next = next_position
         self.records: dict[int, bytes] = {}
         self.truncated: dict[int, bytes] = {}
-        self.known_from = next_position  # what was truncated below is not known: the model began here
+        self.known_from = next_position  # records truncated below are not known, because the model began here
 
     def copy(self) -> Queue:
         """Return a queue that may change on its own."""
@@ -141,7 +142,7 @@ class Queue:
         return stop - 1
 
     def _append_in_past(self, call: Call, first: int, stop: int) -> object:
-        """Return the expected result for taken positions: "stored" always rests on a comparison."""
+        """Return the expected result for taken positions: "stored" requires that the records were compared."""
         if stop > self.next:
             return PositionInPastError
         for position, payload in zip(range(first, stop), call.payloads, strict=True):
@@ -154,7 +155,7 @@ class Queue:
         return REPEAT_OR_PAST if stop == self.next else PositionInPastError
 
     def truncate(self, position: int) -> int:
-        """Truncate and return how many records go."""
+        """Truncate and return how many records are deleted."""
         if position < self.start:
             return 0
         gone = [at for at in self.records if at <= position]
@@ -166,7 +167,7 @@ class Queue:
 
 
 class Fold:
-    """Queues by name, folded from calls one after the other."""
+    """Queues by name, after a number of calls."""
 
     def __init__(self, next_queue_id: int) -> None:
         self.next_queue_id = next_queue_id
@@ -174,7 +175,7 @@ class Fold:
 
     @classmethod
     def of(cls, state: State) -> Fold:
-        """Start from a state that was seen."""
+        """Start from a state that a reader saw."""
         fold = cls(state.next_queue_id)
         for queue in state.queues:
             fold.queues[queue.name] = Queue(queue.id, queue.start, queue.next)
@@ -215,14 +216,14 @@ class Fold:
 
 
 def state_of(queues: Queues) -> State:
-    """Return what a reader of the log sees, after its sums were recomputed."""
+    """Return what a reader of the log sees; check the log's sums first."""
     state = _state_of(queues)
     check_sums(queues, state)
     return state
 
 
 def check_sums(queues: Queues, state: State) -> None:
-    """Raise Violation unless memory, records, bytes, pins and the table's size are what the queues hold."""
+    """Raise Violation unless the log's counts of memory, records, bytes, pins and table size match its queues."""
     pins: Counter[int] = Counter()
     table_bytes, memory_bytes = TABLE_BYTES, 0
     for seen in state.queues:
@@ -248,7 +249,7 @@ def check_sums(queues: Queues, state: State) -> None:
 
 
 MOST_BYTES = 400
-"""More than a record of its own run costs besides its payload."""
+"""More than a single record in its own run costs in addition to its payload."""
 
 
 def _state_of(queues: Queues) -> State:
@@ -269,9 +270,9 @@ def _state_of(queues: Queues) -> State:
 
 @dataclass(slots=True)
 class Bounds:
-    """How many of the calls must be in, and how many can be.
+    """How many of the calls must be stored, and how many can be.
 
-    or_changed: truncates that dropped nothing; each must be in if it changed the queue at all, which the fold tells.
+    or_changed: truncates that deleted nothing; each must be stored if, in the model, it changed the queue.
     """
 
     at_least: int
@@ -283,7 +284,7 @@ class Bounds:
 class Model:
     """All calls of one life of a log, from a known state on.
 
-    durable_answers: policy `always`. interval_seconds: how long an answer may rest on nothing durable.
+    durable_answers: policy `always`. interval_seconds: how long an acknowledged call may stay unsynced.
     """
 
     base: State
@@ -293,28 +294,28 @@ class Model:
 
     @classmethod
     def under(cls, policy: PersistPolicy, base: State) -> Model:
-        """Return the model of a log that is opened now."""
+        """Return the model of a log that has just been opened."""
         return cls(base, policy.syncs_each_batch, policy.sync_interval_seconds)
 
     def add(self, call: Call) -> Call:
-        """Number a call that is about to be made."""
+        """Give a number to a call that is about to be made."""
         call.number = len(self.calls)
         self.calls.append(call)
         return call
 
     def place(self, call: Call) -> None:
-        """Number a call that the writer takes now, also when it takes it again; its old place stays empty."""
+        """Give a number to a call that the writer takes now. If it is taken again, its old number stays unused."""
         if call.number >= 0:
             self.calls[call.number] = Call(call.number, "sync", "", outcome="absent")
         self.add(call)
 
     def bounds(self, now: float = 0.0) -> Bounds:
-        """Return what a power cut at this moment may leave: everything an answer rests on, nothing not asked for."""
+        """Return what a power cut now may leave: at least what results depend on, at most the calls that were made."""
         durable = self.durable_answers
         return Bounds(self._rests_on(durable, now), len(self.calls), self._empty_truncates() if durable else ())
 
     def bounds_of_kill(self) -> Bounds:
-        """Return what the death of the process at this moment may leave: no policy lets it take an answer."""
+        """Return what the death of the process now may leave: under every policy, all acknowledged calls."""
         return Bounds(self._rests_on(True, 0.0), len(self.calls), self._empty_truncates())
 
     def _empty_truncates(self) -> tuple[int, ...]:
@@ -336,7 +337,7 @@ class Model:
         return needed
 
     def states(self) -> list[list[State]]:
-        """Return, for every way the cancelled calls may have gone, the states after 0, 1, … calls; answers checked."""
+        """Return the states after 0, 1, … calls for every possible outcome of the cancelled calls, results checked."""
         ways = []
         reasons: list[str] = []
         cancelled = [call.number for call in self.calls if call.outcome == "cancelled"]
@@ -385,7 +386,7 @@ class Verdict:
             self._changed &= {number for number in range(len(way) - 1) if way[number] != way[number + 1]}
 
     def check(self, state: State, bounds: Bounds, where: str) -> None:
-        """Raise Violation unless *state* is the fold of an allowed number of calls."""
+        """Raise Violation unless *state* is the result of an allowed number of calls."""
         counts = self._counts.get(state)
         changed = (number + 1 for number in bounds.or_changed if number in self._changed)
         bounds = Bounds(max(bounds.at_least, *changed, 0), bounds.at_most)
@@ -407,7 +408,7 @@ class Verdict:
 
 
 def _changed(call: Call) -> bool:
-    """Tell whether an answered call changed anything (a repeat, an exist_ok and an early truncate do not)."""
+    """Return whether an answered call changed anything (a repeat, an exist_ok and an early truncate do not)."""
     if call.kind == "append":
         return call.value is not None
     if call.kind == "create":
@@ -423,7 +424,7 @@ def _shown(call: Call) -> str:
 
 
 def brief(state: State) -> str:
-    """Return a state in short."""
+    """Return a short description of a state."""
     return str(
         [
             (queue.name, queue.id, queue.start, queue.next, _ranges([position for position, _ in queue.records]))

@@ -1,9 +1,9 @@
-"""A disk that another process goes on writing to: the recorded moments of a history, passing while a reader reads.
+"""A disk that another process writes to meanwhile: the recorded moments of a history pass while a reader reads.
 
-1. Before each call of the reader some moments pass, as chance has it: none, one, or many at once.
-2. A handle stays with its file, whatever becomes of the name. Files that the reader makes, and links to the writer's,
-   are its own and lie over the recorded ones.
-3. The writer does not see the reader: histories in which it would ask about links or handles are not for this.
+1. Before each call of the reader a random number of moments passes: none, one, or many at once.
+2. A handle stays with its file, even if the name is removed. Files that the reader creates, and its links to the
+   writer's files, are kept separately and hide recorded files with the same name.
+3. The writer does not see the reader. A history in which the writer would check links or handles cannot be used here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class MovingDisk:
         self._next = 1
 
     def let_pass(self) -> None:
-        """Let the writer come some moments further."""
+        """Let the writer advance by some moments."""
         if self._chance.random() < self._pace:
             self.at = min(self.at + self._chance.choice([1, 1, 1, 2, 5, 30]), len(self._snapshots) - 1)
 
     def open_handles(self) -> int:
-        """Return how many handles nobody closed."""
+        """Return how many handles are open."""
         return len(self._handles)
 
     # FileSystem, as far as readers need it.

@@ -1,12 +1,13 @@
-"""A mutation run: small changes to the source, one at a time, and which of them no test notices.
+"""A mutation run: makes small changes to the source, one at a time, and reports those that no test notices.
 
     python -m tests.faults.mutants --count 90 --seed 1 --jobs 2     a sample of all mutants
     python -m tests.faults.mutants engine/journal.py:147            those of one line
     python -m tests.faults.mutants --list                           all of them, without running anything
 
-Each mutant is a copy of the package and the tests in a temporary directory. The tests nearest to its file run first,
-then a short hunt of this folder, then the rest of the core's; the first that fails, or takes longer than it may, kills
-it. What survives is printed with its line: kill it with a test, or know why nothing can. Not part of the test run.
+Each mutant is a copy of the package and the tests in a temporary directory. The tests closest to its file run first,
+then a short hunt of this folder, then the other tests of the core. The first test that fails or exceeds its time kills
+the mutant. Survivors are printed with their lines: write a test that kills them, or find out why no test can. This is
+not part of the test run.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mrecordlog_async"
 FLOORS = ("engine", "format", "maintenance", "memory", "recovery", "storage")
 WITHOUT = ("engine/trim_heap.py",)
-"""How memory is collected and given back: nothing but time depends on it."""
+"""How memory is collected and returned to the system. Only speed depends on it."""
 STAGE_SECONDS = 1_200
-"""What one stage may take; a mutant that takes more is killed by that."""
+"""The time limit of a stage, in seconds; exceeding it kills the mutant."""
 QUICK = ["-q", "-x", "-p", "no:cacheprovider", "-k", "not uvloop", "--timeout=200"]
 
 NEAREST = {
@@ -58,7 +59,7 @@ NEAREST = {
     "maintenance/snapshot.py": ["tests/cli/test_snapshot.py", "tests/cli/test_overtaken.py tests/faults/test_tools.py"],
     "maintenance": ["tests/maintenance", "tests/cli/test_verify.py tests/cli/test_repair.py"],
 }
-"""What is likely to notice, by file or floor, as stages."""
+"""The tests that are likely to notice a change, by file or room, as stages."""
 LAST = [
     "tests/test_log.py tests/test_readonly.py tests/test_history.py",
     "tests/engine tests/recovery tests/maintenance tests/memory tests/storage tests/format tests/test_memory.py",
@@ -80,7 +81,7 @@ class Mutant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return what the command line takes."""
+        """Return the name that the command line accepts."""
         return f"{self.file}:{self.line}:{self.number}"
 
 
@@ -136,7 +137,7 @@ def _of_file(name: str, text: str) -> Iterator[Mutant]:
 
 
 def _of_functions(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
-    """Yield what can change inside function bodies: no annotations, no defaults, no messages, no assertions."""
+    """Yield the mutable nodes of function bodies: no annotations, defaults, messages or assertions."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and not function.name.startswith("__repr"):
             yield from _below(function.body)
@@ -199,7 +200,7 @@ def run(mutant: Mutant) -> str | None:
 
 
 def _killer(directory: str, stage: str) -> str | None:
-    """Run a stage; return the test that failed, None where all pass."""
+    """Run a stage; return the test that failed, None if all passed."""
     work = ["-m", "tests.faults.mutants", "--hunt"] if stage == "HUNT" else ["-m", "pytest", *QUICK, *stage.split()]
     process = subprocess.Popen(
         [sys.executable, *work],
@@ -223,7 +224,7 @@ def _killer(directory: str, stage: str) -> str | None:
 
 
 def hunt() -> None:
-    """Look at a part of the crash states and faults of every history; raises at the first broken promise."""
+    """Check a part of the crash states and faults of every history. Raises at the first broken promise."""
     from .explore import Explorer
     from .histories import CASES
     from .inject import faults, inject
@@ -242,7 +243,7 @@ def hunt() -> None:
 
 
 SLOW = ("many queues", "rolls, small", "large, small", "killed", "never, killed", "never, rolls", "copy drained")
-"""Histories that the hunt leaves to the tests: they cost as much as all others."""
+"""Histories that the hunt leaves to the tests, because they cost as much as all others together."""
 
 
 def main() -> int:

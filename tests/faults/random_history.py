@@ -1,4 +1,4 @@
-"""Histories made by chance from a seed, with everything the written ones hold, in any order."""
+"""Random histories from a seed, with everything that the written ones contain, in any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZES = [0, 1, 7, 40, 400, 505, 2_000, 9_000, 30_000, 32_700, 40_000]
 
 
 def random_case(seed: int) -> Case:
-    """Return a history of some thirty steps, with a policy and limits of chance."""
+    """Return a history of about thirty steps, with a random policy and random limits."""
     chance = random.Random(seed)
     policy = chance.choice(
         [PersistPolicy.always(), PersistPolicy.always(), PersistPolicy.interval(0.7), PersistPolicy.never()]

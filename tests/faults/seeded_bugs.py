@@ -1,4 +1,4 @@
-"""Bugs put into the log on purpose, each by patching it from outside, and the part of the suite that must notice.
+"""Bugs that are patched into the log on purpose, each with the part of the suite that must find it.
 
 Every one of them was once in a log that people trusted. The product has no switches for them.
 """
@@ -43,13 +43,13 @@ Hunt = Callable[[], None]
 
 
 class SeededBug(NamedTuple):
-    """A bug and the hunt that must end in an AssertionError while it is in."""
+    """A bug, and the hunt that must raise AssertionError while the bug is patched in."""
 
     bug: Callable[[], AbstractContextManager[Any]]
     hunt: Hunt
 
 
-# What the suite does, in small.
+# Small versions of what the suite does.
 
 
 def crash(*names: str, deep_every: int = 60, every: int = 1) -> Hunt:
@@ -87,7 +87,7 @@ def damage(case: Case) -> Hunt:
 
 
 def room() -> None:
-    """Fill the disk: appends are refused, truncates get through, the log stays healthy."""
+    """Fill the disk. Appends must be refused, truncates must succeed, and the log must not fail."""
     run = Case(full_disk, early_roll_bytes=4_096, may_refuse=True, capacity_bytes=200_000).run(moments=False)
     assert any(call.outcome == "absent" for call in run.model.calls), "the disk was never full"
     assert run.model.calls[-1].outcome == "answered", "the log did not survive a full disk"

@@ -1,7 +1,7 @@
-"""Which states a power cut can leave: plans for one moment, from "nothing" and "everything" to seeded subsets.
+"""The states that a power cut can leave: plans for one moment, from "nothing" and "everything" to seeded subsets.
 
-A plan names, for each file and directory, the changes since the last sync that had reached the medium. Names of plans
-tell what is missing, so that a violation can be read.
+A plan has, for each file and directory, the changes since the last sync that had reached the medium. The name of a plan
+says what is missing, so that a violation is easy to understand.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .disk import Change, DataWrite, EntryChange, Plan, SizeChange, Snapshot
 
 PAGE_BYTES = 4_096
 SINGLES_MAX = 12
-"""Single sectors, cuts and entries that are tried by themselves at one moment; more are sampled."""
+"""How many single sectors, cuts and entries are tried alone at one moment; if there are more, a sample is tried."""
 
 Data = tuple[int, Change]
 Entry = tuple[int, EntryChange]
 
 
 def plans(snapshot: Snapshot, chance: random.Random, subsets: int = 4) -> Iterator[tuple[str, Plan]]:
-    """Yield (name, plan) for the states that a power cut at this moment is tried with."""
+    """Yield (name, plan) for the states to try after a power cut at this moment."""
     data: list[Data] = [(node, change) for node, state in snapshot.files.items() for change in state.pending]
     entries: list[Entry] = [(node, change) for node, state in snapshot.directories.items() for change in state.pending]
     yield "none", Plan()
@@ -127,5 +127,5 @@ def _head(data: bytes) -> bytes:
 
 
 def _tail(data: bytes) -> bytes:
-    # What is not written keeps its place: the first half of a fresh sector reads as zeros.
+    # An unwritten part keeps its place: the first half of a fresh sector reads as zeros.
     return bytes(len(data) // 2) + data[len(data) // 2 :]

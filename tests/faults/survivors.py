@@ -1,4 +1,4 @@
-"""Bugs that the suite once let pass, put in from outside as those in `seeded_bugs` are; each is noticed now."""
+"""Bugs that the suite once missed, patched in like those in `seeded_bugs`. The suite now finds each of them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from .test_process import child_holds_nothing
 
 
 def die_and_write(name: str, every: int = 1) -> None:
-    """Let the process die at many moments of a history, the next one write, and the power fail."""
+    """Let the process die at many moments of a history, let the next one write, then cut the power."""
     case = CASES[name]
     with case.sizes():
         Explorer(deep_every=0, subsets=0, kill_every=1).explore(case.run(), every=every)
 
 
 def goes_through(name: str, *more_bytes: int) -> None:
-    """Run a history on disks of several sizes: truncates, deletes and its last append must get through."""
+    """Run a history on disks of several sizes. Truncates, deletes and its last append must succeed."""
     case = CASES[name]
     for more in more_bytes:
         assert case.capacity_bytes is not None
@@ -61,12 +61,12 @@ def goes_through(name: str, *more_bytes: int) -> None:
 
 
 def answers(name: str) -> None:
-    """Run a history whose calls all end, with the expected results."""
+    """Run a history whose calls must all end with the expected results."""
     CASES[name].run(moments=False).model.states()
 
 
 def segments_of_two_logs() -> None:
-    """A segment replaced by one from a diverged copy of the log, which has the same identity."""
+    """Replace a segment by one from a diverged copy of the log, which has the same identity."""
 
     def history(name: str) -> Case:
         async def made(run: Run) -> None:
@@ -84,7 +84,7 @@ def segments_of_two_logs() -> None:
 
 
 def closed_behind_another_batch() -> None:
-    """`CLOSED` names the right offset and another batch."""
+    """Write a `CLOSED` with the right offset and another batch."""
     intact = Intact.of(Case(several_segments).run(moments=False), closed=True)
     closed = decode_closed(intact.files["CLOSED"])
     with without_chance():
@@ -92,7 +92,7 @@ def closed_behind_another_batch() -> None:
 
 
 def refuse(files: Files) -> None:
-    """Open what must be refused."""
+    """Open a log that must be refused."""
     try:
         ReadOnlyLog.open(DIRECTORY, filesystem=on_disk(files)).close()
     except CorruptionError:
@@ -101,7 +101,7 @@ def refuse(files: Files) -> None:
 
 
 def batch_of_another_place() -> None:
-    """A whole COMMIT where it is due, of a batch that began elsewhere: part of its batch is missing."""
+    """Write a whole COMMIT at the expected offset, of a batch that began elsewhere: a part of its batch is missing."""
     parser = SegmentParser(LOG_ID, 0, 1)
     out: list[Any] = [bytes(HEADER_BYTES)]
     at = encode_frames(encode_table(Table(5, (TableEntry(1, "a", 0, 0),))), HEADER_BYTES, parser._seed, out)
@@ -111,7 +111,7 @@ def batch_of_another_place() -> None:
 
 
 def frames_that_moved() -> None:
-    """A frame is valid at its own offset and at no other, however even the distance."""
+    """Move frames by round distances. A frame must be valid only at its own offset."""
     out: list[Any] = []
     encode_frames([b"payload"], 512, 7, out)
     data = b"".join(out)
@@ -121,7 +121,7 @@ def frames_that_moved() -> None:
 
 
 def another_log_in_its_place() -> None:
-    """A follower that finds another log in the directory shows that one, whole."""
+    """Put another log in the directory. A follower must show that log, whole."""
 
     async def two_batches(run: Run) -> None:
         await run.open()
@@ -145,13 +145,13 @@ def another_log_in_its_place() -> None:
 
 
 class _NoSync(OsFileSystem):
-    """Another's files, but for the sync."""
+    """The files of another `FileSystem`, but without its sync."""
 
     def __init__(self, files: Any) -> None:
         self.write = files.write  # type: ignore[method-assign]  # replaces everything that zero_torn_tail calls
 
     def sync(self, handle: int) -> None:
-        """Promise without keeping."""
+        """Return without syncing."""
 
 
 def tail_zeroed_and_not_synced() -> AbstractContextManager[Any]:
@@ -336,4 +336,4 @@ SURVIVORS = {
         SeededBug(spare_too_small_for_new_queues, lambda: goes_through("reserve of tables", *range(0, 40_000, 2_000))),
     )
 }
-"""Every one by its name."""
+"""Every survivor by its name."""

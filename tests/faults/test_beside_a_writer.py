@@ -1,4 +1,4 @@
-"""Readers that the writer overtakes between any two of their calls: each sees whole, acknowledged batches."""
+"""The writer may continue between any two calls of a reader. Each reader sees whole, acknowledged batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PACES = [0.02, 0.2, 0.5, 0.9]
 
 
 class Watcher:
-    """A history that passes while somebody reads, and what may be seen of it."""
+    """A history that passes while a reader reads, and what the reader may see."""
 
     def __init__(self, run: Run, seed: int) -> None:
         self.moments = [(number, moment) for number, life in enumerate(run.lives) if number for moment in life.moments]
@@ -43,7 +43,7 @@ class Watcher:
         self._verdicts = [Verdict(life.model) for life in run.lives]
 
     def check(self, state: State, since: int, where: str) -> None:
-        """Raise Violation unless *state* is one that was there between moment *since* and now."""
+        """Raise Violation unless the log was in *state* at some moment between *since* and now."""
         (first, then), (last, now) = self.moments[since], self.moments[self.disk.at]
         for number in range(first, last + 1):
             least = then.killed.at_least if number == first else 0
@@ -93,7 +93,7 @@ def _follow(watcher: Watcher) -> None:
 @pytest.mark.parametrize("name", HISTORIES)
 @pytest.mark.parametrize("link", [True, False], ids=["link", "copy"])
 def test_snapshot_beside_a_writer(name: str, link: bool, tally: Tally) -> None:
-    """A snapshot is one state that the log had while it was taken, whatever was rolled or removed meanwhile."""
+    """A snapshot is one state that the log had while it was taken, even if segments came and went meanwhile."""
     with without_chance():
         for watcher in watchers(name):
             disk = watcher.disk

@@ -1,4 +1,4 @@
-"""The power may fail at every call to the disk: whatever reached the medium, the log opens and keeps its promises."""
+"""After a power cut at any call to the disk, the log opens and keeps its promises, whatever reached the medium."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ SMALL = {
     "concurrent, small": 2,
     "interval, loaded": 2,
 }
-"""Histories of which the suite looks at every n-th moment only; the campaign looks at all."""
+"""Histories of which the suite checks only every n-th moment; the campaign checks all."""
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally) -> None:
-    """Acknowledged calls are there, others whole or absent, a second open finds the same, life goes on."""
+    """Acknowledged calls exist, others are whole or absent, a second open finds the same, and new calls work."""
     case = CASES[name]
     run = case.run()
     assert run.stopped is None
@@ -51,7 +51,7 @@ def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally) -> N
 
 @pytest.mark.parametrize("name", ["waits for memory", "waits for disk", "waits for disk, full"])
 def test_histories_that_wait_do_wait(name: str) -> None:
-    """Some calls of them are admitted late, and some wait until the log closes."""
+    """Some of their calls are admitted late, and some wait until the log closes."""
     calls = CASES[name].run(moments=False).model.calls
     assert any(isinstance(call.error, LogClosedError) for call in calls)
     truncates = [call.ended for call in calls if call.kind == "truncate"]
@@ -60,7 +60,7 @@ def test_histories_that_wait_do_wait(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["reserve", "full disk", "disk limit"])
 def test_full_disk_refuses_no_truncate_and_takes_appends_again(name: str) -> None:
-    """However close to full appends have come: truncate and delete get through, and then appends do."""
+    """However far appends have filled the disk, truncate and delete succeed, and then appends work again."""
     calls = CASES[name].run(moments=False).model.calls
     assert any(call.outcome == "absent" for call in calls), "the disk was never full"
     assert {call.outcome for call in calls if call.kind in ("truncate", "delete")} == {"answered"}
@@ -80,7 +80,7 @@ def test_commit_at_every_place_relative_to_the_end_of_a_block(tally: Tally) -> N
 
 @pytest.mark.parametrize("distance", [0, 6, 7, COMMIT_FRAME_BYTES - 1, COMMIT_FRAME_BYTES])
 def test_history_puts_the_commit_where_it_says(distance: int) -> None:
-    """The histories above do place the second COMMIT as they say."""
+    """The histories above place the second COMMIT where they say."""
     run = Case(commit_at(distance)).run()
     content = run.disk.content(DIRECTORY)["wal-00000000000000000000"]
     places = [at - 8 for at in range(len(content)) if content.startswith(b"the-log's-own-id", at)][1:]
@@ -90,7 +90,7 @@ def test_history_puts_the_commit_where_it_says(distance: int) -> None:
 
 @pytest.mark.parametrize("name", ["concurrent", "rolls", "recreated", "idle roll", "reopened", "never", "large"])
 def test_reader_beside_a_living_writer_sees_what_stays(name: str, tally: Tally) -> None:
-    """At every call of the writer, and in the middle of every write, a reader sees what no crash takes."""
+    """At every call of the writer, and in the middle of every write, a reader sees only what survives a crash."""
     explorer = Explorer(deep_every=0, subsets=1)
     run = Run(policy=CASES[name].policy)
     seen: list[tuple[int, int, State]] = []
@@ -119,7 +119,7 @@ def test_reader_beside_a_living_writer_sees_what_stays(name: str, tally: Tally) 
 
 
 def _raise_bounds(run: Run, seen: list[tuple[int, int, State]]) -> None:
-    """Everything seen was legal, and from now on at least that much must be found."""
+    """What was seen was allowed; from now on, at least that much must be found."""
     verdicts = [Verdict(life.model) for life in run.lives]
     for life, index, state in seen:
         moments = run.lives[life].moments
@@ -131,7 +131,7 @@ def _raise_bounds(run: Run, seen: list[tuple[int, int, State]]) -> None:
 
 
 def test_judge_notices_a_missing_call() -> None:
-    """The judge itself can say no."""
+    """The judge itself detects a violation."""
     run = CASES["concurrent"].run()
     verdict = Verdict(run.model)
     states = run.model.states()[0]

@@ -1,4 +1,4 @@
-"""Damaged bytes: what was acknowledged is refused with its place, a torn tail is cut, a wrong record is never shown."""
+"""Damage to acknowledged bytes is refused with its place, a torn tail is cut, and a wrong record is never shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .judge import State, state_of
 
 
 async def several_segments(run: Run) -> None:
-    """Three live segments, all kinds of records, gaps, a commit of each length of batch."""
+    """Three live segments, all kinds of records, gaps, and batches of different lengths."""
     await run.open()
     await run.create("a")
     await run.create("b")
@@ -44,7 +44,7 @@ async def several_segments(run: Run) -> None:
 
 
 async def with_idle_marks(run: Run) -> None:
-    """Batches with quiet moments between them: each is noted as durable by a batch that holds nothing."""
+    """Batches with idle times between them. After each, an empty batch records that it is durable."""
     await run.open()
     await run.create("a")
     for size in (300, 20, 5_000):
@@ -63,7 +63,7 @@ LOGS = {
 
 @pytest.mark.parametrize("name", LOGS)
 def test_damage_at_every_frame_is_refused_or_cut_never_misread(name: str, tally: Tally) -> None:
-    """Acknowledged damage is refused and nothing touched; a torn tail is cut, exactly back to the batch before."""
+    """Damage to acknowledged data is refused, with nothing changed; a torn tail is cut exactly after the last batch."""
     case, closed = LOGS[name]
     with without_chance():
         intact = Intact.of(case.run(moments=False), closed=closed)
@@ -120,7 +120,7 @@ def _refused(files: Files) -> CorruptionError:
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "not closed"])
 def test_missing_swapped_and_renamed_files_are_refused(closed: bool, tally: Tally) -> None:
-    """Segments belong together: their numbers, their log and their order are checked."""
+    """Opening checks the numbers, the log id and the order of the segments."""
     with without_chance():
         intact = Intact.of(Case(several_segments).run(moments=False), closed=closed)
         names = sorted(intact.ends)
@@ -150,7 +150,7 @@ def _other_log() -> Files:
 
 
 def test_last_segment_removed_from_a_log_that_was_not_closed_is_the_known_limit() -> None:
-    """What no single copy can tell: the end of a log that was not closed. Everything before it is still right."""
+    """If a log was not closed, a single copy cannot show that its end is missing. Everything before it is intact."""
     with without_chance():
         run = Case(several_segments).run(moments=False)
         intact = Intact.of(run, closed=False)
@@ -159,7 +159,7 @@ def test_last_segment_removed_from_a_log_that_was_not_closed_is_the_known_limit(
 
 
 def test_zeros_from_some_batch_to_the_end_look_like_a_torn_tail() -> None:
-    """The same limit inside a segment; where the log was closed it is refused."""
+    """The same limit applies within a segment. If the log was closed, it is refused."""
     with without_chance():
         for closed in (False, True):
             intact = Intact.of(Case(several_segments).run(moments=False), closed=closed)
@@ -173,7 +173,7 @@ def test_zeros_from_some_batch_to_the_end_look_like_a_torn_tail() -> None:
 
 
 def test_damage_is_seen_when_the_clock_stood_at_its_beginning() -> None:
-    """A COMMIT may end in zero bytes, as its time does on a machine without a clock, and still vouches for others."""
+    """A COMMIT may end in zero bytes, as its time does on a machine without a clock, and still proves other batches."""
     with without_chance(), patch("tests.faults.driver.TIME_NS", 5):
         intact = Intact.of(Case(several_segments).run(moments=False), closed=False)
         for damaged in damages(intact):
@@ -181,7 +181,7 @@ def test_damage_is_seen_when_the_clock_stood_at_its_beginning() -> None:
 
 
 def test_read_errors_are_not_taken_for_damage() -> None:
-    """EIO while reading is the medium's word, not the content's: the OSError comes through and nothing is touched."""
+    """EIO while reading is not damaged content: the OSError is raised and nothing is changed."""
     with without_chance():
         intact = Intact.of(Case(several_segments).run(moments=False), closed=False)
         for number in range(1, 40):

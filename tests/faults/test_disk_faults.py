@@ -1,4 +1,4 @@
-"""Every call to the disk may fail, once or from then on: the caller gets an error, and what was acknowledged stays."""
+"""If a call to the disk fails, once or from then on, the caller gets an error, and acknowledged calls survive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STEPS = {
     "waits for disk, full": 71,
     "waits for memory": 7,
 }
-"""Histories of which the suite tries every n-th fault only; the campaign tries all."""
+"""Histories of which the suite tries only every n-th fault; the campaign tries all."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -55,7 +55,7 @@ def test_a_fault_at_every_call_loses_nothing(name: str, tally: Tally) -> None:
 
 @pytest.mark.parametrize("name", ["copied", "copy drained"])
 def test_file_whose_names_cannot_be_counted_is_left_alone(name: str, tally: Tally) -> None:
-    """Where the system does not say whether a segment has a second name, its bytes are not touched."""
+    """If the system does not report whether a segment has a second name, its bytes are not changed."""
     case, explorer = CASES[name], Explorer()
     calls = case.run(moments=False).disk.call_names
     for fault in faults(calls):
@@ -78,13 +78,13 @@ def _fail(call: str, occurrence: int, effect: str = "before", code: int = errno.
 
 
 def _number(call: str, occurrence: int) -> int:
-    """Return which call to the disk is the given one of its name."""
+    """Return the number among all calls of the n-th call of this name."""
     names = Case(_three_appends).run(moments=False).disk.call_names
     return [number for number, name in enumerate(names, 1) if name == call][occurrence]
 
 
 def test_failed_sync_ends_the_log_and_tells_everyone() -> None:
-    """After a failed fsync the batch's outcome is unknown, everything later was not stored, and no sync is tried."""
+    """After a failed fsync the batch's outcome is unknown, later calls are not stored, and no sync is tried again."""
     run = _fail("sync", -4)
     outcomes = [call.outcome for call in run.model.calls]
     assert outcomes == ["answered", "answered", "unknown", "absent", "absent"]
@@ -95,19 +95,19 @@ def test_failed_sync_ends_the_log_and_tells_everyone() -> None:
 
 
 def test_short_writes_are_continued() -> None:
-    """A disk that writes half of the data is given the rest, and callers do not notice."""
+    """If the disk writes half of the data, the log writes the rest, and callers do not notice."""
     run = _fail("write", -5, "short")
     assert {call.outcome for call in run.model.calls} == {"answered"}
 
 
 def test_disk_that_takes_nothing_fails_the_log() -> None:
-    """A write of zero bytes is not progress: the log fails and does not spin."""
+    """If a write writes zero bytes, the log fails instead of repeating it forever."""
     run = _fail("write", -5, "zero")
     assert "unknown" in {call.outcome for call in run.model.calls}
 
 
 def test_no_room_is_refused_before_anything_is_written() -> None:
-    """When space cannot be reserved appends are refused as full, truncate gets through, the log stays healthy."""
+    """If space cannot be reserved, appends are refused as full, truncate succeeds, and the log does not fail."""
     run = CASES["full disk"].run(moments=False)
     refused = [call.error for call in run.model.calls if call.outcome == "absent"]
     assert refused

@@ -1,4 +1,4 @@
-"""Hostile bytes: parsers raise what they say, never more, never allocate beyond what is there, and always end."""
+"""On hostile bytes, parsers raise only documented errors, allocate no more than the input, and always end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NUMBERS = st.sampled_from([0, 1, 2, 255, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**63 
 
 @st.composite
 def mutated(draw: st.DrawFn, name: str) -> bytes:
-    """Take what the parser accepts and change it: numbers put in, bytes flipped, cut, doubled."""
+    """Change input that the parser accepts: insert numbers, flip, cut and repeat bytes."""
     data = bytearray(draw(st.sampled_from(body_seeds(name) if name in BODIES else seeds(name))))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(len(data) - 1, 0)))

@@ -1,4 +1,4 @@
-"""The event loop may end at any moment, also in the middle of close: lock and files are given back, once."""
+"""If the event loop ends, even in the middle of close, the lock and every file are released exactly once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def end_the_loop(run: Run, turns: int, *, closing: bool, closing_first: bool) ->
 def test_loop_that_ends_at_any_turn_gives_everything_back(
     policy: PersistPolicy, closing: bool, closing_first: bool, tally: Tally
 ) -> None:
-    """No handle stays open, none is closed twice, and the log's end is never noted for batches that were not synced."""
+    """No handle stays open, none is closed twice, and `CLOSED` is never written for batches that were not synced."""
     for turns in range(40):
         run = Run(policy=policy)
         run.record_moments = False
@@ -61,6 +61,6 @@ def test_loop_that_ends_at_any_turn_gives_everything_back(
 
 
 def test_history_reaches_the_end_of_close() -> None:
-    """The last of those turns are after a complete close."""
+    """The last of those turns come after a complete close."""
     disk = end_the_loop(Run(), 39, closing=True, closing_first=True)
     assert "CLOSED" in disk.content(DIRECTORY)

@@ -1,4 +1,4 @@
-"""The real disk and real processes: killed, forked, limited, cancelled, left without a loop."""
+"""Real processes on the real disk: killed, forked, limited, cancelled, or left without a loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SEGMENT_BYTES = 4 * 32_768
 PREAMBLE = """
 import asyncio, logging, os, resource, signal, sys, threading
 from mrecordlog_async import *
-# How long a step took is the machine's affair; everything else that -X dev finds is ours.
+# How long a step took depends on the machine; every other warning of -X dev is a bug of the log.
 logging.getLogger("asyncio").addFilter(lambda record: not str(record.msg).startswith("Executing "))
 DIRECTORY = sys.argv[1]
 def open_log(**options):
@@ -56,7 +56,7 @@ def start(code: str, directory: Path) -> subprocess.Popen[str]:
 
 
 def run(code: str, directory: Path) -> str:
-    """Run *code* to its end and return what it printed; it must end well and say nothing on standard error."""
+    """Run *code* and return what it printed. It must succeed and print nothing on standard error."""
     process = start(code, directory)
     out, err = process.communicate(timeout=240)
     assert (process.returncode, err) == (0, ""), err
@@ -141,11 +141,11 @@ async def test_second_process_is_refused_with_the_owners_pid(directory: Path) ->
 
 
 def test_forked_child_writes_nothing_and_unlocks_nothing(directory: Path) -> None:
-    """In the child every call raises, and its end takes neither the lock nor a record from the parent."""
+    """In the child every call raises. When the child exits, the parent keeps its lock and its records."""
     out = run(
         """
         import warnings
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside a thread: just what is tried here
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork while a thread runs is what is tested here
         async def main():
             async with open_log() as log:
                 await log.create_queue("q")
@@ -172,7 +172,7 @@ def test_forked_child_writes_nothing_and_unlocks_nothing(directory: Path) -> Non
 
 
 def test_forked_child_that_lives_on_keeps_nothing(directory: Path) -> None:
-    """After the parent's close the directory is free, and removed segments give their space back."""
+    """After the parent's close the directory is unlocked, and the space of removed segments is freed."""
     child_holds_nothing(directory)
 
 
@@ -184,7 +184,7 @@ def child_holds_nothing(directory: Path | None = None, *, bug: bool = False) -> 
             + textwrap.dedent(
                 """
                 import warnings
-                warnings.simplefilter("ignore", DeprecationWarning)  # fork beside a thread: just what is tried here
+                warnings.simplefilter("ignore", DeprecationWarning)  # a fork while a thread runs is what is tested here
                 async def main():
                     done, wait = os.pipe()
                     lives, say = os.pipe()
@@ -216,7 +216,7 @@ def child_holds_nothing(directory: Path | None = None, *, bug: bool = False) -> 
 
 
 def test_file_size_limit_refuses_appends_and_lets_truncate_through(directory: Path) -> None:
-    """RLIMIT_FSIZE is met when space is reserved: appends are refused, nothing is torn, truncate works."""
+    """RLIMIT_FSIZE is reached when space is reserved: appends are refused, nothing is torn, and truncate works."""
     out = run(
         """
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -246,7 +246,7 @@ def test_file_size_limit_refuses_appends_and_lets_truncate_through(directory: Pa
 
 
 def test_running_out_of_descriptors_does_not_stop_the_log(directory: Path) -> None:
-    """RLIMIT_NOFILE: what the log needs later it opened before, and a roll gives back what it takes."""
+    """Under RLIMIT_NOFILE, the log opens early what it needs later, and a roll closes as many files as it opens."""
     out = run(
         """
         async def main():
@@ -275,7 +275,7 @@ def test_running_out_of_descriptors_does_not_stop_the_log(directory: Path) -> No
 
 @contextlib.contextmanager
 def mounted(directory: Path, size: str) -> Iterator[Path]:
-    """Mount a tmpfs of *size*; skip where that is not allowed."""
+    """Mount a tmpfs of *size*; skip the test if that is not allowed."""
     if os.getuid() or not shutil.which("mount"):
         pytest.skip("mounting a tmpfs needs root and mount(8)")
     directory.mkdir()
@@ -314,7 +314,7 @@ async def test_full_disk_takes_truncates_and_then_appends_again(tmp_path: Path) 
 
 
 async def test_append_that_the_file_system_never_has_room_for_is_refused(tmp_path: Path) -> None:
-    """With on_full="wait" and a higher disk_bytes it does not wait for what no truncate can give, nor do others."""
+    """With on_full="wait", an append does not wait for space that no truncate can free, and blocks no other."""
     with mounted(tmp_path / "small", "4m") as disk:
         limits = Limits(on_full="wait")
         async with MultiRecordLog.open(disk / "wal", segment_bytes=SEGMENT_BYTES, limits=limits) as log:
@@ -326,7 +326,7 @@ async def test_append_that_the_file_system_never_has_room_for_is_refused(tmp_pat
 
 
 async def test_disk_remounted_read_only_is_refused_to_writers_and_open_to_readers(tmp_path: Path) -> None:
-    """On a read-only file system opening is a plain OSError, and a reader sees everything."""
+    """On a read-only file system, opening raises a plain OSError, and a reader sees everything."""
     with mounted(tmp_path / "small", "8m") as disk:
         log = await MultiRecordLog.open(disk / "wal", segment_bytes=SEGMENT_BYTES)
         await log.create_queue("q")
@@ -340,7 +340,7 @@ async def test_disk_remounted_read_only_is_refused_to_writers_and_open_to_reader
 
 
 def test_directory_without_permission_is_refused_as_what_it_is(directory: Path) -> None:
-    """A directory of somebody else's: PermissionError, nothing made, nothing changed."""
+    """In another user's directory, opening raises PermissionError and creates and changes nothing."""
     if os.getuid():
         pytest.skip("becoming another user needs root")
     directory.mkdir(mode=0o700)
@@ -363,7 +363,7 @@ def test_directory_without_permission_is_refused_as_what_it_is(directory: Path) 
 
 
 async def test_file_in_the_directorys_place_is_refused(directory: Path) -> None:
-    """A file where the log should be: a plain OSError, and the file is as it was."""
+    """If the path is a file, opening raises a plain OSError and does not change the file."""
     directory.write_bytes(b"mine")
     with pytest.raises(OSError):
         await MultiRecordLog.open(directory)
@@ -371,7 +371,7 @@ async def test_file_in_the_directorys_place_is_refused(directory: Path) -> None:
 
 
 async def test_cancel_storm_leaves_no_hole_and_no_hanging_call(directory: Path) -> None:
-    """Hundreds of callers cancel at any moment: the others complete, positions have no gap, nothing is half stored."""
+    """When hundreds of callers cancel at any moment, the others complete, without gaps and without partial calls."""
     chance = random.Random(3)
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await log.create_queue("q")
@@ -395,7 +395,7 @@ async def test_cancel_storm_leaves_no_hole_and_no_hanging_call(directory: Path) 
 
 
 def test_loop_that_ends_without_close_leaves_the_log_as_answered(directory: Path) -> None:
-    """No hang, no warning, no lock: the process ends, and the next one finds everything acknowledged."""
+    """The process ends without a warning, its lock is released, and the next one finds everything acknowledged."""
     run(
         """
         async def main():
@@ -413,7 +413,7 @@ def test_loop_that_ends_without_close_leaves_the_log_as_answered(directory: Path
                         assert next(iter(log.range("q"))).payload == b"one"
                         return
                 except LogLockedError:
-                    await asyncio.sleep(0)  # the thread of the first one is at its last work
+                    await asyncio.sleep(0)  # the thread of the first one is finishing
         asyncio.run(again())
         """,
         directory,
@@ -422,7 +422,7 @@ def test_loop_that_ends_without_close_leaves_the_log_as_answered(directory: Path
 
 
 async def test_close_with_calls_on_their_way_ends_each_of_them(directory: Path) -> None:
-    """Close drains: every call is acknowledged and stored, or refused and not; a second close joins the first."""
+    """Close drains: every call is acknowledged and stored, or refused and absent. A second close joins the first."""
     log = await MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES)
     await log.create_queue("q")
     calls = [asyncio.create_task(log.append_record("q", None, b"%d" % number)) for number in range(50)]
@@ -441,7 +441,7 @@ async def test_close_with_calls_on_their_way_ends_each_of_them(directory: Path) 
 async def test_writer_thread_that_raises_tells_everyone(
     directory: Path, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the thread raises, every waiting and later call gets LogFailedError with the cause; reads still work."""
+    """Any error in the thread gives every waiting and later call LogFailedError with the cause; reads still work."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"kept")
@@ -463,7 +463,7 @@ async def test_writer_thread_that_raises_tells_everyone(
 
 
 async def test_cancelled_open_gives_lock_and_descriptors_back(directory: Path) -> None:
-    """An open cancelled halfway releases the lock and its descriptors: the next one finds the directory free."""
+    """A cancelled open releases the lock and its descriptors, so that the next open succeeds."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
@@ -472,7 +472,9 @@ async def test_cancelled_open_gives_lock_and_descriptors_back(directory: Path) -
         for _ in range(turns):
             await asyncio.sleep(0)
         opening.cancel()
-        with contextlib.suppress(asyncio.CancelledError, LogLockedError):  # locked: by the one cancelled before
+        with contextlib.suppress(
+            asyncio.CancelledError, LogLockedError
+        ):  # locked: by the open that was cancelled before
             await (await opening).close()
     while True:
         try:
@@ -480,7 +482,7 @@ async def test_cancelled_open_gives_lock_and_descriptors_back(directory: Path) -
                 assert log.list_queues() == ["q"]
             break
         except LogLockedError:
-            await asyncio.sleep(0)  # the thread of the last cancelled one is still giving it back
+            await asyncio.sleep(0)  # the thread of the last cancelled open is still releasing it
     if before:
         assert len(os.listdir("/proc/self/fd")) <= before
 

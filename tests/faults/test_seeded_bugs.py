@@ -1,4 +1,4 @@
-"""A suite that finds nothing proves nothing: bugs that are put in on purpose are found, each by its hunt."""
+"""The suite finds bugs that are put in on purpose, each with its hunt. A suite that finds nothing proves nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALL = {**BUGS, **SURVIVORS}
 
 @pytest.mark.parametrize("name", ALL)
 def test_seeded_bug_is_caught(name: str, tally: Tally) -> None:
-    """With the bug in, the hunt ends at a broken promise."""
+    """With the bug in place, the hunt finds a broken promise."""
     with ALL[name].bug(), pytest.raises((AssertionError, OSError)) as caught:
         ALL[name].hunt()
     assert str(caught.value)
@@ -21,7 +21,7 @@ def test_seeded_bug_is_caught(name: str, tally: Tally) -> None:
 
 
 def test_the_hunts_find_nothing_in_the_log_as_it_is() -> None:
-    """What is caught above is the bug, not the hunt."""
+    """Without a bug, no hunt finds anything."""
     for hunt in {bug.hunt for name, bug in BUGS.items() if "damage" in name or "commit" in name or "space" in name}:
         hunt()
     for name, bug in SURVIVORS.items():
@@ -30,5 +30,5 @@ def test_the_hunts_find_nothing_in_the_log_as_it_is() -> None:
 
 
 EXPLORED = {name for name, bug in SURVIVORS.items() if "crash" in bug.hunt.__qualname__}
-"""Those whose hunts are part of other tests, bug or none."""
+"""Bugs whose hunts also run in other tests, without a bug."""
 EXPLORED |= {"forked_child_keeps_everything", "last_batch_kept_in_the_process", "commits_vouch_for_one_batch_less"}

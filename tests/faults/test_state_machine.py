@@ -1,4 +1,4 @@
-"""Any order of calls, cancellations, deaths and power cuts, as hypothesis thinks of them, against the dictionary."""
+"""Calls, cancellations, deaths and power cuts in any order that hypothesis generates, compared with the model."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(turns=st.integers(1, 8))
     def turn(self, turns: int) -> None:
-        """Let the writer come a little further."""
+        """Let the writer advance a little."""
         self._do(self.run.turns(turns))
 
     @rule()
@@ -134,7 +134,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self._cancelled() + len(self.waiting) < BRANCHES_MAX)
     def die(self) -> None:
-        """The process dies with calls on their way; the next one finds what the system had been given."""
+        """The process dies with calls in progress. The next one finds what was written to the operating system."""
         self._do(self.run.kill())
         self._settle()
         self._do(self.run.open())
@@ -142,7 +142,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 10_000))
     @precondition(lambda self: self._cancelled() + len(self.waiting) < BRANCHES_MAX)
     def power_cut(self, seed: int) -> None:
-        """Every state that a cut could leave now is opened; the history goes on from one of them."""
+        """Open every state that a power cut could leave now, and continue from one of them."""
         snapshot, bounds = self.run.disk.snapshot(), self.run.model.bounds()
         chance = random.Random(seed)
         states = list(plans(snapshot, chance, 3))
@@ -174,12 +174,12 @@ class WeakLogMachine(LogMachine):
 
 
 def test_any_history_with_policy_always(tally: Tally) -> None:
-    """Whatever is done in any order, the dictionary and the log agree, before and after every crash."""
+    """In any order of steps, the model and the log agree, before and after every crash."""
     _run(LogMachine, tally)
 
 
 def test_any_history_with_policy_interval(tally: Tally) -> None:
-    """A power cut takes at most a suffix of whole batches."""
+    """A power cut loses at most whole batches at the end."""
     _run(WeakLogMachine, tally)
 
 

@@ -1,6 +1,6 @@
-"""Commands that make a log from another one: whatever fails, the source is unchanged and the new log whole or absent.
+"""If a command that makes a log from another one fails, the source is unchanged and the new log is whole or absent.
 
-Here nobody writes to the source meanwhile; histories in which the log goes on are "copied" and "copy drained".
+Nothing writes to the source meanwhile. The histories "copied" and "copy drained" cover a log that is written meanwhile.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Work = Callable[[Disk], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True)
 class Command:
-    """What is done to which disk. step: how many moments and faults share one that the suite looks at."""
+    """What is done to which disk. step: the suite checks one of this many moments and faults."""
 
     work: Work
     disk: Callable[[], Disk]
     step: int
-    is_synced: bool = True  # all of the source is on the medium when the command begins
+    is_synced: bool = True  # all of the source is durable when the command begins
 
 
 async def repair(disk: Disk) -> None:
@@ -59,7 +59,7 @@ async def repair(disk: Disk) -> None:
 
 
 async def import_queues(disk: Disk) -> None:
-    """Do what `mrecordlog import-quickwit` does once it has read its source."""
+    """Do what `mrecordlog import-quickwit` does after it has read its source."""
     copies = [
         QueueCopy("first", 3, 9, [Records.of(3, [b"x" * 3_000] * 2), Records.of(5, [b"y" * 9_000] * 4)]),
         QueueCopy("empty", 7, 7, []),
@@ -81,7 +81,7 @@ async def take_copy(disk: Disk) -> None:
 
 
 async def take_snapshot_without_links(disk: Disk) -> None:
-    """Do what `mrecordlog snapshot` does where the file system has no links."""
+    """Do what `mrecordlog snapshot` does on a file system without links."""
 
     def refuse(old: str, new: str) -> None:
         disk.on_call("link")
@@ -93,23 +93,23 @@ async def take_snapshot_without_links(disk: Disk) -> None:
 
 
 def log_disk(*, closed: bool) -> Disk:
-    """Return a disk with a log of several segments, all of it on the medium."""
+    """Return a disk with a log of several segments, all of it durable."""
     return on_disk(dict(Intact.of(Case(several_segments).run(moments=False), closed=closed).files))
 
 
 async def never_synced(run: Run) -> None:
-    """A process that dies before the system wrote out what it had written."""
+    """A process that dies before the operating system has written its data to the disk."""
     await several_segments(run)
     await run.kill()
 
 
 def cached_log() -> Disk:
-    """Return a disk with a log of which the last bytes are in the system's cache only."""
+    """Return a disk with a log whose last bytes are only in the operating system's cache."""
     return Case(never_synced, NEVER).run(moments=False).disk.snapshot().kill()
 
 
 def damaged_log() -> Disk:
-    """Return a disk with a log of which a batch in the middle is damaged."""
+    """Return a disk with a log that has a damaged batch in the middle."""
     intact = Intact.of(Case(several_segments).run(moments=False), closed=True)
     name = sorted(intact.ends)[1]
     content = bytearray(intact.files[name])
@@ -134,7 +134,7 @@ def source(disk: Disk) -> dict[str, bytes]:
 
 
 def run(work: Work, disk: Disk) -> BaseException | None:
-    """Run a command; return what it ended with."""
+    """Run a command; return the error that it ended with."""
     with repeatable() as loop, small_sizes():
         try:
             loop.run_until_complete(work(disk))
@@ -145,7 +145,7 @@ def run(work: Work, disk: Disk) -> BaseException | None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_power_cut_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tally) -> None:
-    """At every call: the source is as it was, and the new log is whole under its name or has not got it yet."""
+    """After a power cut at any call, the source is unchanged, and only a whole new log has the target's name."""
     command = COMMANDS[name]
     disk, step = command.disk(), command.step
     before, moments = source(disk) if command.is_synced else None, list[Snapshot]()
@@ -170,7 +170,7 @@ def test_power_cut_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tall
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_fault_at_any_call_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tally) -> None:
-    """A command that ended well left a whole log, and one that did not says why; no handle stays open."""
+    """A command that succeeds leaves a whole log; one that fails raises an error. No handle stays open."""
     command = COMMANDS[name]
     disk = command.disk()
     first = disk.calls
@@ -203,7 +203,7 @@ def _check(disk: Disk, before: dict[str, bytes] | None, due: State, where: str, 
 
 @pytest.mark.parametrize("look", [salvage, usage], ids=["salvage", "usage"])
 def test_looking_at_a_log_leaves_no_handle(look: Callable[..., object]) -> None:
-    """This holds whichever call fails."""
+    """No handle stays open, whichever call fails."""
     disk = damaged_log()
     look(DIRECTORY, filesystem=disk)
     assert not disk.open_handles()
@@ -228,7 +228,7 @@ def test_damage_at_the_end_of_a_segment_names_the_last_batch() -> None:
 
 
 def test_fault_is_told(tally: Tally) -> None:
-    """A failed sync at the end is not passed over: the new log does not get its name."""
+    """A failed sync at the end is reported, and the new log does not get its name."""
     disk = damaged_log()
     disk.fault = Fault(1, calls=frozenset({"sync"}), on=True)
     assert run(import_queues, disk) is not None
