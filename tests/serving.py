@@ -1,4 +1,4 @@
-"""Real services for tests: in this process on a free port, or as its own process that can be killed."""
+"""Real services for tests: in this process on a free port, or as a separate process that can be killed."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class Served:
     def log(self) -> MultiRecordLog:
         return self.service.log
 
-    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Answered:
+    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Response:
         """Send one request; return the whole response."""
         if isinstance(body, dict):
             options["json"] = body
         else:
             options["data"] = body
         async with self.session.request(method, self.url + path, **options) as response:
-            return Answered(response.status, response.headers, await response.read())
+            return Response(response.status, response.headers, await response.read())
 
 
 @dataclass
-class Answered:
+class Response:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -93,7 +93,7 @@ async def serving(
 
 
 def free_port() -> int:
-    """Name a port that nobody listens on."""
+    """Return a port on which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -123,18 +123,18 @@ class Process:
             command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
         )
         assert self.process.stderr is not None
-        told = []
+        log_lines = []
         for line in self.process.stderr:
-            told.append(line)
+            log_lines.append(line)
             found = re.search(r"listening on (http://\S+?:(\d+)|unix:\S+)", line)
             if found:
                 self.address = found[1]
                 self.port = int(found[2] or 0)
                 return
-        raise AssertionError("".join(told))
+        raise AssertionError("".join(log_lines))
 
     def kill(self) -> None:
-        """End it with SIGKILL, if it lives."""
+        """Kill it with SIGKILL, if it runs."""
         if self.process is not None:
             self.process.kill()
             self.process.communicate()
@@ -144,7 +144,7 @@ class Process:
         """Send a signal; return the exit code and what it wrote to standard error."""
         assert self.process is not None
         self.process.send_signal(number)
-        _, told = self.process.communicate(timeout=30)
+        _, stderr = self.process.communicate(timeout=30)
         code = self.process.returncode
         self.process = None
-        return code, told
+        return code, stderr

@@ -36,7 +36,7 @@ async def test_setup_opens_and_closes_the_log_with_the_application(directory: Pa
     async def make_queue(app: web.Application) -> AsyncIterator[None]:
         await app[LOG].create_queue("q", exist_ok=True)
         yield
-        assert app[LOG].state is LogState.OPEN  # what began later ends earlier
+        assert app[LOG].state is LogState.OPEN  # the log closes after later cleanup contexts
 
     app = web.Application()
     setup(app, directory)
@@ -46,14 +46,14 @@ async def test_setup_opens_and_closes_the_log_with_the_application(directory: Pa
         async with session.post(url + "/ingest", data=b"a") as response:
             assert await response.json() == {"position": 0}
         async with session.get(url + "/v1/queues") as response:
-            assert response.status == 404  # the API is there only where it was asked for
+            assert response.status == 404  # without a prefix there is no API
     async with MultiRecordLog.open(directory) as log:
         assert log.recovery_report.clean
         assert [record.payload for record in log.range("q")] == [b"a"]
 
 
 async def test_the_api_below_a_prefix_has_its_own_token(directory: Path) -> None:
-    """The application decides about its own routes, the options about those of the log."""
+    """The options protect the routes of the log; the application protects its own."""
     app = web.Application()
     setup(app, directory, prefix="/wal", options=ServiceOptions(tokens=frozenset({b"0123456789abcdef"})))
     async with serving_app(app) as url, ClientSession() as session:
@@ -79,8 +79,8 @@ async def test_open_tails_do_not_hold_up_the_application(directory: Path) -> Non
         assert b"event: end\ndata: closing" in await tail.read()
 
 
-async def test_a_host_applications_signals_see_every_answer(directory: Path) -> None:
-    """Headers that the application adds to all responses are on appends too."""
+async def test_a_host_applications_signals_see_every_response(directory: Path) -> None:
+    """Headers that the application adds to all responses are added to those of appends too."""
 
     async def add_header(request: web.Request, response: web.StreamResponse) -> None:
         response.headers["X-Request-Id"] = "7"
@@ -106,7 +106,7 @@ async def test_a_second_application_on_the_directory_does_not_start(directory: P
                 raise AssertionError("it must not start")
 
 
-# Who is let in below the prefix.
+# Who is admitted below the prefix.
 
 
 async def asked(url: str, method: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
@@ -115,8 +115,8 @@ async def asked(url: str, method: str, headers: dict[str, str] | None = None) ->
         return response.status, body.get("code", "")
 
 
-async def test_the_api_on_loopback_answers_to_names_of_this_machine_only(directory: Path) -> None:
-    """A page elsewhere that makes its name point to 127.0.0.1 neither appends nor deletes; named hosts pass."""
+async def test_the_api_on_loopback_accepts_names_of_this_machine_only(directory: Path) -> None:
+    """A foreign page whose name resolves to 127.0.0.1 neither appends nor deletes; configured hosts are admitted."""
     app = web.Application()
     setup(app, directory, prefix="/wal", options=ServiceOptions(hosts=frozenset({"wal.example.com"})))
     async with serving_app(app) as url:
@@ -132,7 +132,7 @@ async def test_the_api_on_loopback_answers_to_names_of_this_machine_only(directo
 async def test_other_machines_need_a_token(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without one they reach health alone, and the application's log says once what to do."""
+    """Without a token they reach only health, and the application's log says once what to do."""
     monkeypatch.setattr("mrecordlog_async.service.security.is_loopback", lambda host: False)
     app = web.Application()
     setup(app, directory, prefix="/wal")
@@ -141,15 +141,15 @@ async def test_other_machines_need_a_token(
             assert await asked(f"{url}/wal/v1/queues/q", "PUT") == (403, "exposed")
         assert await asked(f"{url}/wal/readyz", "GET", {"Host": "10.0.0.7:8080"}) == (200, "")
         assert app[LOG].list_queues() == []
-    told = [record.message for record in caplog.records if "no token" in record.message]
-    assert len(told) == 1
-    assert "exposed=True" in told[0]
+    warnings = [record.message for record in caplog.records if "no token" in record.message]
+    assert len(warnings) == 1
+    assert "exposed=True" in warnings[0]
 
 
-async def test_a_token_or_the_applications_word_opens_the_api_to_other_machines(
+async def test_a_token_or_exposed_opens_the_api_to_other_machines(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`exposed` is for applications whose middlewares check who may."""
+    """`exposed` is for applications whose middlewares authenticate requests."""
     monkeypatch.setattr("mrecordlog_async.service.security.is_loopback", lambda host: False)
     token = "0123456789abcdef"
     app = web.Application()
@@ -164,7 +164,7 @@ async def test_a_token_or_the_applications_word_opens_the_api_to_other_machines(
 
 
 async def test_a_unix_socket_has_its_own_permissions(directory: Path, tmp_path: Path) -> None:
-    """Who may open it may use the API, whatever Host a proxy sends."""
+    """A process that may open the socket may use the API, whatever Host a proxy sends."""
     app = web.Application()
     setup(app, directory, prefix="/wal")
     runner = web.AppRunner(app)

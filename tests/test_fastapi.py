@@ -39,13 +39,13 @@ async def test_fastapi_lifespans_are_composed(directory: Path) -> None:
 
 
 async def test_fastapi_without_lifespan_says_what_is_missing() -> None:
-    """Forgetting the lifespan is found by its message."""
+    """The error names the lifespan that was forgotten."""
     with pytest.raises(RuntimeError, match="lifespan"):
         log_of(FastAPI())
 
 
 async def test_a_fastapi_tail_ends_with_its_client_queue_or_log(log: MultiRecordLog) -> None:
-    """A stream never outlives what it is about."""
+    """A stream never outlives its client, its queue or its log."""
 
     class Client:
         gone = False
@@ -101,7 +101,7 @@ async def test_the_dependency_works_in_mounted_applications_and_websockets(direc
 
 
 async def test_fastapi_tells_disk_errors_of_the_log_from_those_of_the_application(directory: Path) -> None:
-    """503 as the service says it; what the application's own files do stays its own."""
+    """Errors of the log become 503 as in the service; errors of the application's own files are raised again."""
 
     class Disk(OsFileSystem):
         refuses = False
@@ -136,7 +136,7 @@ async def test_fastapi_tells_disk_errors_of_the_log_from_those_of_the_applicatio
 
 
 async def test_a_call_from_another_thread_is_said_to_be_one(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Not "closing": the log is open, and the application's mistake is in its log with the way out."""
+    """The response does not say "closing": the log is open, and the application's log explains the mistake."""
     app = FastAPI(lifespan=lifespan(directory))
     add_exception_handlers(app)
 

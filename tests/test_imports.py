@@ -1,4 +1,4 @@
-"""What works with which extra installed."""
+"""Each part of the package works with its own extra installed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from packaging.utils import canonicalize_name
     ],
 )
 def test_a_room_needs_only_its_own_extra(module: str, without: list[str]) -> None:
-    """Importing it works where the packages of the other extras are not installed."""
+    """Importing it works without the packages of the other extras."""
     script = f"import sys; sys.modules.update(dict.fromkeys({without!r})); import {module}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,9 +1,9 @@
-"""A server that follows a script, request by request: responds, drips, or drops the connection."""
+"""A server that follows a script, request by request: it responds, sends byte by byte, or drops the connection."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -21,9 +21,9 @@ class Step:
     body: bytes = APPENDED
     headers: tuple[str, ...] = ()
     drop: bool = False
-    """Close the connection after the whole request has come, without a response."""
+    """Close the connection after the whole request has arrived, without a response."""
     drip: bool = False
-    """Send the body a byte at a time for ever."""
+    """Send the body byte by byte, forever."""
 
 
 DROP = Step(drop=True)
@@ -37,7 +37,7 @@ def problem(status: int, code: str, *headers: str, **facts: object) -> Step:
 
 @dataclass
 class Scripted:
-    """The server's address, and what came."""
+    """The server's address, and the requests that it received."""
 
     url: str = ""
     requests: list[tuple[str, bytes]] = field(default_factory=list)
@@ -51,35 +51,11 @@ class Scripted:
 
 
 @asynccontextmanager
-async def scripted(steps: Iterable[Step], *, last: Step = Step()) -> AsyncIterator[Scripted]:
-    """Serve *steps* in order, then *last* for every other request. Connections are kept alive."""
-    script, waiting = Scripted(), list(steps)
+async def listening(
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """Run *serve* for every connection to a free port; yield the URL."""
     tasks: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                lengths = [line[15:] for line in head.split("\r\n") if line.lower().startswith("content-length:")]
-                body = await reader.readexactly(int(lengths[0]) if lengths else 0)
-                script.requests.append((head.split(" HTTP/")[0], body))
-                script.times.append(asyncio.get_running_loop().time())
-                script.on_request()
-                step = waiting.pop(0) if waiting else last
-                if step.drop:
-                    writer.transport.abort()
-                    return
-                length = 1_000_000 if step.drip else len(step.body)
-                lines = (f"HTTP/1.1 {step.status} X", f"Content-Length: {length}", *step.headers, "", "")
-                writer.write("\r\n".join(lines).encode() + step.body)
-                while step.drip:
-                    writer.write(b"x")
-                    await writer.drain()
-                    await asyncio.sleep(0.005)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.transport.abort()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(serve(reader, writer))
@@ -87,11 +63,52 @@ async def scripted(steps: Iterable[Step], *, last: Step = Step()) -> AsyncIterat
         task.add_done_callback(tasks.discard)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        yield script
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def scripted(steps: Iterable[Step], *, last: Step = Step()) -> AsyncIterator[Scripted]:
+    """Serve *steps* in order, then *last* for every other request. Connections are kept alive."""
+    script, waiting = Scripted(), list(steps)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                script.requests.append(await _receive(reader))
+                script.times.append(asyncio.get_running_loop().time())
+                script.on_request()
+                step = waiting.pop(0) if waiting else last
+                if step.drop:
+                    return
+                await _respond(step, writer)
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    async with listening(serve) as script.url:
+        yield script
+
+
+async def _receive(reader: asyncio.StreamReader) -> tuple[str, bytes]:
+    """Read one request; return method with target, and body."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    lengths = [line[15:] for line in head.split("\r\n") if line.lower().startswith("content-length:")]
+    body = await reader.readexactly(int(lengths[0]) if lengths else 0)
+    return head.split(" HTTP/")[0], body
+
+
+async def _respond(step: Step, writer: asyncio.StreamWriter) -> None:
+    length = 1_000_000 if step.drip else len(step.body)
+    lines = (f"HTTP/1.1 {step.status} X", f"Content-Length: {length}", *step.headers, "", "")
+    writer.write("\r\n".join(lines).encode() + step.body)
+    while step.drip:
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(0.005)

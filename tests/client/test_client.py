@@ -51,7 +51,7 @@ async def test_the_client_speaks_like_the_log(served: Served) -> None:
 
 @pytest.mark.parametrize("queue", [".", "..", "%", "%2F", "a?b#c", "/", "{queue}", "+", "a\\b"])
 async def test_every_name_reaches_the_service_as_it_is(served: Served, queue: str) -> None:
-    """No character of a name is taken for a part of an address."""
+    """No character of a name is mistaken for a part of the path."""
     async with RecordLogClient(served.url) as client:
         await client.create_queue(queue)
         await client.append_record(queue, None, b"a")
@@ -84,7 +84,7 @@ async def test_errors_are_those_of_the_log(directory: Path) -> None:
 
 
 async def test_large_reads_come_in_pages(served: Served) -> None:
-    """More than one response may hold is read in several, in order."""
+    """What exceeds one response is read in several, in order."""
     records = [b"%d" % number * 100_000 for number in range(200)]
     for start in range(0, 200, 20):
         await served.log.append_records("q", None, records[start : start + 20])
@@ -93,7 +93,7 @@ async def test_large_reads_come_in_pages(served: Served) -> None:
 
 
 async def test_a_tail_waits_for_more_and_ends_with_its_queue(served: Served) -> None:
-    """Records come as they are stored; deleting the queue ends the loop."""
+    """Records arrive as they are stored; deleting the queue ends the loop."""
     seen: list[bytes] = []
     async with RecordLogClient(served.url) as client:
         await client.append_record("q", None, b"0")
@@ -107,7 +107,7 @@ async def test_a_tail_waits_for_more_and_ends_with_its_queue(served: Served) -> 
 
 
 async def test_a_full_log_is_waited_for(directory: Path) -> None:
-    """429 means later: an append succeeds when somebody has truncated."""
+    """429 means later: an append succeeds after a truncate."""
     limits = Limits(memory_bytes=30_000, pending_bytes=20_000, record_bytes=10_000)
     async with serving(directory, limits=limits) as served, RecordLogClient(served.url) as client:
         await client.create_queue("q")
@@ -121,7 +121,7 @@ async def test_a_full_log_is_waited_for(directory: Path) -> None:
 
 
 async def test_tokens_and_unix_sockets_work(tmp_path: Path, directory: Path) -> None:
-    """A service on a socket with a token is reached by a client that has it, and by nobody else."""
+    """A service on a socket with a token admits a client that has the token, and no other."""
     token = "0123456789abcdef"
     async with serving(directory, ServiceOptions(tokens=frozenset({token.encode()}))) as served:
         path = tmp_path / "socket"
@@ -141,7 +141,7 @@ async def test_a_service_that_is_not_there_is_named() -> None:
             await client.list_queues()
 
 
-async def test_a_lost_answer_to_an_append_without_position_is_said_to_be_unknown(directory: Path) -> None:
+async def test_a_lost_response_to_an_append_without_position_is_reported_as_unknown(directory: Path) -> None:
     """Sending it again could store it twice, so the client does not."""
     requests = 0
 
@@ -164,7 +164,7 @@ async def test_a_lost_answer_to_an_append_without_position_is_said_to_be_unknown
 
 
 async def test_a_producer_shares_requests_between_callers(served: Served) -> None:
-    """A thousand tasks that append at once become a few requests, in the order they came."""
+    """A thousand tasks that append at once become a few requests, in the order of their calls."""
     async with RecordLogClient(served.url) as client, client.producer("p", create=True) as producer:
         before = served.service.requests
         positions = await asyncio.gather(*(producer.append_record(b"%d" % number) for number in range(1_000)))
@@ -175,7 +175,7 @@ async def test_a_producer_shares_requests_between_callers(served: Served) -> Non
 
 
 async def test_a_producer_that_meets_another_says_so(served: Served) -> None:
-    """Two producers of one queue are found by their positions, not mixed in silence."""
+    """Two producers of one queue are detected by their positions, not mixed silently."""
     async with RecordLogClient(served.url) as client, client.producer("q") as producer:
         await producer.append_record(b"mine")
         await served.log.append_record("q", None, b"somebody else's")
@@ -198,7 +198,7 @@ async def test_kill_9_and_restart_lose_nothing_and_double_nothing(tmp_path: Path
             for round_number in range(4):
                 first = round_number * 500
                 tasks = [asyncio.create_task(append(first + number)) for number in range(500)]
-                while len(acknowledged) <= first:  # some are answered, the others are under way
+                while len(acknowledged) <= first:  # some have a response, the others are being sent
                     await asyncio.sleep(0.0005)
                 process.kill()
                 await asyncio.to_thread(process.start)

@@ -1,4 +1,4 @@
-"""What a producer promises: stored once, or an error; what it does with records that are refused."""
+"""A producer stores each record once or raises an error, and continues after records that are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from mrecordlog_async import Limits, LogFullError, PositionInPastError, QueueNotFoundError, RecordTooLargeError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError
 from mrecordlog_async.service.options import ServiceOptions
-from tests.client.scripted import DROP, REPEATED, Step, problem, scripted
+from tests.client.scripted import DROP, REPEATED, Step, listening, problem, scripted
 from tests.serving import Process, Served, serving
 
 QUEUE = Step(
@@ -27,12 +27,11 @@ async def outcomes(*calls: asyncio.Task[int] | asyncio.Future[int]) -> list[int 
 
 @asynccontextmanager
 async def delayed(served: Served, *, losing: bool = False) -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Event]]:
-    """A proxy that holds back appends: its address, the event that one came, and the event that lets it through.
+    """Run a proxy that delays appends; yield its address, the event that one arrived, and the event that releases it.
 
-    losing: the first append is not let through; its connection is dropped instead.
+    losing: the first append is never forwarded; its connection is dropped instead.
     """
     came, go, lose = asyncio.Event(), asyncio.Event(), [losing]
-    tasks: set[asyncio.Task[None]] = set()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65_536):
@@ -55,18 +54,8 @@ async def delayed(served: Served, *, losing: bool = False) -> AsyncIterator[tupl
             there[1].transport.abort()
             writer.transport.abort()
 
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(serve(reader, writer))
-        tasks.add(task)
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", came, go
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with listening(serve) as url:
+        yield url, came, go
 
 
 @pytest.mark.parametrize("order", [b"order 2", b"order 1"], ids=["other content", "same content"])
@@ -83,7 +72,7 @@ async def test_a_replaced_producers_late_record_is_not_taken_for_ones_own(served
         await came.wait()
         go.set()
         await late
-        await new.truncate("q", 0)  # a drain took it away
+        await new.truncate("q", 0)  # a drain removed it
         assert served.log.queue_summary("q").records == 0
         with pytest.raises(PositionInPastError):
             await successor.append_record(order)
@@ -93,7 +82,7 @@ async def test_a_replaced_producers_late_record_is_not_taken_for_ones_own(served
 
 
 async def test_a_lost_request_is_not_taken_for_stored_because_somebody_else_was(served: Served) -> None:
-    """The request never arrived, another record took its position and was drained: nobody says that it was stored."""
+    """The request never arrived, another record took its position and was drained: nothing reports it as stored."""
     async with (
         delayed(served, losing=True) as (proxy, came, go),
         RecordLogClient(proxy) as client,
@@ -108,8 +97,8 @@ async def test_a_lost_request_is_not_taken_for_stored_because_somebody_else_was(
             await sending
 
 
-async def test_a_lost_request_is_stored_by_the_next_try(served: Served) -> None:
-    """Nobody took its position meanwhile."""
+async def test_a_lost_request_is_stored_by_the_next_attempt(served: Served) -> None:
+    """No other record took its position meanwhile."""
     async with (
         delayed(served, losing=True) as (proxy, _, go),
         RecordLogClient(proxy) as client,
@@ -121,7 +110,7 @@ async def test_a_lost_request_is_stored_by_the_next_try(served: Served) -> None:
 
 
 async def test_a_repeat_after_a_restart_with_nothing_retained_is_not_called_stored(tmp_path: Path) -> None:
-    """The service cannot know any more what was at that position, and does not guess."""
+    """The service no longer knows what was at that position, and does not guess."""
     with Process(tmp_path / "wal") as process:
         async with RecordLogClient(process.address) as client:
             await client.create_queue("q")
@@ -149,7 +138,7 @@ async def test_two_producers_never_share_a_record(served: Served) -> None:
     assert served.log.next_position("q") == 1
 
 
-async def test_a_lost_answer_is_asked_for_again() -> None:
+async def test_a_batch_is_sent_again_after_a_lost_response() -> None:
     """The repeat is recognized, and the producer continues."""
     steps = [QUEUE, DROP, Step(body=REPEATED), Step(body=b'{"position":1,"records":1,"duplicate":false}')]
     async with scripted(steps) as server, RecordLogClient(server.url) as client, client.producer("q") as producer:
@@ -160,7 +149,7 @@ async def test_a_lost_answer_is_asked_for_again() -> None:
 
 
 async def test_an_outcome_that_nobody_knows_ends_the_producer() -> None:
-    """Nothing later is sent: a new producer has to look first."""
+    """Nothing more is sent: a new producer has to ask for the next position first."""
     steps = [QUEUE, DROP, problem(409, "position_in_past", queue="q", position=0, next_position=1)]
     async with scripted(steps) as server, RecordLogClient(server.url) as client, client.producer("q") as producer:
         calls = [asyncio.create_task(producer.append_record(payload)) for payload in (b"a", b"b")]
@@ -206,7 +195,7 @@ async def test_one_bad_record_among_a_thousand_costs_few_requests(directory: Pat
 
 
 async def test_batches_that_the_service_finds_too_large_are_halved(directory: Path) -> None:
-    """A service may take smaller bodies than a producer makes."""
+    """A service may accept only smaller bodies than a producer sends."""
     options = ServiceOptions(body_bytes=5_000, bodies_bytes=1_000_000)
     async with (
         serving(directory, options) as served,
@@ -220,8 +209,8 @@ async def test_batches_that_the_service_finds_too_large_are_halved(directory: Pa
         assert await producer.append_record(b"a") == 30
 
 
-async def test_a_refusal_that_is_not_about_content_is_told_to_the_whole_batch() -> None:
-    """A wrong token is not tried for each record; with the right one the producer continues."""
+async def test_a_refusal_that_is_not_about_content_is_raised_for_the_whole_batch() -> None:
+    """A wrong token is not sent again for each record; with the right one the producer continues."""
     steps = [QUEUE, problem(401, "unauthorized")]
     async with scripted(steps) as server, RecordLogClient(server.url) as client, client.producer("q") as producer:
         calls = [asyncio.create_task(producer.append_record(b"%d" % number)) for number in range(10)]
@@ -231,7 +220,7 @@ async def test_a_refusal_that_is_not_about_content_is_told_to_the_whole_batch() 
 
 
 async def test_a_full_disk_is_waited_for_and_then_refused(directory: Path) -> None:
-    """507 passes when there is space again; in the end its callers get it, and the producer continues."""
+    """507 is retried until there is space; in the end its callers get the error, and the producer continues."""
     full = problem(507, "disk_full")
     steps = [QUEUE, full, full, Step()]
     async with scripted(steps) as server, RecordLogClient(server.url) as client, client.producer("q") as producer:
@@ -247,8 +236,8 @@ async def test_a_full_disk_is_waited_for_and_then_refused(directory: Path) -> No
         assert await producer.append_record(b"a") == 0
 
 
-async def test_a_queue_that_was_deleted_and_made_again_is_begun_anew(served: Served) -> None:
-    """Its callers get the error while it does not exist; afterwards positions begin where the new queue does."""
+async def test_a_producer_starts_over_in_a_recreated_queue(served: Served) -> None:
+    """Callers get the error while the queue does not exist; then positions begin where the new queue begins."""
     async with RecordLogClient(served.url) as client, client.producer("q") as producer:
         await producer.append_records([b"a", b"b"])
         await client.delete_queue("q")
@@ -261,7 +250,7 @@ async def test_a_queue_that_was_deleted_and_made_again_is_begun_anew(served: Ser
 
 
 async def test_a_service_that_is_away_for_too_long_refuses_without_ending_the_producer(directory: Path) -> None:
-    """Where no request was sent, nothing is unknown."""
+    """If no request was sent, nothing is unknown."""
     async with serving(directory) as served:
         await served.log.create_queue("q")
         client = RecordLogClient(served.url, retry_seconds=0.1)

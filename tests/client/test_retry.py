@@ -1,4 +1,4 @@
-"""What is tried again, when, and what a caller learns when it does not help."""
+"""What is retried, when, and what a caller learns if retrying does not help."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IN_PAST = problem(409, "position_in_past", queue="q", position=0, next_position=
 
 @pytest.mark.parametrize("status", [408, 429, 503, 507])
 async def test_what_may_pass_is_tried_again(status: int) -> None:
-    """A refusal of the service that says "not now", also of an append without position: nothing was stored."""
+    """Temporary refusals of the service, even of an append without position: nothing was stored."""
     async with scripted([problem(status, "later")] * 3) as server, RecordLogClient(server.url) as client:
         assert await client.append_record("q", None, b"a") == 0
         assert len(server.requests) == 4
@@ -27,7 +27,7 @@ async def test_what_may_pass_is_tried_again(status: int) -> None:
 
 @pytest.mark.parametrize("status", [502, 503, 504, 507])
 async def test_what_a_proxy_says_while_the_service_restarts_is_tried_again(status: int) -> None:
-    """But not for an append without position: the proxy may have passed it on."""
+    """But not for an append without position: the proxy may have forwarded it."""
     step = Step(status, b"<html>upstream")
     async with scripted([step] * 3) as server, RecordLogClient(server.url) as client:
         assert await client.append_record("q", 0, b"a") == 0
@@ -56,7 +56,7 @@ async def test_a_failed_log_is_not_asked_again() -> None:
         assert (caught.value.written, len(server.requests)) == ("unknown", 1)
 
 
-async def test_a_full_log_is_told_as_such_in_the_end() -> None:
+async def test_a_full_log_is_the_error_in_the_end() -> None:
     """The last refusal is the error."""
     step = problem(507, "disk_full")
     async with scripted([], last=step) as server, RecordLogClient(server.url, retry_seconds=0.2) as client:
@@ -66,23 +66,23 @@ async def test_a_full_log_is_told_as_such_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("refusal", [IN_PAST, problem(404, "queue_not_found", queue="q"), problem(401, "unauthorized")])
-async def test_a_refusal_after_a_lost_answer_leaves_the_outcome_open(refusal: Step) -> None:
-    """The first try may have been stored and truncated, in a queue that was deleted since."""
+async def test_a_refusal_after_a_lost_response_leaves_the_outcome_open(refusal: Step) -> None:
+    """The first attempt may have been stored and truncated, in a queue that was deleted since."""
     async with scripted([DROP, refusal]) as server, RecordLogClient(server.url) as client:
         with pytest.raises(OutcomeUnknownError):
             await client.append_record("q", 0, b"a")
         assert len(server.requests) == 2
 
 
-async def test_a_refusal_of_the_first_try_is_what_it_is() -> None:
+async def test_a_refusal_of_the_first_attempt_is_final() -> None:
     """Nothing was lost, so the outcome is known."""
     async with scripted([IN_PAST]) as server, RecordLogClient(server.url) as client:
         with pytest.raises(PositionInPastError):
             await client.append_record("q", 0, b"a")
 
 
-async def test_only_a_try_after_a_lost_answer_passes_for_a_repeat() -> None:
-    """Records that were there before are somebody else's, also with the same content."""
+async def test_only_an_attempt_after_a_lost_response_counts_as_a_repeat() -> None:
+    """Records stored before belong to another writer, even if they have the same content."""
     same = Step(body=REPEATED)
     async with scripted([DROP, same]) as server, RecordLogClient(server.url) as client:
         assert await client.append_new("q", 0, [b"a"]) == 0
@@ -94,7 +94,7 @@ async def test_only_a_try_after_a_lost_answer_passes_for_a_repeat() -> None:
 
 
 async def test_an_error_says_whether_the_request_was_sent() -> None:
-    """Refused connections leave nothing open, lost responses do."""
+    """After a refused connection the outcome is known, after a lost response it is not."""
     async with scripted([], last=DROP) as server, RecordLogClient(server.url, retry_seconds=0.1) as client:
         with pytest.raises(ServiceUnreachableError, match="carried out is unknown") as caught:
             await client.append_record("q", 0, b"a")
@@ -127,21 +127,21 @@ def attempts_of(seconds: float) -> Attempts:
 
 
 async def test_retry_after_is_a_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jitter only makes a pause longer, never shorter than the service asked for."""
+    """Jitter only makes a pause longer, never shorter than the service requested."""
     slept = await pauses(attempts_of(10_000), 4.0, monkeypatch)
     assert len(slept) == 200
     assert 4.0 <= min(slept) < max(slept) <= 5.0
 
 
 async def test_pauses_grow_to_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the service asks for nothing."""
+    """Pauses double if the service requests none."""
     slept = await pauses(attempts_of(10_000), 0.0, monkeypatch)
     assert slept[0] <= 0.05
     assert 1.0 <= min(slept[10:]) < max(slept) <= 2.0
 
 
 async def test_a_pause_beyond_the_deadline_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller learns at once that there will be no other try in time."""
+    """The caller learns at once that no other attempt fits before the deadline."""
     assert await pauses(attempts_of(3), 4.0, monkeypatch) == []
 
 
@@ -151,12 +151,12 @@ async def test_a_pause_beyond_the_deadline_is_not_begun(monkeypatch: pytest.Monk
     + [(f"Fri, 01 Jan {year} 00:00:00 {zone}", 0.0) for year, zone in (("9" * 20, "GMT"), ("2020", "+" + "9" * 20))],
 )
 def test_seconds_of_retry_after(text: str, seconds: float) -> None:
-    """What is not a number of seconds is not guessed."""
+    """A value that is not a number of seconds is ignored."""
     assert retry_after(Reply(503, {"Retry-After": text}, b"")) == seconds
 
 
 def test_retry_after_may_be_a_date() -> None:
-    """Proxies send one; a past one is now."""
+    """Proxies send dates; a date in the past means no wait."""
     for offset, low, high in ((100, 90, 101), (-100, 0, 0)):
         when = format_datetime(datetime.now(UTC) + timedelta(seconds=offset), usegmt=True)
         assert low <= retry_after(Reply(503, {"Retry-After": when}, b"")) <= high

@@ -29,7 +29,7 @@ async def test_quiet_tails_do_not_stop_other_calls(served: Served) -> None:
 
 
 async def test_callers_share_connections_in_the_order_they_came() -> None:
-    """A caller that asks again at once does not pass those that wait for a connection."""
+    """A caller that sends again at once does not overtake those that wait for a connection."""
     async with scripted([]) as server, RecordLogClient(server.url, connections=1) as client:
 
         async def hurry(name: bytes) -> None:
@@ -41,7 +41,7 @@ async def test_callers_share_connections_in_the_order_they_came() -> None:
 
 
 async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wait counts in retry_seconds; the error says that the client's own connections are all in use."""
+    """The wait counts towards retry_seconds; the error says that all connections of the client are in use."""
     monkeypatch.setattr("mrecordlog_async.client.transport.CONNECT_SECONDS", 0.05)
     async with (
         scripted([Step(drip=True)]) as server,
@@ -58,8 +58,8 @@ async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) ->
         await asyncio.gather(blocking, return_exceptions=True)
 
 
-async def test_a_dripping_answer_ends() -> None:
-    """A byte now and then is not silence, but one response has a deadline as a whole."""
+async def test_a_response_sent_byte_by_byte_ends() -> None:
+    """Single bytes are not silence, but the whole response has a deadline."""
     async with (
         scripted([], last=Step(drip=True)) as server,
         RecordLogClient(server.url, retry_seconds=0.0, response_seconds=0.1) as client,
@@ -71,7 +71,7 @@ async def test_a_dripping_answer_ends() -> None:
 async def test_a_long_poll_may_be_silent_for_as_long_as_it_waits(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadlines of a call do not cut a poll that waits for records, nor do they end the tail."""
+    """The deadlines of a call neither cut a poll that waits for records nor end the tail."""
     monkeypatch.setattr("mrecordlog_async.client.reads.WAIT_SECONDS", 1)
     async with RecordLogClient(served.url, timeout_seconds=0.2, response_seconds=0.3, retry_seconds=0.1) as client:
         tail = client.tail("q")
@@ -85,8 +85,8 @@ async def test_a_long_poll_may_be_silent_for_as_long_as_it_waits(
         await tail.aclose()
 
 
-async def test_put_and_delete_are_never_sent_twice_behind_the_callers_back() -> None:
-    """On a connection that was used before, too: the server did it and dropped the connection."""
+async def test_put_and_delete_are_never_sent_twice_by_aiohttp() -> None:
+    """Not even on a reused connection: the server carried the request out and dropped the connection."""
     for call, method in (("create_queue", "PUT"), ("delete_queue", "DELETE")):
         async with scripted([Step(body=QUEUE), DROP]) as server, RecordLogClient(server.url) as client:
             await client.queue_summary("q")
@@ -130,7 +130,7 @@ async def test_redirects_are_refused(status: int) -> None:
 
 
 async def test_a_success_that_is_not_the_services_is_an_error() -> None:
-    """A login page of a proxy does not pass for a response."""
+    """A proxy's login page is not accepted as a response."""
     async with scripted([], last=Step(body=b"<html>")) as server, RecordLogClient(server.url) as client:
         with pytest.raises(ServiceError, match="not a response of this service"):
             await client.append_record("q", 0, b"a")
@@ -139,7 +139,7 @@ async def test_a_success_that_is_not_the_services_is_an_error() -> None:
 
 
 async def test_a_closed_client_stays_closed() -> None:
-    """A call that would try again after close() ends, and opens nothing."""
+    """A call that would retry after close() ends and opens no connection."""
     async with scripted([], last=problem(503, "recovering", "Retry-After: 3")) as server:
         client = RecordLogClient(server.url)
         trying = asyncio.create_task(client.list_queues())
@@ -193,7 +193,7 @@ HELD = QUEUE.replace(b'"next_position":0,"records":0', b'"next_position":1,"reco
     ],
 )
 async def test_a_read_that_makes_no_sense_is_a_service_error(step: Step) -> None:
-    """What a proxy responds in place of records is reported as such, and a refusal that leads nowhere ends."""
+    """A proxy's page in place of records is reported as such, and a refusal without a later position ends the read."""
     async with scripted([Step(body=HELD)], last=step) as server, RecordLogClient(server.url) as client:
         with pytest.raises(ServiceError) as caught:
             async for _ in client.range("q"):
@@ -203,8 +203,8 @@ async def test_a_read_that_makes_no_sense_is_a_service_error(step: Step) -> None
 
 
 @pytest.mark.parametrize("body", [b'{"position":5,"records":1,"duplicate":false}', APPENDED.replace(b"1", b"2")])
-async def test_the_answer_to_another_append_acknowledges_nothing(body: bytes) -> None:
-    """A proxy that mixes up responses does not make a record count as stored; a producer ends, as it does not know."""
+async def test_the_response_to_another_append_acknowledges_nothing(body: bytes) -> None:
+    """If a proxy mixes up responses, no record counts as stored, and the producer fails: the outcome is unknown."""
     async with scripted([Step(body=QUEUE)], last=Step(body=body)) as server, RecordLogClient(server.url) as client:
         async with client.producer("q") as producer:
             for _ in range(2):

@@ -8,7 +8,7 @@ from mrecordlog_async.protocol.problems import RepeatedErrors
 
 
 def test_an_error_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Clients cannot fill the service's log with it; after a quiet minute it is news again."""
+    """Clients cannot fill the service's log with it; after a minute without it, it is logged again."""
     now = 0.0
     errors = RepeatedErrors(lambda: now)
     with caplog.at_level(logging.WARNING):

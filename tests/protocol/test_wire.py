@@ -44,7 +44,7 @@ def test_what_was_encoded_is_decoded(sent: list[QueueRuns]) -> None:
 
 @given(parts)
 def test_positions_alone_name_every_record(sent: list[QueueRuns]) -> None:
-    """The same queues and positions, whatever runs share an entry, and not a byte of payload."""
+    """They name the same queues and positions, whichever runs share an entry, without a byte of payload."""
     stream = b"".join(encode_positions(sent))
     blocks = list(decode(stream, positions=True))
     got = [
@@ -58,7 +58,7 @@ def test_positions_alone_name_every_record(sent: list[QueueRuns]) -> None:
 
 @given(st.integers(0, 2**62), st.lists(payload_lists, min_size=1, max_size=6), st.integers(1, 9))
 def test_runs_that_follow_each_other_share_an_entry(first: int, groups: list[list[bytes]], most: int) -> None:
-    """A queue without gaps is one entry; it is cut only where a decoder would no longer believe its number."""
+    """A queue without gaps is one entry; it is split only where its count would exceed what decoders accept."""
     following: list[Run] = []
     for group in groups:
         following.append(Run.of(following[-1].next_position if following else first, group))
@@ -72,16 +72,16 @@ def test_runs_that_follow_each_other_share_an_entry(first: int, groups: list[lis
 
 
 @given(parts.filter(lambda sent: any(part.runs for part in sent)))
-def test_only_who_asks_for_positions_alone_takes_them(sent: list[QueueRuns]) -> None:
-    """Elsewhere the kind is unknown, and who asked for it is not sent payloads."""
+def test_only_a_decoder_for_positions_accepts_them(sent: list[QueueRuns]) -> None:
+    """Other decoders refuse the kind, and a decoder for positions refuses payloads."""
     for stream, positions in ((encode_positions(sent), False), (encode(sent), True)):
         with pytest.raises(WireError, match="is not valid here"):
             list(decode(b"".join(stream), positions=positions))
 
 
 @given(parts, st.booleans(), st.data())
-def test_a_stream_that_is_cut_anywhere_is_seen(sent: list[QueueRuns], positions: bool, data: st.DataObject) -> None:
-    """A short response never passes for a whole one."""
+def test_a_stream_that_is_cut_anywhere_is_detected(sent: list[QueueRuns], positions: bool, data: st.DataObject) -> None:
+    """A cut stream is never accepted as a whole one."""
     stream = b"".join(encode_positions(sent) if positions else encode(sent))
     cut = stream[: data.draw(st.integers(0, len(stream) - 1))]
     with pytest.raises(WireError):
@@ -131,7 +131,7 @@ def test_offsets_that_do_not_fit_the_payload_are_refused() -> None:
 
 
 def test_offsets_that_go_down_are_found_when_asked() -> None:
-    """A receiver that cuts records out checks the offsets in between too."""
+    """A receiver that cuts out records checks every offset."""
     run = Run(0, Run.of(0, [b"aa", b"b", b"c"]).offsets.replace(b"\3\0\0\0", b"\1\0\0\0"), b"aabc")
     (block,) = decode(b"".join(encode([QueueRuns("q", 1, [run])])))
     with pytest.raises(WireError, match="decrease"):
@@ -139,7 +139,7 @@ def test_offsets_that_go_down_are_found_when_asked() -> None:
 
 
 def test_a_wrong_trailer_is_refused() -> None:
-    """A stream with a block lost on the way is not taken for complete."""
+    """A stream that lost a block on the way is not accepted as complete."""
     stream = b"".join(encode([QueueRuns("q", 1, [])]))
     wrong = stream[: -ENTRY.size] + ENTRY.pack(3, 1, 1, 0, 0)
     with pytest.raises(WireError, match="trailer"):
@@ -165,7 +165,7 @@ def test_a_stream_of_another_version_is_refused() -> None:
         Decoder().take(b"mrlruns\x02")
 
 
-def test_bytes_behind_the_trailer_are_refused() -> None:
+def test_bytes_after_the_trailer_are_refused() -> None:
     """Nothing may follow the end."""
     with pytest.raises(WireError, match="follow"):
         list(decode(b"".join(encode([])) + b"x"))

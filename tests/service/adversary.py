@@ -1,8 +1,8 @@
 """Attacks on a service in its own process: the kernel bounds its memory, and its loop's CPU time is measured.
 
-`Target` runs `mrecordlog serve` (as it is, with one thread more) under a limit of its data segment: whatever allocates
-beyond that fails. The thread asks the event loop for a sign every few milliseconds, and notes how much CPU time the
-loop's thread used up without giving one: a stall that does not depend on how busy the machine is.
+`Target` runs `mrecordlog serve` (unchanged, with one thread more) under a limit of its data segment: allocations beyond
+it fail. The thread pings the event loop every few milliseconds and records how much CPU time the loop's thread used
+before it replied: a measure of stalls that does not depend on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class Client:
                 writer.write(request(method, path, body, headers + "Connection: close\r\n"))
                 await writer.drain()
             except ConnectionError:
-                pass  # refused before all of it was sent; there may be an answer
+                pass  # refused before all of it was sent; there may be a response
             try:
-                answer = await reader.read()
+                response = await reader.read()
             except ConnectionError:
                 return 0, b""
-        head, _, rest = answer.partition(b"\r\n\r\n")
+        head, _, rest = response.partition(b"\r\n\r\n")
         return (int(head.split()[1]), rest) if head else (0, b"")
 
     @asynccontextmanager
@@ -105,27 +105,27 @@ class Client:
 
 
 class Target(Client):
-    """A service under attack. stall_seconds: the most CPU time its loop used without letting anybody else in."""
+    """A service under attack. stall_seconds: the most CPU time that its loop used in one go."""
 
     def __init__(self, directory: Path, *arguments: str, data_bytes: int | None = None) -> None:
         self._stalls = directory.parent / "stalls.json"
-        self._told = directory.parent / "service.log"
+        self._stderr = directory.parent / "service.log"
         self._command = [sys.executable, "-c", WATCHED_SERVICE, str(self._stalls), "serve", str(directory)]
         self._command += ["--port", "0", *arguments]
         self._data_bytes = data_bytes
         super().__init__()
 
     def __enter__(self) -> Target:
-        with open(self._told, "w") as told:  # no pipe: nobody reads it, and a full one would hold the service up
+        with open(self._stderr, "w") as stderr:  # not a pipe: nothing reads it, and a full one would block the service
             self.process = subprocess.Popen(
-                self._command, stderr=told, preexec_fn=self._limit if self._data_bytes else None
+                self._command, stderr=stderr, preexec_fn=self._limit if self._data_bytes else None
             )
         while self.process.poll() is None:
-            if found := re.search(r"listening on http://\S+?:(\d+)", self.told):
+            if found := re.search(r"listening on http://\S+?:(\d+)", self.stderr):
                 self.port = int(found[1])
                 return self
             time.sleep(0.01)
-        raise AssertionError(f"the service did not start: {self.told}")
+        raise AssertionError(f"the service did not start: {self.stderr}")
 
     def _limit(self) -> None:
         assert self._data_bytes is not None
@@ -136,23 +136,23 @@ class Target(Client):
         self.process.wait()
 
     @property
-    def told(self) -> str:
+    def stderr(self) -> str:
         """What it logged so far."""
-        return self._told.read_text()
+        return self._stderr.read_text()
 
     def stop(self) -> tuple[int, str]:
-        """Ask it to end; return the exit code and what it logged."""
+        """Stop it; return the exit code and what it logged."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(timeout=60)
-        return self.process.returncode, self.told
+        return self.process.returncode, self.stderr
 
     async def leftovers(self) -> dict[str, int]:
         """Return what requests still hold, once it is nothing or has not changed for ten seconds."""
         found: dict[str, int] = {}
         unchanged = 0
         while unchanged < 100:
-            status, answer = await self.call("GET", "/v1/stats")
-            numbers: dict[str, Any] = json.loads(answer) if status == 200 else {"receiving_bytes": -1}
+            status, response = await self.call("GET", "/v1/stats")
+            numbers: dict[str, Any] = json.loads(response) if status == 200 else {"receiving_bytes": -1}
             names = ("receiving_bytes", "sending_bytes", "tails", "pending_records")
             held = {name: numbers[name] for name in names if numbers.get(name)}
             if not held:
@@ -171,7 +171,7 @@ class Target(Client):
         self._stalls.unlink(missing_ok=True)
 
     def resident_bytes(self, peak: bool = False) -> int:
-        """Return the memory in use, or the most that ever was."""
+        """Return the memory in use, or its peak."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+)" if peak else r"VmRSS:\s+(\d+)", status)
         assert found is not None
@@ -186,7 +186,7 @@ def request(method: str, path: str, body: bytes = b"", headers: str = "") -> byt
 
 
 class Honest:
-    """A producer that keeps to every rule: each of its appends and truncates must get a response."""
+    """A producer that keeps every rule: all its appends and truncates must succeed."""
 
     def __init__(self, target: Client, queue: str) -> None:
         self.target, self.queue = target, queue
@@ -209,42 +209,42 @@ class Honest:
 
     async def _append(self) -> None:
         path = f"/v1/queues/{self.queue}/records?position={self.acknowledged}"
-        status, answer = await self.target.call("POST", path, b"%d" % self.acknowledged)
+        status, response = await self.target.call("POST", path, b"%d" % self.acknowledged)
         while status == 429:
             self.busy += 1
             await asyncio.sleep(0.2)
-            status, answer = await self.target.call("POST", path, b"%d" % self.acknowledged)
-        assert status == 200, (status, answer)
+            status, response = await self.target.call("POST", path, b"%d" % self.acknowledged)
+        assert status == 200, (status, response)
         self.acknowledged += 1
 
     async def _truncate(self, position: int) -> None:
         body = b'{"position":%d}' % position
-        status, answer = await self.target.call("POST", f"/v1/queues/{self.queue}/truncate", body)
-        assert status == 200, (status, answer)
-        assert json.loads(answer)["dropped"] == position + 1 - self.truncated, answer
+        status, response = await self.target.call("POST", f"/v1/queues/{self.queue}/truncate", body)
+        assert status == 200, (status, response)
+        assert json.loads(response)["dropped"] == position + 1 - self.truncated, response
         self.truncated = position + 1
 
     async def check(self) -> None:
         """Compare what is stored with what was acknowledged."""
-        status, answer = await self.target.call("GET", f"/v1/queues/{self.queue}/records?as=text&limit=100000")
-        stored = [json.loads(line) for line in body_of(answer).splitlines()]
+        status, response = await self.target.call("GET", f"/v1/queues/{self.queue}/records?as=text&limit=100000")
+        stored = [json.loads(line) for line in body_of(response).splitlines()]
         assert status == 200
         assert [one["position"] for one in stored] == list(range(self.truncated, self.acknowledged))
         assert all(one["payload"] == str(one["position"]) for one in stored)
 
 
-def body_of(answer: bytes) -> bytes:
-    """Undo chunks."""
-    if not re.match(rb"[0-9a-f]+\r\n", answer):
-        return answer
-    found, rest = b"", answer
+def body_of(response: bytes) -> bytes:
+    """Return *response* without its chunked encoding."""
+    if not re.match(rb"[0-9a-f]+\r\n", response):
+        return response
+    found, rest = b"", response
     while (size := int(rest.partition(b"\r\n")[0], 16)) > 0:
         begin = rest.index(b"\r\n") + 2
         found, rest = found + rest[begin : begin + size], rest[begin + size + 2 :]
     return found
 
 
-# Attacks. Each is one client's work; run many of them at once. None cares what it is answered.
+# Attacks. Each is the work of one client; run many at once. None checks its responses.
 
 RECORDS = "/v1/queues/victim/records"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -259,7 +259,7 @@ async def never_read(
 
 
 async def fetch_and_hang(target: Client, seconds: float = 5.0) -> None:
-    """Ask for everything, read nothing, while somebody truncates it."""
+    """Request everything and read nothing, while the queue is truncated."""
     body = b'{"ranges":[{"queue":"victim","start":0,"stop":%d}]}' % VICTIM_RECORDS
     await target.hang(request("POST", "/v1/fetch", body), seconds)
 
@@ -291,7 +291,7 @@ async def million_strings(target: Client, count: int = 11_000_000) -> None:
 
 
 async def many_lines_that_fit(target: Client) -> None:
-    """Send as many records as one body may hold, in three formats: taken, and split in turns."""
+    """Send as many records as one body may hold, in three formats: they are accepted, and split in turns."""
     await target.call("POST", RECORDS, b"\n" * 200_000, "Content-Type: application/x-ndjson\r\n")
     body = b'{"records":[' + b'"YQ==",' * 199_999 + b'"YQ=="]}'
     await target.call("POST", RECORDS, body, "Content-Type: application/json\r\n")
@@ -338,13 +338,13 @@ async def fetch_twice(target: Client, times: int = 100_000) -> None:
 
 
 async def truncate_many(target: Client, times: int = 90_000) -> None:
-    """Truncate what is not there, very often."""
+    """Truncate queues that do not exist, very often."""
     one = b'{"queue":"victim","position":0}'
     await target.call("POST", "/v1/truncate", b'{"queues":[' + b",".join([one] * times) + b"]}")
 
 
 async def arrow_bomb(target: Client, kind: str) -> None:
-    """Send a few bytes of Arrow that stand for gigabytes."""
+    """Send a few bytes of Arrow that expand to gigabytes."""
     await target.call("POST", RECORDS, arrow_body(kind), "Content-Type: application/vnd.apache.arrow.stream\r\n")
 
 

@@ -1,8 +1,8 @@
 """A soak: attacks next to honest producers, for minutes. `python -m tests.service.soak --minutes 10`.
 
-At the end nothing that was acknowledged is missing, in the service and in its directory after it ended; memory stayed
-below memory_bytes + 300 MiB, no honest append took longer than a second, but for what the disk took itself, the loop
-let others in, nothing is held any more, and the service logged no traceback. Prints a summary; the exit code is 1 if
+At the end no acknowledged record is missing, neither in the service nor in its directory afterwards; memory stayed
+below memory_bytes + 300 MiB, no honest append took longer than a second plus the disk's own time, the loop was never
+blocked for long, nothing is held any more, and the service logged no traceback. Prints a summary; the exit code is 1 if
 anything is wrong.
 """
 
@@ -71,10 +71,10 @@ class Soak:
 
     async def judge_directory(self, directory: Path) -> list[str]:
         """End the service and compare what its directory holds; return what is wrong."""
-        code, told = self.target.stop()
+        code, stderr = self.target.stop()
         wrong = [f"the service ended with {code}"] if code else []
-        if "Traceback" in told:
-            wrong.append(f"a traceback in the service's log: {told[told.index('Traceback') :][:2_000]}")
+        if "Traceback" in stderr:
+            wrong.append(f"a traceback in the service's log: {stderr[stderr.index('Traceback') :][:2_000]}")
         async with MultiRecordLog.open(directory) as log:
             for one in self.honest:
                 expected = [(position, b"%d" % position) for position in range(one.truncated, one.acknowledged)]
@@ -83,20 +83,20 @@ class Soak:
         return wrong
 
     async def _attack(self) -> None:
-        """Attack from another process: making what attackers send must not hold up those who measure."""
+        """Attack from another process: building the attackers' requests must not delay the measurement."""
         command = [sys.executable, "-m", "tests.service.soak", "--attack", str(self.target.port)]
         command += ["--attackers", str(self.attackers), "--seconds", str(self.seconds), "--seed", str(self.seed)]
         attacking = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        told, _ = await attacking.communicate()
-        self.attacks = Counter(json.loads(told))
+        counts, _ = await attacking.communicate()
+        self.attacks = Counter(json.loads(counts))
 
     async def _keep_victims(self) -> None:
-        """Drop what attackers stored where it fills the log, as a drain would, and keep enough to ask for."""
+        """Drop records of attackers that fill the log, as a drain would, and keep enough of them to read."""
         while not self.stop.is_set():
             await asyncio.sleep(1.0)
             for queue in ("victim", "small"):
-                status, answer = await self.target.call("GET", f"/v1/queues/{queue}")
-                found: dict[str, Any] = json.loads(answer) if status == 200 else {}
+                status, response = await self.target.call("GET", f"/v1/queues/{queue}")
+                found: dict[str, Any] = json.loads(response) if status == 200 else {}
                 if found.get("bytes", 0) > 100 * MIB or found.get("records", 0) > 1_000_000:
                     middle = (found["first_position"] + found["next_position"]) // 2
                     await self.target.call("POST", f"/v1/queues/{queue}/truncate", b'{"position":%d}' % middle)
@@ -104,9 +104,9 @@ class Soak:
     async def _watch(self) -> None:
         while not self.stop.is_set():
             self.peak = max(self.peak, self.target.resident_bytes())
-            status, answer = await self.target.call("GET", "/v1/stats")
+            status, response = await self.target.call("GET", "/v1/stats")
             if status == 200:
-                self.slowest_sync = max(self.slowest_sync, json.loads(answer)["sync_seconds"]["p99"])
+                self.slowest_sync = max(self.slowest_sync, json.loads(response)["sync_seconds"]["p99"])
             await asyncio.sleep(0.5)
 
     def _judge(self) -> list[str]:
@@ -114,22 +114,22 @@ class Soak:
         if self.peak > RESIDENT_BYTES_MAX:
             wrong.append(f"memory reached {self.peak >> 20} MiB, the bound is {RESIDENT_BYTES_MAX >> 20}")
         if self.target.stall_seconds > STALL_SECONDS:
-            wrong.append(f"the loop let nobody in for {self.target.stall_seconds:.2f} s of CPU")
+            wrong.append(f"the loop was blocked for {self.target.stall_seconds:.2f} s of CPU")
         slowest = max(one.slowest for one in self.honest)
         if slowest > APPEND_SECONDS_MAX + SYNC_BOUND * self.slowest_sync:
             wrong.append(f"an append took {slowest:.2f} s, syncs took {self.slowest_sync:.3f} (p99)")
         return wrong
 
     def summary(self) -> str:
-        """Say what was done."""
+        """Return what was done and measured."""
         records, busy = sum(one.acknowledged for one in self.honest), sum(one.busy for one in self.honest)
         slowest = max(one.slowest for one in self.honest)
         lines = [
             f"{self.seconds:.0f} s, {sum(self.attacks.values())} attacks by {self.attackers} attackers at a time",
-            f"{len(self.honest)} honest producers: {records} records acknowledged, {busy} answers 429 sent again",
+            f"{len(self.honest)} honest producers: {records} records acknowledged, {busy} responses 429 sent again",
             f"slowest append {slowest * 1000:.0f} ms, sync p99 {self.slowest_sync * 1000:.1f} ms",
             f"memory: peak {self.peak >> 20} MiB, at the end {self.target.resident_bytes() >> 20} MiB",
-            f"longest time that the loop let nobody in: {self.target.stall_seconds * 1000:.0f} ms of CPU",
+            f"longest time that the loop was blocked: {self.target.stall_seconds * 1000:.0f} ms of CPU",
         ]
         return "\n".join([*lines, *(f"  {count:6} x {name}" for name, count in sorted(self.attacks.items()))])
 
@@ -175,7 +175,7 @@ def main() -> int:
 
         soak, wrong = asyncio.run(run())
         print(soak.summary())
-        print(f"lines in the service's log: {len(target.told.splitlines())}")
+        print(f"lines in the service's log: {len(target.stderr.splitlines())}")
         wrong += asyncio.run(soak.judge_directory(Path(directory) / "wal"))
     print("\n".join(wrong) if wrong else "nothing is wrong")
     return bool(wrong)

@@ -1,4 +1,4 @@
-"""Clients that mean harm, next to one that does not: memory, stalls, and every honest request gets a response."""
+"""Hostile clients next to an honest one: memory and stalls stay bounded, and every honest request gets a response."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_attack_harms_nobody_else(target: Target, name: str) -> None:
     target.forget_stalls()
     asyncio.run(_attack(target, attack, clients, f"honest-{list(ATTACKS).index(name)}"))
     assert target.process.poll() is None
-    assert "Traceback" not in target.told
+    assert "Traceback" not in target.stderr
     assert target.stall_seconds < STALL_SECONDS
     assert target.resident_bytes() < MEMORY_BYTES + 300 * MIB
 

@@ -26,20 +26,20 @@ def stream(column: Any, name: str = "payload") -> bytes:
 
 
 async def post(served: Served, body: bytes) -> tuple[int, Any]:
-    answer = await served.call("POST", RECORDS, body, headers={"Content-Type": ARROW})
-    return answer.status, answer.json()
+    response = await served.call("POST", RECORDS, body, headers={"Content-Type": ARROW})
+    return response.status, response.json()
 
 
 @pytest.mark.parametrize("kind", [pyarrow.binary(), pyarrow.large_binary(), pyarrow.string()])
 async def test_a_column_is_stored_record_by_record(served: Served, kind: Any) -> None:
-    """Binary and text columns are taken, chunk by chunk."""
+    """Binary and text columns are accepted, chunk by chunk."""
     column = pyarrow.chunked_array([["a", ""], ["ccc"]], type=pyarrow.string()).cast(kind)
     assert await post(served, stream(column)) == (200, {"position": 2, "records": 3, "duplicate": False})
     assert [record.payload for record in served.log.range("q")] == [b"a", b"", b"ccc"]
 
 
 async def test_an_offsets_buffer_of_odd_length_is_read_as_far_as_it_counts(served: Served) -> None:
-    """The length of a buffer comes from outside: bytes after the last offset are not looked at."""
+    """The length of a buffer is not trusted: bytes after the last offset are ignored."""
     body = stream(pyarrow.array([b"abc", b"d"]))
     honest, odd = struct.pack("<qq", 0, 12), struct.pack("<qq", 0, 13)
     assert body.count(honest) == 1
@@ -51,8 +51,8 @@ async def test_records_are_read_as_record_batches(served: Served) -> None:
     """Each run is a batch of positions and payloads."""
     await served.log.append_records("q", 5, [b"a", b"\xff"])
     await served.log.append_record("q", 90, b"c")
-    answer = await served.call("GET", RECORDS, headers={"Accept": ARROW})
-    table = ipc.open_stream(answer.body).read_all()
+    response = await served.call("GET", RECORDS, headers={"Accept": ARROW})
+    table = ipc.open_stream(response.body).read_all()
     table.validate(full=True)
     assert table.to_pydict() == {"position": [5, 6, 90], "payload": [b"a", b"\xff", b"c"]}
     empty = await served.call("GET", RECORDS + "?start=91", headers={"Accept": ARROW})
@@ -71,7 +71,7 @@ async def test_records_are_read_as_record_batches(served: Served) -> None:
     ],
     ids=["empty", "garbage", "cut", "other column", "nulls", "lists"],
 )
-async def test_what_is_no_column_of_payloads_is_400(served: Served, body: bytes) -> None:
+async def test_what_is_not_a_column_of_payloads_is_400(served: Served, body: bytes) -> None:
     """The response says what is wrong, and nothing is stored."""
     status, problem = await post(served, body)
     assert (status, problem["code"]) == (400, "bad_body")
@@ -87,8 +87,8 @@ def no_pyarrow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def test_without_pyarrow_arrow_is_refused(served: Served, no_pyarrow: None) -> None:
-    """415 for what is sent, 406 for what is asked for."""
+    """415 for an Arrow body, 406 for a read as Arrow."""
     body = await served.call("POST", RECORDS, b"x", headers={"Content-Type": ARROW})
     assert (body.status, body.json()["code"]) == (415, "no_arrow")
-    answer = await served.call("GET", RECORDS, headers={"Accept": ARROW})
-    assert (answer.status, answer.json()["code"]) == (406, "no_arrow")
+    response = await served.call("GET", RECORDS, headers={"Accept": ARROW})
+    assert (response.status, response.json()["code"]) == (406, "no_arrow")

@@ -15,25 +15,25 @@ from tests.serving import Served, serving
 
 
 async def plan(served: Served, **request: Any) -> Any:
-    answer = await served.call("POST", "/v1/plan", request)
-    assert answer.status == 200, answer.body
-    return answer.json()
+    response = await served.call("POST", "/v1/plan", request)
+    assert response.status == 200, response.body
+    return response.json()
 
 
 async def test_plan_of_everything_lists_every_queue(served: Served) -> None:
     """Without a request all queues are planned from their first record."""
     await served.log.append_records("q", None, [b"a", b"bb"])
     await served.log.create_queue("r")
-    answer = await plan(served)
-    assert [(one["queue"], one["start"], one["stop"], one["records"], one["bytes"]) for one in answer["queues"]] == [
+    response = await plan(served)
+    assert [(one["queue"], one["start"], one["stop"], one["records"], one["bytes"]) for one in response["queues"]] == [
         ("q", 0, 2, 2, 3),
         ("r", 0, 0, 0, 0),
     ]
-    assert (answer["records"], answer["bytes"]) == (2, 3)
+    assert (response["records"], response["bytes"]) == (2, 3)
 
 
 async def test_plan_counts_records_not_positions(served: Served) -> None:
-    """A gap of a million positions is not a million records, and limits are reached all the same."""
+    """A gap of a million positions is not a million records, and limits are still reached."""
     await served.log.append_record("q", 0, b"a")
     await served.log.append_record("q", 1_000_000, b"b")
     await served.log.append_record("q", 2_000_000, b"c")
@@ -42,17 +42,17 @@ async def test_plan_counts_records_not_positions(served: Served) -> None:
 
 
 async def test_plan_shares_a_limit_in_proportion(served: Served) -> None:
-    """Every queue gets on, large ones by more."""
+    """Every queue makes progress, large ones more of it."""
     await served.log.create_queue("big")
     await served.log.append_records("big", None, [b"x"] * 90)
     await served.log.append_records("q", None, [b"x"] * 10)
-    answer = await plan(served, max_records=50)
-    assert {one["queue"]: one["records"] for one in answer["queues"]} == {"big": 45, "q": 5}
-    assert answer["records"] == 50
+    response = await plan(served, max_records=50)
+    assert {one["queue"]: one["records"] for one in response["queues"]} == {"big": 45, "q": 5}
+    assert response["records"] == 50
 
 
 async def test_plan_stops_at_a_byte_limit(served: Served) -> None:
-    """Bytes bound a plan as records do; the tighter one wins."""
+    """A plan is bounded by bytes as well as records; the tighter limit wins."""
     await served.log.append_records("q", None, [b"x" * 100] * 10)
     (one,) = (await plan(served, max_bytes=350))["queues"]
     assert (one["records"], one["bytes"]) == (3, 300)
@@ -61,7 +61,7 @@ async def test_plan_stops_at_a_byte_limit(served: Served) -> None:
 
 
 async def test_pieces_are_the_range_cut(served: Served) -> None:
-    """Cut points lie between records; the pieces together are the plan, and can be fetched one by one."""
+    """Cut points are between records; the pieces together are the range, and can be fetched one by one."""
     for _ in range(3):
         await served.log.append_records("q", None, [b"x" * 10] * 7)
     (one,) = (await plan(served, piece_records=5, piece_bytes=1_000))["queues"]
@@ -72,7 +72,7 @@ async def test_pieces_are_the_range_cut(served: Served) -> None:
     assert max(piece["records"] for piece in pieces) == 5
 
 
-async def test_plan_tells_what_is_wrong_with_each_queue(served: Served) -> None:
+async def test_plan_reports_what_is_wrong_with_each_queue(served: Served) -> None:
     """Missing, recreated, truncated and ahead are distinct."""
     await served.log.append_records("q", None, [b"a", b"b"])
     await served.log.truncate("q", 0)
@@ -84,8 +84,8 @@ async def test_plan_tells_what_is_wrong_with_each_queue(served: Served) -> None:
         {"queue": "q", "start": 9, "id": queue_id},
         {"queue": "q", "start": 2, "id": queue_id},
     ]
-    answers = [(await plan(served, queues=[one]))["queues"][0] for one in asked]
-    assert [(one["status"], one["start"], one["stop"]) for one in answers] == [
+    responses = [(await plan(served, queues=[one]))["queues"][0] for one in asked]
+    assert [(one["status"], one["start"], one["stop"]) for one in responses] == [
         ("missing", 0, 0),
         ("recreated", 1, 2),
         ("truncated", 1, 2),
@@ -94,7 +94,7 @@ async def test_plan_tells_what_is_wrong_with_each_queue(served: Served) -> None:
     ]
 
 
-async def test_fetch_answers_many_ranges_in_order(served: Served) -> None:
+async def test_fetch_returns_many_ranges_in_order(served: Served) -> None:
     """One request reads many queues; the trailer proves that the response is whole."""
     await served.log.create_queue("r")
     await served.log.append_records("q", None, [b"a", b"b", b"c"])
@@ -104,22 +104,22 @@ async def test_fetch_answers_many_ranges_in_order(served: Served) -> None:
         {"queue": "q", "start": 1, "stop": 3, "id": served.log.queue_summary("q").id},
         {"queue": "q", "start": 3, "stop": 3},
     ]
-    answer = await served.call("POST", "/v1/fetch", {"ranges": ranges})
-    assert answer.headers["Content-Type"] == wire.CONTENT_TYPE
-    blocks = [(block.queue, block.run()) for block in wire_decoder.decode(answer.body)]
+    response = await served.call("POST", "/v1/fetch", {"ranges": ranges})
+    assert response.headers["Content-Type"] == wire.CONTENT_TYPE
+    blocks = [(block.queue, block.run()) for block in wire_decoder.decode(response.body)]
     assert blocks == [("r", Run.of(7, [b"z"])), ("q", Run.of(1, [b"b", b"c"]))]
 
 
-async def test_fetch_without_payload_answers_positions(served: Served) -> None:
-    """What is there, gaps included, in a few bytes; every range has its queue entry as before."""
+async def test_fetch_without_payload_returns_positions(served: Served) -> None:
+    """The positions that exist take a few bytes, gaps included; every range has its queue entry."""
     await served.log.create_queue("r")
     await served.log.append_records("q", None, [bytes(10_000)] * 10)
     await served.log.append_records("q", 90, [bytes(10_000)] * 5)
     ranges = [{"queue": "q", "start": 3, "stop": 93}, {"queue": "r", "start": 0, "stop": 0}]
-    answer = await served.call("POST", "/v1/fetch", {"ranges": ranges, "payload": False})
-    blocks = list(wire_decoder.decode(answer.body, positions=True))
+    response = await served.call("POST", "/v1/fetch", {"ranges": ranges, "payload": False})
+    blocks = list(wire_decoder.decode(response.body, positions=True))
     assert [(block.queue, block.first_position, block.record_count) for block in blocks] == [("q", 3, 7), ("q", 90, 3)]
-    assert len(answer.body) < 300
+    assert len(response.body) < 300
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ async def test_fetch_checks_every_range_before_the_first_byte(
     await served.log.append_records("q", None, [b"a", b"b"])
     await served.log.truncate("q", 0)
     good = {"queue": "q", "start": 1, "stop": 2}
-    answer = await served.call("POST", "/v1/fetch", {"ranges": [good, {**good, **change}]})
-    assert (answer.status, answer.json()["code"]) == (status, code)
-    assert fact is None or fact in answer.json().values()
+    response = await served.call("POST", "/v1/fetch", {"ranges": [good, {**good, **change}]})
+    assert (response.status, response.json()["code"]) == (status, code)
+    assert fact is None or fact in response.json().values()
 
 
 async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
-    """Positions that were never assigned and queues that are not the ones meant stay untouched."""
+    """Positions that were never assigned and other incarnations are refused and stay unchanged."""
     await served.log.create_queue("r")
     await served.log.append_records("q", None, [b"a", b"b"])
     await served.log.append_records("r", None, [b"a", b"b"])
@@ -156,15 +156,15 @@ async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
         {"queue": "r", "position": 0, "id": queue_id},
         {"queue": "nope", "position": 0},
     ]
-    answers = (await served.call("POST", "/v1/truncate", {"queues": asked})).json()["queues"]
-    assert [(one["status"], one["first_position"]) for one in answers] == [
+    responses = (await served.call("POST", "/v1/truncate", {"queues": asked})).json()["queues"]
+    assert [(one["status"], one["first_position"]) for one in responses] == [
         ("ok", 1),
         ("ok", 1),
         ("ahead", 0),
         ("recreated", 0),
         ("missing", 0),
     ]
-    assert sum(one["dropped"] for one in answers) == 1
+    assert sum(one["dropped"] for one in responses) == 1
     assert (served.log.first_position("q"), served.log.first_position("r")) == (1, 0)
 
 
@@ -182,13 +182,13 @@ async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
 )
 async def test_bodies_that_make_no_sense_are_400(served: Served, path: str, body: bytes) -> None:
     """Misspelt members and deep nesting are errors, not crashes."""
-    answer = await served.call("POST", path, body)
-    assert (answer.status, answer.json()["code"]) == (400, "bad_body")
+    response = await served.call("POST", path, body)
+    assert (response.status, response.json()["code"]) == (400, "bad_body")
 
 
 @given(st.lists(st.integers(0, 1000), max_size=8), st.integers(1, 2000))
 def test_shares_keep_the_limit_up_to_one_each(wanted: list[int], limit: int) -> None:
-    """Nobody gets more than wanted, nobody who wants something gets nothing."""
+    """No entry gets more than it wants, and none that wants something gets nothing."""
     shares = split_limit(wanted, limit)
     assert all(part <= want and (part > 0) == (want > 0) for part, want in zip(shares, wanted, strict=True))
     assert sum(shares) <= limit + len(wanted)
@@ -200,7 +200,7 @@ def test_shares_keep_the_limit_up_to_one_each(wanted: list[int], limit: int) -> 
     st.integers(1, 60),
 )
 def test_taking_keeps_both_limits_and_gets_on(groups: list[list[bytes]], records: int, size: int) -> None:
-    """What is taken is a head of the records, within both limits but for one record that is larger than all."""
+    """The first records are taken within both limits; a single record above a limit is still taken."""
     runs, position = [], 0
     for group in groups:
         runs.append(Run.of(position, group))
@@ -214,7 +214,7 @@ def test_taking_keeps_both_limits_and_gets_on(groups: list[list[bytes]], records
 
 
 async def test_a_request_for_another_opening_is_refused(served: Served) -> None:
-    """What was listed before the log was opened again says nothing about what it holds now."""
+    """A list from before the log was reopened says nothing about what the log holds now."""
     opening = (await served.call("GET", "/v1/queues")).json()["opening"]
     for path in ("/v1/plan", "/v1/truncate"):
         body: dict[str, Any] = {"queues": []}
@@ -237,8 +237,8 @@ async def test_a_tail_is_another_one_for_another_record_or_position(served: Serv
     assert part["tail"] not in (None, found["q"])
 
 
-async def test_a_plan_tells_where_a_deleted_queue_ended(directory: Path) -> None:
-    """Whoever had read so far lost nothing; known also after the log was opened again."""
+async def test_a_plan_reports_where_a_deleted_queue_ended(directory: Path) -> None:
+    """A reader that had read up to there lost nothing; the end is known even after the log was reopened."""
     async with serving(directory) as served:
         for queue in ("gone", "anew"):
             await served.log.create_queue(queue)

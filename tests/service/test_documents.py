@@ -1,4 +1,4 @@
-"""What the service says about itself: schema, metrics, numbers."""
+"""What the service reports about itself: schema, metrics, statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_schema_lists_exactly_the_routes() -> None:
     for route in app.router.routes():
         assert route.resource is not None
         path = route.resource.canonical
-        if path != "/{path}" and route.method != "HEAD":  # the answer to everything else; HEAD goes without saying
+        if path != "/{path}" and route.method != "HEAD":  # the route for all other paths; HEAD is implied
             served.add((route.method, path))
     assert served == {(method.upper(), path) for path, methods in document()["paths"].items() for method in methods}
 
@@ -43,10 +43,10 @@ def test_every_reference_of_the_schema_is_defined() -> None:
     assert {"Problem", "PlanRequest", "AppendResponse"} <= schemas.keys()
 
 
-async def test_answers_are_what_the_schema_says(served: Served) -> None:
+async def test_responses_are_what_the_schema_says(served: Served) -> None:
     """Each JSON response decodes as the type that the schema gives it, without members that the type does not know."""
     await served.log.append_record("q", None, b"a")
-    answers: list[tuple[str, str, Any, type[msgspec.Struct]]] = [
+    responses: list[tuple[str, str, Any, type[msgspec.Struct]]] = [
         ("GET", "/v1/queues", None, schemas.QueuesResponse),
         ("GET", "/v1/queues/q", None, schemas.QueueResponse),
         ("PUT", "/v1/queues/r", None, schemas.CreateResponse),
@@ -60,21 +60,21 @@ async def test_answers_are_what_the_schema_says(served: Served) -> None:
         ("GET", "/v1/stats", None, schemas.StatsResponse),
         ("GET", "/v1/queues/nope", None, schemas.Problem),
     ]
-    for method, path, body, kind in answers:
-        answer = await served.call(method, path, body)
-        decoded: Any = msgspec.json.decode(answer.body, type=kind)
+    for method, path, body, kind in responses:
+        response = await served.call(method, path, body)
+        decoded: Any = msgspec.json.decode(response.body, type=kind)
         known = {field.encode_name for field in msgspec.structs.fields(kind)}
-        assert kind is schemas.Problem or answer.json().keys() <= known, path
+        assert kind is schemas.Problem or response.json().keys() <= known, path
         assert decoded is not None
 
 
 async def test_openapi_is_served(served: Served) -> None:
-    """As JSON, at the place where tools look."""
+    """It is JSON, at the path where tools expect it."""
     assert (await served.call("GET", "/openapi.json")).json() == msgspec.json.decode(msgspec.json.encode(document()))
 
 
 async def test_metrics_are_what_prometheus_reads(directory: Path) -> None:
-    """Names, types and values parse; per-queue series come only when asked for."""
+    """Names, types and values parse; per-queue series exist only if the options ask for them."""
     for per_queue in (False, True):
         async with serving(directory, ServiceOptions(metrics_per_queue=per_queue)) as served:
             await served.log.create_queue("q", exist_ok=True)
@@ -100,6 +100,6 @@ async def test_metrics_are_what_prometheus_reads(directory: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"body_bytes": 0}, {"body_bytes": 2, "bodies_bytes": 1}, {"tails": 0}])
 def test_limits_that_make_no_sense_are_refused(options: dict[str, int]) -> None:
-    """A limit is a number above 0, and the whole is not smaller than its part."""
+    """A limit is above 0, and a limit for all is not below the limit for one."""
     with pytest.raises(ValueError, match=r"must be at least|is below body_bytes"):
         ServiceOptions(**options)  # type: ignore[arg-type]  # all of these are whole numbers

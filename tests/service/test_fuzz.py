@@ -1,4 +1,4 @@
-"""Requests that nobody thought of: the service responds with a status that means something, and keeps running."""
+"""Random requests: the service responds with a meaningful status and keeps running."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def as_bytes(sent: Sent) -> bytes:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(requests(), min_size=5, max_size=30))
 def test_no_request_makes_the_service_fail(sent: list[Sent]) -> None:
-    """Never 500, never silence; errors are problem documents; what is stored afterwards is still a log."""
+    """There is always a response and never a 500; errors are problem documents, and the log still opens afterwards."""
     asyncio.run(_send_all(sent))
 
 
@@ -98,23 +98,23 @@ async def _send_all(sent: list[Sent]) -> None:
             for request in sent:
                 reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
                 writer.write(as_bytes(request))
-                answer = await reader.read()
+                response = await reader.read()
                 writer.close()
-                check(request, answer)
+                check(request, response)
             assert (await served.call("GET", "/readyz")).status == 200
             before = {queue: list(served.log.range(queue)) for queue in served.log.list_queues()}
         async with serving(Path(directory) / "wal") as served:
             assert {queue: list(served.log.range(queue)) for queue in served.log.list_queues()} == before
 
 
-def check(request: Sent, answer: bytes) -> None:
-    head, _, body = answer.partition(b"\r\n\r\n")
+def check(request: Sent, response: bytes) -> None:
+    head, _, body = response.partition(b"\r\n\r\n")
     status = int(head.split()[1])
-    assert status < 500, (request, answer)
+    assert status < 500, (request, response)
     if status >= 400 and b"problem+json" in head and request.method != "HEAD":
         problem = msgspec.json.decode(body)
         assert problem["status"] == status
         assert problem["code"]
         assert problem["detail"]
     else:
-        assert status < 400 or request.method == "HEAD" or status == 400, (request, answer)
+        assert status < 400 or request.method == "HEAD" or status == 400, (request, response)

@@ -1,4 +1,4 @@
-"""What is left of a request when it is over: nothing that holds its body, whatever became of it."""
+"""What is left of a finished request: nothing that holds its body, whether it succeeded or failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE = 1_000_000
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Turn the collector off, and keep whatever it would have freed."""
+    """Turn the garbage collector off, and keep what it would have freed."""
     gc.collect()
     gc.disable()
     yield
@@ -34,7 +34,7 @@ def no_collector() -> Iterator[None]:
 
 
 def large_leftovers() -> list[str]:
-    """Return what hangs in cycles and holds something as large as a body."""
+    """Return objects in reference cycles that hold something as large as a body."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     gc.set_debug(0)
@@ -104,7 +104,7 @@ RECORDS = b"/v1/queues/q/records"
         (RECORDS, b"", bytes(LARGE), {"record_bytes": LARGE // 4}, 413),
     ],
 )
-async def test_nothing_is_left_of_a_body_after_its_answer(
+async def test_nothing_is_left_of_a_body_after_its_response(
     directory: Path,
     no_collector: None,
     target: bytes,
@@ -113,7 +113,7 @@ async def test_nothing_is_left_of_a_body_after_its_answer(
     options: dict[str, Any],
     status: int,
 ) -> None:
-    """A response releases the body at once, without the collector, whether it was taken or refused."""
+    """A response releases the body at once, without the garbage collector, whether it was accepted or refused."""
     pytest.importorskip("pyarrow")
     bounds = {name: options[name] for name in options if name == "body_records"}
     limits = Limits(record_bytes=options.get("record_bytes", 64 * LARGE))
@@ -185,10 +185,10 @@ READS = {
 
 @pytest.mark.parametrize("end", ["drop", "reset"])
 @pytest.mark.parametrize("name", READS)
-async def test_nothing_is_left_of_an_answer_that_was_not_read(
+async def test_nothing_is_left_of_a_response_that_was_not_read(
     directory: Path, no_collector: None, name: str, end: str
 ) -> None:
-    """A reader that takes nothing is dropped, or leaves: what was made for it is freed, and its charge too."""
+    """When a reader that takes nothing is dropped or disconnects, its pieces are freed and its charge is returned."""
     pytest.importorskip("pyarrow")
     target, headers, body = READS[name]
     async with serving(directory, ServiceOptions(write_seconds=0.2 if end == "drop" else 60.0)) as served:
@@ -206,5 +206,5 @@ async def test_nothing_is_left_of_an_answer_that_was_not_read(
         await over(served)
         assert served.service.sending.used == 0
         assert served.service.tails == 0
-        await served.log.truncate("q", 29)  # what the log itself holds is no leftover
+        await served.log.truncate("q", 29)  # what the log itself holds is not a leftover
         assert large_leftovers() == []

@@ -1,4 +1,4 @@
-"""What one request may ask for, and what all may hold together: each limit is named where it is met."""
+"""What one request may ask for, and what all together may hold: a refusal names its limit."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ NDJSON = {"Content-Type": "application/x-ndjson"}
     ("kind", "status"), [("zstd", 400), ("other", 400), ("dictionary", 400), ("rows", 413)], ids=str
 )
 async def test_arrow_that_stands_for_more_than_its_bytes_is_refused(served: Served, kind: str, status: int) -> None:
-    """Compressed buffers, dictionaries and rows without bytes are seen before anything is unpacked."""
+    """Compressed buffers, dictionaries and rows without bytes are detected before anything is unpacked."""
     pytest.importorskip("pyarrow")
-    answer = await served.call("POST", RECORDS, BytesIO(adversary.arrow_body(kind)), headers=ARROW)
-    assert answer.status == status
+    response = await served.call("POST", RECORDS, BytesIO(adversary.arrow_body(kind)), headers=ARROW)
+    assert response.status == status
     assert served.log.next_position("q") == 0
     assert served.service.bodies.receiving_bytes == 0
 
 
 async def test_announced_bodies_hold_nothing(directory: Path) -> None:
-    """Only what has arrived is charged: four clients that announce the whole budget keep nobody out."""
+    """Only arrived bytes are charged: four clients that announce the whole budget do not block others."""
     async with serving(directory, ServiceOptions(body_bytes=1_000_000, bodies_bytes=1_000_000)) as served:
         await served.log.create_queue("q")
         async with raw(served) as one, raw(served) as two, raw(served) as three:
@@ -51,7 +51,7 @@ async def test_announced_bodies_hold_nothing(directory: Path) -> None:
 
 
 async def test_a_truncate_passes_a_full_budget(directory: Path) -> None:
-    """Uploads that fill the budget do not keep those out who would make room."""
+    """Uploads that fill the budget do not block requests that free memory."""
     async with serving(directory, ServiceOptions(body_bytes=1_000_000, bodies_bytes=1_000_000)) as served:
         await served.log.create_queue("q")
         await served.log.append_records("q", None, [b"a", b"b"])
@@ -80,7 +80,7 @@ class SlowDisk(OsFileSystem):
 
 
 async def test_bodies_are_charged_until_they_are_stored(directory: Path) -> None:
-    """A body that waits for a slow disk counts as one that is being received, and is given back with its response."""
+    """A body that waits for a slow disk stays charged, and its charge is returned with its response."""
     disk = SlowDisk()
     options = ServiceOptions(body_bytes=1_000_000, bodies_bytes=1_500_000)
     async with serving(directory, options, filesystem=disk) as served:
@@ -98,8 +98,8 @@ async def test_bodies_are_charged_until_they_are_stored(directory: Path) -> None
         assert (await served.call("GET", "/v1/stats")).json()["receiving_limit_bytes"] == 1_500_000
 
 
-async def test_answers_share_one_budget(directory: Path) -> None:
-    """Readers that take nothing hold a piece each; above the budget the next gets a 429."""
+async def test_responses_share_one_budget(directory: Path) -> None:
+    """Readers that take nothing hold one piece each; above the budget the next one gets a 429."""
     async with serving(directory, ServiceOptions(sending_bytes=2 << 20)) as served:
         await served.log.create_queue("q")
         await served.log.append_record("q", None, bytes(30_000_000))
@@ -119,7 +119,7 @@ async def test_answers_share_one_budget(directory: Path) -> None:
 
 
 async def test_a_fetch_that_keeps_truncated_records_is_charged_for_them(directory: Path) -> None:
-    """What only a slow reader still holds is seen, and the reader dropped when it is too much."""
+    """Records that only a slow reader still holds are counted, and above the budget the reader is dropped."""
     async with serving(directory, ServiceOptions(sending_bytes=10 << 20)) as served:
         await served.log.create_queue("q")
         await served.log.append_records("q", None, [bytes(1_000_000)] * 30)
@@ -137,7 +137,7 @@ async def test_a_fetch_that_keeps_truncated_records_is_charged_for_them(director
 
 
 async def test_looking_at_what_slow_readers_hold_lets_others_in(served: Served) -> None:
-    """However many ranges responses hold, they are looked at in turns."""
+    """However many ranges responses hold, they are checked in turns."""
     now = iter(range(1_000_000))
     names = [f"{number:03}" for number in range(300)]
     for name in names:
@@ -166,14 +166,14 @@ async def created(served: Served, queue: str) -> str:
 
 @pytest.mark.parametrize("as_text", [False, True])
 async def test_a_record_larger_than_a_piece_is_one_line(served: Served, as_text: bool) -> None:
-    """Base64 and text are made piece by piece; together they are what they always were."""
+    """Base64 and text are encoded piece by piece; joined they are the same line."""
     payload = ('ü"\\\n' * 200_000).encode() + b"\xff"
     await served.log.append_records("q", None, [b"before", payload, b"behind"])
-    answer = await served.call("GET", RECORDS + ("?as=text" if as_text else ""))
+    response = await served.call("GET", RECORDS + ("?as=text" if as_text else ""))
     import base64
     import json
 
-    found = [json.loads(line)["payload"] for line in answer.body.splitlines()]
+    found = [json.loads(line)["payload"] for line in response.body.splitlines()]
     wanted = [b"before", payload, b"behind"]
     decoded = [one.decode(errors="replace") for one in wanted] if as_text else wanted
     assert (found if as_text else [base64.b64decode(one) for one in found]) == decoded
@@ -203,15 +203,15 @@ async def test_a_record_larger_than_a_piece_is_one_line(served: Served, as_text:
 async def test_each_limit_is_named(
     directory: Path, method: str, path: str, body: Any, options: dict[str, Any], status: int, said: str
 ) -> None:
-    """413 for more than may be asked for, 400 for the same thing twice."""
+    """413 for too much, 400 for the same thing twice."""
     async with serving(directory, ServiceOptions(**options)) as served:
         for queue in ("q", "r"):
             await served.log.create_queue(queue)
         for _ in range(3):
             await served.log.append_records("q", None, [b"x" * 30_000] * 3)
-        answer = await served.call(method, path, body)
-        assert answer.status == status
-        assert said in answer.json()["detail"]
+        response = await served.call(method, path, body)
+        assert response.status == status
+        assert said in response.json()["detail"]
 
 
 LONG = b"x" * 70_000
@@ -230,24 +230,24 @@ LONG = b"x" * 70_000
     ids=["append", "truncate", "plan", "plan of a name", "fetch of a name", "truncate of a name"],
 )
 async def test_a_refusal_does_not_repeat_what_was_sent(served: Served, path: str, body: bytes) -> None:
-    """A member's or a queue's name as large as the body does not come back in the response."""
-    answer = await served.call("POST", path, BytesIO(body), headers={"Content-Type": "application/json"})
-    assert answer.status == 400
-    assert len(answer.body) < 1_000
+    """A member name or queue name as large as the body is not repeated in the response."""
+    response = await served.call("POST", path, BytesIO(body), headers={"Content-Type": "application/json"})
+    assert response.status == 400
+    assert len(response.body) < 1_000
 
 
 async def test_a_read_is_limited_by_records(directory: Path) -> None:
-    """Records without a payload count too; the header says where to go on."""
+    """Records without a payload count too; the header says where to continue."""
     async with serving(directory, ServiceOptions(read_records=1_000)) as served:
         await served.log.create_queue("q")
         await served.log.append_records("q", None, [b""] * 2_500)
-        answer = await served.call("GET", RECORDS)
-        assert answer.body.count(b"\n") == 1_000
-        assert answer.headers["X-Next-Position"] == "1000"
+        response = await served.call("GET", RECORDS)
+        assert response.body.count(b"\n") == 1_000
+        assert response.headers["X-Next-Position"] == "1000"
 
 
 async def test_a_listing_has_pages(served: Served) -> None:
-    """`next` of one page is `after` of the next one; nothing is missing and nothing comes twice."""
+    """`next` of one page is `after` of the next one; nothing is missing or repeated."""
     names = [f"a{number:03}" for number in range(25)]
     for name in names:
         await served.log.create_queue(name)
@@ -265,12 +265,12 @@ async def test_a_listing_has_pages(served: Served) -> None:
 
 
 async def test_a_long_listing_is_made_in_turns_and_whole(served: Served) -> None:
-    """Without a limit every queue is listed, as it always was."""
+    """Without a limit every queue is listed."""
     for at in range(0, 2_000, 500):
         await asyncio.gather(*(served.log.create_queue(f"{number:05}") for number in range(at, at + 500)))
-    answer = await served.call("GET", "/v1/queues")
-    assert [one["queue"] for one in answer.json()["queues"]] == served.log.list_queues()
-    again = await served.call("GET", "/v1/queues", headers={"If-None-Match": answer.headers["ETag"]})
+    response = await served.call("GET", "/v1/queues")
+    assert [one["queue"] for one in response.json()["queues"]] == served.log.list_queues()
+    again = await served.call("GET", "/v1/queues", headers={"If-None-Match": response.headers["ETag"]})
     assert again.status == 304
     await served.log.delete_queue("00000")
     assert len((await served.call("GET", "/v1/queues")).json()["queues"]) == 2_000
@@ -300,11 +300,11 @@ async def test_a_tail_on_a_log_that_fails_ends_with_an_event(directory: Path) ->
             assert b"event: end\ndata: failed\n\n" in rest
             assert b"HTTP/1.1" not in rest
             await later.send(b"GET /v1/queues/q/tail?start=1 HTTP/1.1\r\nHost: x\r\n\r\n")
-            answer = await later.reader.read()
-            assert answer.count(b"HTTP/1.1") == 1
+            response = await later.reader.read()
+            assert response.count(b"HTTP/1.1") == 1
 
 
-async def test_an_error_behind_the_head_cuts_the_connection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_after_the_head_cuts_the_connection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a status can no longer report is reported by a response that is not whole."""
 
     def broken(*_: Any) -> Any:
@@ -318,19 +318,19 @@ async def test_an_error_behind_the_head_cuts_the_connection(served: Served, monk
     async with raw(served) as connection:
         await connection.send(b"GET /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
-            answer = await connection.reader.read()
+            response = await connection.reader.read()
         except ConnectionError:
             return
-        assert answer.count(b"HTTP/1.1") <= 1
-        assert not answer.endswith(b"0\r\n\r\n")
+        assert response.count(b"HTTP/1.1") <= 1
+        assert not response.endswith(b"0\r\n\r\n")
 
 
-async def test_a_queue_without_positions_left_is_no_matter_of_waiting(served: Served) -> None:
-    """409 without Retry-After: it stays as it is."""
+async def test_a_queue_without_positions_left_is_not_worth_a_retry(served: Served) -> None:
+    """409 without Retry-After: waiting does not help."""
     assert (await served.call("POST", f"{RECORDS}?position={2**63 - 2}", b"last")).status == 200
-    answer = await served.call("POST", RECORDS, b"more")
-    assert (answer.status, answer.json()["code"], answer.json()["resource"]) == (409, "log_full", "positions")
-    assert "Retry-After" not in answer.headers
+    response = await served.call("POST", RECORDS, b"more")
+    assert (response.status, response.json()["code"], response.json()["resource"]) == (409, "log_full", "positions")
+    assert "Retry-After" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ async def test_a_queue_without_positions_left_is_no_matter_of_waiting(served: Se
     ids=["gzip, chunked", "a member twice", "no HTTP"],
 )
 async def test_what_may_mean_two_things_is_refused(served: Served, sent: bytes, status: int) -> None:
-    """Each with a problem document."""
+    """Each ambiguous request gets a problem document."""
     await served.log.append_records("q", None, [b"a", b"b"])
     async with raw(served) as connection:
         await connection.send(sent)
@@ -356,8 +356,8 @@ async def test_what_may_mean_two_things_is_refused(served: Served, sent: bytes, 
     assert served.log.first_position("q") == 0
 
 
-async def test_answers_say_what_they_are_and_not_who_made_them(served: Served) -> None:
-    """Browsers must not guess a type, and versions are nobody's business."""
+async def test_responses_name_their_type_and_not_their_software(served: Served) -> None:
+    """Browsers must not guess a type, and the version of the server is not sent."""
     await served.log.append_record("q", None, b"<script>")
     for path in (RECORDS, "/v1/queues", "/nothing", "/metrics", "/"):
         headers = (await served.call("GET", path)).headers
@@ -365,8 +365,8 @@ async def test_answers_say_what_they_are_and_not_who_made_them(served: Served) -
         assert headers["Server"] == "mrecordlog"
 
 
-async def test_the_longest_idle_connection_makes_room(directory: Path) -> None:
-    """Connections that rest do not keep new ones out."""
+async def test_the_longest_idle_connection_is_replaced(directory: Path) -> None:
+    """Idle connections do not block new ones."""
     now = asyncio.get_running_loop().time()
     async with serving(directory, ServiceOptions(connections=2)) as served, raw(served) as first, raw(served) as second:
         for connection in (first, second):

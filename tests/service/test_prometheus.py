@@ -1,4 +1,4 @@
-"""`/metrics` of a real service: what an operator looks at when a disk fills, stalls or fails."""
+"""`/metrics` of a real service: what an operator checks when a disk fills, stalls or fails."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SlowDisk(OsFileSystem):
 
 
 async def test_records_that_wait_are_counted(directory: Path) -> None:
-    """Those of the batch that the disk is busy with, and those that came since."""
+    """The records of the batch that is being written, and those appended since."""
     disk = SlowDisk()
     async with serving(directory, filesystem=disk) as served:
         await served.log.create_queue("q")
@@ -76,7 +76,7 @@ async def test_records_that_wait_are_counted(directory: Path) -> None:
 
 
 async def test_the_queue_that_keeps_segments_is_counted_and_named_apart(served: Served) -> None:
-    """How many segments is a gauge without labels; whose they are is in `/v1/stats`."""
+    """The number of segments is a gauge without labels; `/v1/stats` names the queue."""
     await served.log.append_record("q", None, b"idle")
     fresh = await scrape(served)
     assert (fresh["pinned_files"], fresh["pinned_files_alone"], fresh["oldest_file_age_seconds"]) == (0, 0, 0)
@@ -91,7 +91,7 @@ async def test_the_queue_that_keeps_segments_is_counted_and_named_apart(served: 
 
     assert last is not None
     await served.log.truncate("busy", last)
-    await served.log.sync()  # behind the roll that may follow a truncate
+    await served.log.sync()  # after the roll that may follow a truncate
     alone = await scrape(served)
     assert alone["pinned_files"] == alone["pinned_files_alone"] == alone["files"] - 1 >= 3
     assert not any("idle" in name or "busy" in name for name in alone)
@@ -114,7 +114,7 @@ async def test_two_queues_that_keep_the_same_segment_keep_it_together(served: Se
     assert (pinned["pinned_files"], pinned["pinned_files_alone"]) == (1, 0)
 
 
-async def test_the_age_of_the_oldest_segment_is_told(served: Served, directory: Path) -> None:
+async def test_the_age_of_the_oldest_segment_is_reported(served: Served, directory: Path) -> None:
     """Seconds since its last write, by the clock of the file system."""
     await served.log.append_record("q", None, b"idle")
     await served.log.append_record("q", None, SEGMENT)
@@ -126,7 +126,7 @@ async def test_the_age_of_the_oldest_segment_is_told(served: Served, directory: 
 
 
 async def test_a_collector_of_an_application_never_asks_the_disk(served: Served) -> None:
-    """It is collected on the event loop, so it has every series but the one that only the disk knows."""
+    """It runs on the event loop, so it has every series except the one that only the disk knows."""
     own = CollectorRegistry()
     own.register(Collector(served.service))
     assert own.get_sample_value("mrecordlog_pinned_files") == 0
@@ -139,7 +139,7 @@ def test_a_segment_that_was_removed_just_now_has_no_age(tmp_path: Path) -> None:
 
 
 async def test_a_torn_tail_that_opening_cut_is_counted_in_bytes(directory: Path) -> None:
-    """Bytes of an unacknowledged batch that a crash interrupted."""
+    """They are the bytes of an unacknowledged batch that a crash interrupted."""
     async with MultiRecordLog.open(directory, segment_bytes=len(SEGMENT)) as log:
         await log.create_queue("q")
     (directory / "CLOSED").unlink()
@@ -162,8 +162,8 @@ class FailingDisk(OsFileSystem):
         super().sync(handle)
 
 
-async def test_a_failed_log_is_told_and_still_scraped(directory: Path) -> None:
-    """Exactly one state is 1, and nothing waits any more."""
+async def test_a_failed_log_is_reported_and_still_scraped(directory: Path) -> None:
+    """Exactly one state is 1, and no record waits any more."""
     disk = FailingDisk()
     async with serving(directory, filesystem=disk) as served:
         await served.log.create_queue("q")
@@ -180,7 +180,7 @@ async def test_a_failed_log_is_told_and_still_scraped(directory: Path) -> None:
 
 @pytest.mark.parametrize("state", ["recovering", "closed"])
 async def test_there_is_something_to_scrape_before_and_after(directory: Path, state: str) -> None:
-    """A service whose log is not open yet, or not any more, says so instead of failing."""
+    """A service whose log is not open yet, or already closed, reports that instead of failing."""
     async with serving(directory, recovered=state == "closed") as served:
         if state == "closed":
             await served.log.close()

@@ -7,8 +7,8 @@ import pytest
 from tests.serving import Served, serving
 
 
-async def test_create_answers_201_once(served: Served) -> None:
-    """A queue is made once; the second time is 409, or 200 where that is allowed."""
+async def test_create_responds_201_once(served: Served) -> None:
+    """A queue is created once; the second request is 409, or 200 if `exist_ok` allows it."""
     assert (await served.call("PUT", "/v1/queues/a")).status == 201
     again = await served.call("PUT", "/v1/queues/a")
     assert (again.status, again.json()["code"]) == (409, "queue_exists")
@@ -23,7 +23,7 @@ async def test_delete_forgets_the_queue(served: Served) -> None:
 
 
 async def test_listing_shows_positions_and_ids(served: Served) -> None:
-    """One response holds all that a bulk reader needs to plan, and matches the log."""
+    """One response has everything that a bulk reader needs to plan, and matches the log."""
     await served.log.append_records("q", 5, [b"a", b"bb"])
     await served.log.create_queue("other")
     (other, q) = (await served.call("GET", "/v1/queues")).json()["queues"]
@@ -44,7 +44,7 @@ async def test_listing_shows_positions_and_ids(served: Served) -> None:
 
 
 async def test_an_unchanged_listing_is_304(served: Served) -> None:
-    """Who names the ETag of what is still so gets no body; any change makes another ETag."""
+    """A client that sends the current ETag gets no body; any change makes a new ETag."""
     etag = (await served.call("GET", "/v1/queues")).headers["ETag"]
     same = await served.call("GET", "/v1/queues", headers={"If-None-Match": etag})
     assert (same.status, same.body) == (304, b"")
@@ -52,8 +52,8 @@ async def test_an_unchanged_listing_is_304(served: Served) -> None:
     assert (await served.call("GET", "/v1/queues", headers={"If-None-Match": etag})).status == 200
 
 
-async def test_a_listing_tells_which_log_it_is_and_what_it_held_when_it_was_opened(directory: Path) -> None:
-    """The log keeps its name over openings; each opening has another one, and the positions it began with."""
+async def test_a_listing_names_its_log_and_what_it_held_when_it_was_opened(directory: Path) -> None:
+    """The log keeps its id when it is reopened; each opening has a new id, and reports where queues ended then."""
     async with serving(directory) as served:
         await served.log.create_queue("q")
         await served.log.append_records("q", None, [b"a", b"b"])
@@ -67,7 +67,7 @@ async def test_a_listing_tells_which_log_it_is_and_what_it_held_when_it_was_open
 
 
 async def test_a_first_position_that_was_chosen_took_nothing_away(served: Served) -> None:
-    """Whoever waits at 0 lost no records when the first one came at 1000, and did when they were truncated."""
+    """A reader at 0 lost nothing if the first record has position 1000, but it did if records were truncated."""
     await served.log.append_records("q", 1_000, [b"a", b"b"])
     assert (await served.call("GET", "/v1/queues/q")).json()["began"] == 1_000
     await served.log.truncate("q", 1_000)
@@ -78,25 +78,25 @@ async def test_a_first_position_that_was_chosen_took_nothing_away(served: Served
 async def test_truncate_drops_up_to_and_including(served: Served) -> None:
     """The position itself is dropped too."""
     await served.log.append_records("q", None, [b"a", b"b", b"c"])
-    answer = await served.call("POST", "/v1/queues/q/truncate", {"position": 1})
-    assert answer.json() == {"queue": "q", "dropped": 2, "first_position": 2, "next_position": 3}
+    response = await served.call("POST", "/v1/queues/q/truncate", {"position": 1})
+    assert response.json() == {"queue": "q", "dropped": 2, "first_position": 2, "next_position": 3}
     assert served.log.first_position("q") == 2
 
 
 async def test_truncate_beyond_the_end_is_refused(served: Served) -> None:
     """A typing error must not move the next position forward."""
     await served.log.append_record("q", None, b"a")
-    answer = await served.call("POST", "/v1/queues/q/truncate", {"position": 1})
-    assert (answer.status, answer.json()["code"], answer.json()["next_position"]) == (409, "ahead", 1)
+    response = await served.call("POST", "/v1/queues/q/truncate", {"position": 1})
+    assert (response.status, response.json()["code"], response.json()["next_position"]) == (409, "ahead", 1)
     assert served.log.next_position("q") == 1
 
 
 async def test_truncate_of_another_incarnation_is_refused(served: Served) -> None:
-    """Who means a queue that was deleted does not touch the one that has its name now."""
+    """A request for a deleted queue does not change the new queue of that name."""
     await served.log.append_record("q", None, b"a")
     wrong = served.log.queue_summary("q").id + 1
-    answer = await served.call("POST", "/v1/queues/q/truncate", {"position": 0, "id": wrong})
-    assert (answer.status, answer.json()["code"]) == (404, "queue_recreated")
+    response = await served.call("POST", "/v1/queues/q/truncate", {"position": 0, "id": wrong})
+    assert (response.status, response.json()["code"]) == (404, "queue_recreated")
     assert served.log.first_position("q") == 0
 
 
@@ -105,20 +105,20 @@ async def test_truncate_of_another_incarnation_is_refused(served: Served) -> Non
 )
 async def test_truncate_with_a_body_that_makes_no_sense_is_400(served: Served, body: bytes) -> None:
     """A body is checked against its type, and the response says what is wrong with it."""
-    answer = await served.call("POST", "/v1/queues/q/truncate", body)
-    assert (answer.status, answer.json()["code"]) == (400, "bad_body")
-    assert answer.json()["detail"]
+    response = await served.call("POST", "/v1/queues/q/truncate", body)
+    assert (response.status, response.json()["code"]) == (400, "bad_body")
+    assert response.json()["detail"]
 
 
 @pytest.mark.parametrize("path", ["/v1/queues?prefx=a", "/v1/queues?prefix=a&prefix=b", "/v1/queues/q?x=1"])
 async def test_unknown_parameters_are_refused(served: Served, path: str) -> None:
     """A misspelt parameter is an error, not ignored."""
-    answer = await served.call("GET", path)
-    assert (answer.status, answer.json()["code"]) == (400, "parameter")
+    response = await served.call("GET", path)
+    assert (response.status, response.json()["code"]) == (400, "parameter")
 
 
 async def test_a_wrong_method_is_405_and_a_wrong_path_404(served: Served) -> None:
-    """Whoever asks for something that is not there gets a problem document that helps."""
+    """Wrong requests get a problem document that says what exists."""
     wrong_method = await served.call("POST", "/v1/queues/q")
     assert (wrong_method.status, wrong_method.headers["Allow"]) == (405, "DELETE, GET, HEAD, PUT")
     wrong_path = await served.call("GET", "/v2/queues")
@@ -126,7 +126,7 @@ async def test_a_wrong_method_is_405_and_a_wrong_path_404(served: Served) -> Non
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/stats", "/v1/queues", "/v1/queues/q"])
-async def test_head_answers_as_get_without_a_body(served: Served, path: str) -> None:
+async def test_head_responds_as_get_without_a_body(served: Served, path: str) -> None:
     """Probes that send HEAD work, and the connection stays usable."""
     get, head = await served.call("GET", path), await served.call("HEAD", path)
     assert (head.status, head.body) == (200, b"")

@@ -22,9 +22,9 @@ def payloads(served: Served) -> list[bytes]:
 
 @pytest.mark.parametrize("content_type", ["application/octet-stream", "text/csv", "application/x-www-form-urlencoded"])
 async def test_a_body_is_one_record_whatever_its_type(served: Served, content_type: str) -> None:
-    """`curl --data-binary @file` just works: newlines and all are one record."""
-    answer = await served.call("POST", RECORDS, b"a\nb\n", headers={"Content-Type": content_type})
-    assert answer.json() == {"position": 0, "records": 1, "duplicate": False}
+    """`curl --data-binary @file` just works: the whole file, newlines included, is one record."""
+    response = await served.call("POST", RECORDS, b"a\nb\n", headers={"Content-Type": content_type})
+    assert response.json() == {"position": 0, "records": 1, "duplicate": False}
     assert payloads(served) == [b"a\nb\n"]
 
 
@@ -45,10 +45,10 @@ async def test_an_empty_body_is_an_empty_record(served: Served) -> None:
     ],
 )
 async def test_ndjson_is_a_record_a_line_as_it_is(served: Served, body: bytes, stored: list[bytes]) -> None:
-    """Lines are stored as they came, blank ones too; the last one needs no newline."""
-    answer = (await served.call("POST", RECORDS, body, headers=NDJSON)).json()
-    assert answer["records"] == len(stored)
-    assert answer["position"] == (len(stored) - 1 if stored else None)
+    """Lines are stored unchanged, blank ones too; the last one needs no newline."""
+    response = (await served.call("POST", RECORDS, body, headers=NDJSON)).json()
+    assert response["records"] == len(stored)
+    assert response["position"] == (len(stored) - 1 if stored else None)
     assert payloads(served) == stored
 
 
@@ -60,18 +60,18 @@ async def test_json_holds_base64(served: Served) -> None:
 
 
 async def test_runs_are_stored_record_by_record(served: Served) -> None:
-    """What a bulk writer sends as runs is found as records, at the queue's next positions."""
+    """Runs from a bulk writer are stored as records, at the queue's next positions."""
     body = b"".join(wire.encode([wire.QueueRuns("q", 0, [Run.of(70, [b"a", b"bb"]), Run.of(90, [b"c"])])]))
-    answer = await served.call("POST", RECORDS, body, headers={"Content-Type": wire.CONTENT_TYPE})
-    assert answer.json() == {"position": 2, "records": 3, "duplicate": False}
+    response = await served.call("POST", RECORDS, body, headers={"Content-Type": wire.CONTENT_TYPE})
+    assert response.json() == {"position": 2, "records": 3, "duplicate": False}
     assert payloads(served) == [b"a", b"bb", b"c"]
 
 
 async def test_a_cut_stream_of_runs_stores_nothing(served: Served) -> None:
-    """A body that lost its end is refused whole."""
+    """A body that lost its end is refused as a whole."""
     body = b"".join(wire.encode([wire.QueueRuns("q", 0, [Run.of(0, [b"a"])])]))[:-8]
-    answer = await served.call("POST", RECORDS, body, headers={"Content-Type": wire.CONTENT_TYPE})
-    assert (answer.status, answer.json()["code"]) == (400, "bad_body")
+    response = await served.call("POST", RECORDS, body, headers={"Content-Type": wire.CONTENT_TYPE})
+    assert (response.status, response.json()["code"]) == (400, "bad_body")
     assert payloads(served) == []
 
 
@@ -87,39 +87,39 @@ async def test_sending_the_same_records_at_their_position_stores_them_once(serve
 async def test_other_records_at_a_taken_position_are_409(served: Served) -> None:
     """The response names the queue's next position."""
     await served.call("POST", RECORDS, b"a")
-    answer = await served.call("POST", RECORDS + "?position=0", b"b")
-    assert (answer.status, answer.json()["code"], answer.json()["next_position"]) == (409, "position_in_past", 1)
+    response = await served.call("POST", RECORDS + "?position=0", b"b")
+    assert (response.status, response.json()["code"], response.json()["next_position"]) == (409, "position_in_past", 1)
 
 
 async def test_append_to_an_unknown_queue_is_404_unless_it_may_be_made(served: Served) -> None:
-    """Queues are not made by accident."""
+    """Queues are not created by accident."""
     assert (await served.call("POST", "/v1/queues/new/records", b"a")).status == 404
     assert (await served.call("POST", "/v1/queues/new/records?create=1", b"a")).json()["position"] == 0
 
 
 @pytest.mark.parametrize("position", ["-1", "x", "1.0", "9223372036854775807", "0" * 5000, "%C2%B2", ""])
-async def test_positions_that_are_none_are_400(served: Served, position: str) -> None:
-    """A position is a whole number that fits, written in few digits."""
-    answer = await served.call("POST", f"{RECORDS}?position={position}", b"a")
-    assert (answer.status, answer.json()["code"]) == (400, "parameter")
+async def test_invalid_positions_are_400(served: Served, position: str) -> None:
+    """A position is a whole number below 2**63, written in at most 19 digits."""
+    response = await served.call("POST", f"{RECORDS}?position={position}", b"a")
+    assert (response.status, response.json()["code"]) == (400, "parameter")
     assert payloads(served) == []
 
 
 async def test_the_last_position_takes_a_record_and_no_more(served: Served) -> None:
-    """Positions end at 2**63 - 2, also for the second record of a call."""
+    """Positions end at 2**63 - 2, even for the second record of a call."""
     last = 2**63 - 2
     assert (await served.call("POST", f"{RECORDS}?position={last}", b"a\nb\n", headers=NDJSON)).status == 400
     assert (await served.call("POST", f"{RECORDS}?position={last}", b"a")).json()["position"] == last
 
 
 async def test_reads_have_their_format_by_accept(served: Served) -> None:
-    """NDJSON is the default; lines, raw bytes and runs are asked for."""
+    """NDJSON is the default; lines, raw bytes and runs are available."""
     await served.log.append_records("q", None, [b"a", b"\xff"])
 
     async def read(accept: str | None, query: str = "") -> bytes:
-        answer = await served.call("GET", RECORDS + query, headers={} if accept is None else {"Accept": accept})
-        assert (answer.status, answer.headers["X-Next-Position"]) == (200, "2")
-        return answer.body
+        response = await served.call("GET", RECORDS + query, headers={} if accept is None else {"Accept": accept})
+        assert (response.status, response.headers["X-Next-Position"]) == (200, "2")
+        return response.body
 
     lines = b'{"position":0,"payload":"YQ=="}\n{"position":1,"payload":"/w=="}\n'
     assert await read("*/*") == await read("text/html, application/x-ndjson;q=0.5") == lines
@@ -132,9 +132,9 @@ async def test_reads_have_their_format_by_accept(served: Served) -> None:
 
 
 async def test_an_unknown_format_is_406(served: Served) -> None:
-    """Nobody gets a format that was not asked for."""
-    answer = await served.call("GET", RECORDS, headers={"Accept": "application/xml"})
-    assert (answer.status, answer.json()["code"]) == (406, "not_acceptable")
+    """No client gets a format that it did not ask for."""
+    response = await served.call("GET", RECORDS, headers={"Accept": "application/xml"})
+    assert (response.status, response.json()["code"]) == (406, "not_acceptable")
 
 
 @pytest.mark.parametrize(
@@ -153,42 +153,42 @@ async def test_an_unknown_format_is_406(served: Served) -> None:
         ("?start=3&stop=2", "", 3),
     ],
 )
-async def test_reads_are_bounded_and_say_where_to_go_on(
+async def test_reads_are_bounded_and_say_where_to_continue(
     served: Served, query: str, expected: str, following: int
 ) -> None:
     """start is included, stop is not; limit and max_bytes cut; X-Next-Position continues."""
     await served.log.append_records("q", None, [b"a", b"b", b"c"])
     await served.log.append_records("q", None, [b"d", b"e", b"f"])
-    answer = await served.call("GET", RECORDS + query, headers={"Accept": "application/octet-stream"})
-    assert (answer.body.decode(), int(answer.headers["X-Next-Position"])) == (expected, following)
+    response = await served.call("GET", RECORDS + query, headers={"Accept": "application/octet-stream"})
+    assert (response.body.decode(), int(response.headers["X-Next-Position"])) == (expected, following)
 
 
 async def test_one_record_larger_than_max_bytes_is_still_handed_out(served: Served) -> None:
-    """A reader always gets on."""
+    """A reader always makes progress."""
     await served.log.append_record("q", None, b"x" * 1000)
     assert len((await served.call("GET", RECORDS + "?max_bytes=10", headers={"Accept": "text/plain"})).body) == 1001
 
 
-async def test_reading_what_is_truncated_is_410_and_says_where_to_go_on(served: Served) -> None:
+async def test_reading_what_is_truncated_is_410_and_says_where_to_continue(served: Served) -> None:
     """A reader that fell behind gets an error, not a hole."""
     await served.log.append_records("q", None, [b"a", b"b"])
     await served.log.truncate("q", 0)
-    answer = await served.call("GET", RECORDS + "?start=0")
-    assert (answer.status, answer.json()["first_position"]) == (410, 1)
+    response = await served.call("GET", RECORDS + "?start=0")
+    assert (response.status, response.json()["first_position"]) == (410, 1)
     assert (await served.call("GET", RECORDS, headers={"Accept": "text/plain"})).body == b"b\n"
 
 
-async def test_a_large_answer_arrives_whole(served: Served) -> None:
-    """Megabytes are sent in pieces, with their length sent before."""
+async def test_a_large_response_arrives_whole(served: Served) -> None:
+    """Megabytes are sent in pieces, after their length."""
     records = [bytes([number]) * 300_000 for number in range(20)]
     await served.log.append_records("q", None, records)
-    answer = await served.call("GET", RECORDS, headers={"Accept": "application/octet-stream"})
-    assert answer.body == b"".join(records)
-    assert answer.headers["Content-Length"] == "6000000"
+    response = await served.call("GET", RECORDS, headers={"Accept": "application/octet-stream"})
+    assert response.body == b"".join(records)
+    assert response.headers["Content-Length"] == "6000000"
 
 
-async def test_a_long_poll_is_answered_by_the_append(served: Served) -> None:
-    """A reader at the end of the queue waits for the next record instead of asking again."""
+async def test_a_long_poll_ends_with_the_append(served: Served) -> None:
+    """A reader at the end of the queue waits for the next record and gets it."""
     polling = asyncio.create_task(served.call("GET", RECORDS + "?start=0&wait=30", headers={"Accept": "text/plain"}))
     while not served.service.tails:
         await asyncio.sleep(0.001)
@@ -198,7 +198,7 @@ async def test_a_long_poll_is_answered_by_the_append(served: Served) -> None:
 
 
 async def test_a_long_poll_ends_when_the_queue_is_deleted_or_the_service_goes_down(served: Served) -> None:
-    """Nobody waits for what cannot come."""
+    """No reader waits for a record that cannot come."""
     polling = asyncio.create_task(served.call("GET", RECORDS + "?wait=30"))
     while not served.service.tails:
         await asyncio.sleep(0.001)
@@ -212,23 +212,23 @@ async def test_a_long_poll_ends_when_the_queue_is_deleted_or_the_service_goes_do
     assert ((await polling).status, (await polling).body) == (200, b"")
 
 
-async def test_a_full_log_answers_429_before_the_body_is_read(directory: Path) -> None:
-    """Push-back comes with the numbers and a time to come back; truncating makes room again."""
+async def test_a_full_log_responds_429_before_the_body_is_read(directory: Path) -> None:
+    """The refusal has the numbers and a time to retry; truncating frees memory."""
     limits = Limits(memory_bytes=300_000, pending_bytes=200_000, record_bytes=200_000)
     async with serving(directory, limits=limits) as served:
         await served.log.create_queue("q")
         for _ in range(3):
             await served.call("POST", RECORDS, bytes(90_000))
-        answer = await served.call("POST", RECORDS, bytes(90_000))
-        assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
-        problem = answer.json()
+        response = await served.call("POST", RECORDS, bytes(90_000))
+        assert (response.status, response.headers["Retry-After"]) == (429, "1")
+        problem = response.json()
         assert (problem["code"], problem["resource"], problem["limit"]) == ("log_full", "memory", 300_000)
         assert (await served.call("POST", "/v1/queues/q/truncate", {"position": 2})).status == 200
         assert (await served.call("POST", RECORDS, bytes(90_000))).status == 200
 
 
 async def test_what_can_never_fit_is_413_with_the_numbers(directory: Path) -> None:
-    """Sizes are refused with the limit that they break."""
+    """A refusal names the limit that is exceeded."""
     options = ServiceOptions(body_bytes=2_000, body_records=3)
     async with serving(directory, options, limits=Limits(record_bytes=1_000)) as served:
         await served.log.create_queue("q")
@@ -243,8 +243,8 @@ async def test_what_can_never_fit_is_413_with_the_numbers(directory: Path) -> No
 async def test_many_callers_share_syncs(served: Served) -> None:
     """Requests that wait at the same time are stored by one sync."""
     before = served.log.stats().syncs
-    answers = await asyncio.gather(*(served.call("POST", RECORDS, b"%d" % number) for number in range(100)))
-    assert sorted(answer.json()["position"] for answer in answers) == list(range(100))
+    responses = await asyncio.gather(*(served.call("POST", RECORDS, b"%d" % number) for number in range(100)))
+    assert sorted(response.json()["position"] for response in responses) == list(range(100))
     assert served.log.stats().syncs - before < 50
 
 
@@ -260,20 +260,20 @@ async def test_many_callers_share_syncs(served: Served) -> None:
 async def test_connections_stay_or_end_as_the_client_says(
     served: Served, version: bytes, header: bytes, stays: bool
 ) -> None:
-    """The short way that responses to appends take keeps to the rules of HTTP."""
+    """Responses to appends, written as one buffer, keep the rules of HTTP."""
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     head = b"POST %s HTTP/%s\r\nHost: x\r\n%sContent-Length: 1\r\n\r\n" % (RECORDS.encode(), version, header)
     writer.write(head + b"a" + (head + b"b" if stays else b""))
-    answers = b""
-    while answers.count(b'"duplicate":false}') < 1 + stays:
-        answers += await reader.read(1_000)
-    assert answers.count(b"HTTP/") == 1 + stays
+    responses = b""
+    while responses.count(b'"duplicate":false}') < 1 + stays:
+        responses += await reader.read(1_000)
+    assert responses.count(b"HTTP/") == 1 + stays
     assert stays or await reader.read() == b""
     writer.close()
 
 
 async def test_a_client_that_sends_and_never_reads_is_dropped(directory: Path) -> None:
-    """Answers that nobody reads do not gather without end."""
+    """Responses that the client does not read do not accumulate without end."""
     async with serving(directory, ServiceOptions(write_seconds=0.2)) as served:
         await served.log.create_queue("q")
         await served.log.append_record("q", None, b"x" * 60_000)

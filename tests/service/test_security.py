@@ -1,4 +1,4 @@
-"""What a hostile or broken client may do, one raw socket each: it gets a response or is cut; the service runs on."""
+"""Hostile and broken clients, on one raw socket each: they get a response or are cut, and the service keeps running."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ async def still_answers(served: Served) -> bool:
     return (await served.call("GET", "/healthz")).status == 200
 
 
-# Time: who does not get on is cut. The sweep is called by hand with a clock of its own, so nothing waits.
+# Time: slow clients are cut. The tests call the sweep with a clock of their own, so nothing waits.
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Half"], ids=["silent", "half headers"])
 async def test_a_connection_without_a_request_is_cut(served: Served, sent: bytes) -> None:
-    """Ten seconds for a whole request head, however little of it comes."""
+    """A whole request head must arrive within ten seconds, however little of it has arrived."""
     now = asyncio.get_running_loop().time()
     async with raw(served) as connection:
         await connection.send(sent)
@@ -85,7 +85,7 @@ async def test_a_connection_without_a_request_is_cut(served: Served, sent: bytes
 
 
 async def test_dripping_headers_do_not_win_time(served: Served) -> None:
-    """The deadline is for the whole head; a byte now and then does not move it."""
+    """The deadline is for the whole head; single bytes do not move it."""
     now = asyncio.get_running_loop().time()
     async with raw(served) as connection:
         for second, byte in enumerate(b"GET / HTTP"):
@@ -102,8 +102,8 @@ async def test_dripping_headers_do_not_win_time(served: Served) -> None:
     [b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"this is no HTTP\r\n\r\n", HEAD + b"Content-Length: 3\r\n\r\nabc"],
     ids=["no body", "no HTTP", "a body"],
 )
-async def test_connections_are_watched_while_requests_wait_behind_another(served: Served, behind: bytes) -> None:
-    """What a client sends after a long poll waits, and does not keep the deadlines from anybody."""
+async def test_connections_are_watched_while_requests_wait_for_another(served: Served, behind: bytes) -> None:
+    """Requests sent after a long poll wait, and the deadlines of other connections still hold."""
     now = asyncio.get_running_loop().time()
     async with raw(served) as polling, raw(served):
         await polling.send(b"GET /v1/queues/q/records?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -121,7 +121,7 @@ async def test_connections_are_watched_while_requests_wait_behind_another(served
 async def test_an_error_does_not_end_the_watch(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What goes wrong in one second is logged, and the next second is checked again."""
+    """An error in one second is logged, and connections are checked again in the next."""
     monkeypatch.setattr("mrecordlog_async.service.connections.SWEEP_SECONDS", 0.0)
     looks = 0
 
@@ -139,7 +139,7 @@ async def test_an_error_does_not_end_the_watch(
 
 
 async def test_an_idle_connection_is_cut_later(served: Served) -> None:
-    """Between requests a connection may rest for 75 seconds."""
+    """Between requests a connection may be idle for 75 seconds."""
     now = asyncio.get_running_loop().time()
     async with raw(served) as connection:
         await connection.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -157,8 +157,8 @@ async def test_an_idle_connection_is_cut_later(served: Served) -> None:
     [b"Content-Length: 3000000\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n"],
     ids=["half body", "chunks that stop"],
 )
-async def test_half_a_body_is_answered_and_cut(directory: Path, sent: bytes) -> None:
-    """A body that does not come at the minimum rate is 408, and nothing of it is stored or kept."""
+async def test_half_a_body_is_408_and_cut(directory: Path, sent: bytes) -> None:
+    """A body slower than the minimum rate is 408, and nothing of it is stored or kept."""
     async with serving(directory, ServiceOptions(body_seconds=0.05)) as served:
         await served.log.create_queue("q")
         async with raw(served) as connection:
@@ -177,13 +177,13 @@ async def test_ten_gigabytes_announced_are_refused_at_once(served: Served) -> No
 
 
 async def test_an_expected_body_is_refused_before_it_is_sent(served: Served) -> None:
-    """A client that sends Expect: 100-continue is not asked to continue with what would be refused."""
+    """A client that sends Expect: 100-continue is refused before it sends the body."""
     assert await ask(served, HEAD + b"Expect: 100-continue\r\nContent-Length: 10000000000\r\n\r\n") == 413
     assert await ask(served, HEAD + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n") == 100
 
 
 async def test_a_flood_of_chunks_is_bounded(directory: Path) -> None:
-    """Chunks are counted while they come: one byte each or many, the limit is the same."""
+    """Chunks are counted as they arrive: of one byte or many, the limit is the same."""
     async with serving(directory, ServiceOptions(body_bytes=100_000)) as served:
         await served.log.create_queue("q")
         async with raw(served) as connection:
@@ -210,7 +210,7 @@ async def test_bodies_share_one_budget(directory: Path) -> None:
 
 
 async def test_a_megabyte_of_header_is_refused(served: Served) -> None:
-    """Headers have a limit of their own."""
+    """Headers have their own limit."""
     assert await ask(served, b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 1_000_000 + b"\r\n\r\n") in (400, 431, 0)
     assert await still_answers(served)
 
@@ -222,7 +222,7 @@ async def test_a_megabyte_of_name_is_refused(served: Served) -> None:
 
 
 async def test_connections_are_limited(directory: Path) -> None:
-    """One too many gets a 503 and is closed; those that are there go on."""
+    """One connection too many gets a 503 and is closed; the others continue."""
     async with serving(directory, ServiceOptions(connections=1)) as served, raw(served) as first:
         await first.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert await first.status() == 200
@@ -279,14 +279,14 @@ def resident_bytes() -> int:
     ids=["two lengths", "length and chunks", "negative", "underscore", "folded", "nul", "no colon"],
 )
 async def test_headers_that_two_readers_could_read_differently_are_refused(served: Served, headers: bytes) -> None:
-    """Request smuggling begins with headers that a proxy understands otherwise."""
+    """Request smuggling begins with headers that a proxy reads differently."""
     assert await ask(served, HEAD + headers + b"\r\nx") == 400
     assert served.log.next_position("q") == 0
     assert await still_answers(served)
 
 
 async def test_compressed_bodies_are_refused(served: Served) -> None:
-    """What unpacks to more than it says is not unpacked."""
+    """A body that could unpack to more than its length is never unpacked."""
     assert await ask(served, HEAD + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx") == 415
 
 
@@ -307,7 +307,7 @@ async def test_compressed_bodies_are_refused(served: Served) -> None:
     ],
 )
 async def test_names_are_decoded_once_and_are_never_paths(directory: Path, path: bytes, queue: str) -> None:
-    """Whatever a name looks like, it is a name: undone once, stored as it is, nothing next to the log is touched."""
+    """Whatever a name looks like, it is a name: decoded once, stored unchanged, and never used as a file path."""
     async with serving(directory) as served:
         assert await ask(served, b"PUT /v1/queues/" + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 201
         assert served.log.list_queues() == [queue]
@@ -319,13 +319,13 @@ async def test_names_are_decoded_once_and_are_never_paths(directory: Path, path:
 @pytest.mark.parametrize(
     "path", [b"%00", b"a%0d%0ab", b"a%7f", b"%c2%80", b"%ff", b"%ed%a0%80", b"x" * 256, b"%c3%bc" * 128]
 )
-async def test_names_that_are_none_are_refused(served: Served, path: bytes) -> None:
+async def test_invalid_names_are_refused(served: Served, path: bytes) -> None:
     """Control characters, NUL, line ends, what is not UTF-8, more than 255 bytes: 400."""
     assert await ask(served, b"PUT /v1/queues/" + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
     assert served.log.list_queues() == ["q"]
 
 
-# Who is let in.
+# Who is admitted.
 
 
 @asynccontextmanager
@@ -337,12 +337,12 @@ async def with_token(directory: Path) -> AsyncIterator[Served]:
         yield served
 
 
-async def test_every_token_lets_in(directory: Path) -> None:
+async def test_every_token_is_accepted(directory: Path) -> None:
     """Several tokens are valid at once, so that one can be replaced without a gap."""
     async with with_token(directory) as served:
         for token in (TOKEN, "another-token-0123456789"):
-            answer = await served.call("GET", "/v1/queues", headers={"Authorization": f"Bearer {token}"})
-            assert answer.status == 200
+            response = await served.call("GET", "/v1/queues", headers={"Authorization": f"Bearer {token}"})
+            assert response.status == 200
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ async def test_wrong_tokens_are_401_without_details(directory: Path, value: str 
 
 
 async def test_two_authorization_headers_are_refused(directory: Path) -> None:
-    """Which of two tokens counts is not guessed."""
+    """The service does not guess which of two tokens counts."""
     async with with_token(directory) as served:
         header = f"Authorization: Bearer {TOKEN}\r\n".encode()
         assert await ask(served, HEAD + header * 2 + b"Content-Length: 1\r\n\r\nx") == 401
@@ -398,8 +398,8 @@ async def test_health_needs_no_token_and_numbers_do(directory: Path) -> None:
         (b"", 400),
     ],
 )
-async def test_only_known_hosts_are_answered(directory: Path, host: bytes, status: int) -> None:
-    """A page that points its own name to this machine still sends that name."""
+async def test_only_known_hosts_are_served(directory: Path, host: bytes, status: int) -> None:
+    """A page whose name resolves to this machine still sends that name."""
     async with serving(directory, ServiceOptions(hosts=LOOPBACK_HOSTS)) as served:
         assert await ask(served, b"GET /v1/queues HTTP/1.1\r\n" + host + b"\r\n") == status
 
@@ -409,7 +409,7 @@ async def test_only_known_hosts_are_answered(directory: Path, host: bytes, statu
     [(b"http://x", 200), (b"http://evil.example", 403), (b"null", 403), (b"http://x.evil.example", 403)],
 )
 async def test_pages_of_other_sites_are_refused(served: Served, origin: bytes, status: int) -> None:
-    """Browsers name the site whose page made them ask; only the service's own may."""
+    """Browsers name the site whose page sends a request; only the service's own page may."""
     request = HEAD + b"Origin: " + origin + b"\r\nContent-Length: 1\r\n\r\nx"
     assert await ask(served, request) == status
     assert served.log.next_position("q") == (status == 200)
@@ -421,7 +421,7 @@ def test_host_names_lose_their_port() -> None:
 
 
 async def test_probes_by_address_reach_health_under_any_hosts(directory: Path) -> None:
-    """Orchestrators ask the address of a container; no page elsewhere can do that under its own name."""
+    """Orchestrators probe the address of a container; no foreign page can do that under its own name."""
     async with serving(directory, ServiceOptions(hosts=frozenset({"wal.example.com"}))) as served:
         for host in ("127.0.0.1:8080", "10.1.2.3:8080", "[fd00::7]:8080", "localhost", "wal.example.com"):
             for path in ("/healthz", "/readyz"):
@@ -448,13 +448,13 @@ async def test_probes_by_address_reach_health_under_any_hosts(directory: Path) -
     ],
 )
 async def test_a_path_that_can_be_read_in_two_ways_is_refused(served: Served, line: bytes) -> None:
-    """What the router matched, what a proxy looked at, and the queue that is meant are the same."""
+    """What the router matched, what a proxy checked and the queue that is used are the same."""
     assert await ask(served, line + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx") == 400
     assert served.log.list_queues() == ["q"]
     assert served.log.next_position("q") == 0
 
 
-# Answers.
+# Responses.
 
 
 class FailingDisk(OsFileSystem):
@@ -469,7 +469,7 @@ class FailingDisk(OsFileSystem):
 
 
 async def test_a_failed_log_says_so_without_paths(directory: Path) -> None:
-    """After a failed sync appends are 503 and reads go on; what the disk said stays in the service's own log."""
+    """After a failed sync appends are 503 and reads work; the system's message is only in the service's own log."""
     disk = FailingDisk()
     async with serving(directory, filesystem=disk) as served:
         await served.log.create_queue("q")
@@ -487,8 +487,8 @@ async def test_a_failed_log_says_so_without_paths(directory: Path) -> None:
         assert (await served.call("GET", "/v1/queues/q/records", headers={"Accept": "text/plain"})).body == b"a\n"
 
 
-async def test_while_the_log_recovers_everything_else_answers(directory: Path) -> None:
-    """Alive, not ready, how far it is; appends get a 503 with Retry-After."""
+async def test_while_the_log_recovers_everything_else_responds(directory: Path) -> None:
+    """It reports that it is alive, not ready, and its progress; appends get a 503 with Retry-After."""
     async with serving(directory, recovered=False) as served:
         served.service.fraction = 0.25
         assert (await served.call("GET", "/healthz")).status == 200
@@ -508,8 +508,8 @@ async def test_a_mistake_of_ours_is_500_without_details(directory: Path, caplog:
     async with serving(directory) as served:
         log = served.log
         served.service._log = object()  # type: ignore[assignment]  # the mistake
-        answer = await served.call("GET", "/v1/queues")
+        response = await served.call("GET", "/v1/queues")
         served.service.attach(log)
-    assert (answer.status, answer.json()["code"]) == (500, "internal")
-    assert b"object" not in answer.body
+    assert (response.status, response.json()["code"]) == (500, "internal")
+    assert b"object" not in response.body
     assert "AttributeError" in caplog.text

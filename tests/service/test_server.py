@@ -59,7 +59,7 @@ async def running(directory: Path, options: ServiceOptions | None = None, **log_
 
 
 class Disk(OsFileSystem):
-    """Fails or waits where it is asked to."""
+    """A disk that fails or waits on demand."""
 
     def __init__(self) -> None:
         self.sync_fails = False
@@ -93,7 +93,7 @@ async def test_a_clean_end_is_exit_code_0(directory: Path) -> None:
 
 
 async def test_a_log_that_failed_is_exit_code_1(directory: Path) -> None:
-    """Reads go on until the end; whoever restarts the service learns that it did not end well."""
+    """Reads work until the end; the exit code tells a supervisor that the log failed."""
     disk = Disk()
     async with running(directory, filesystem=disk) as service:
         await service.ready()
@@ -102,18 +102,18 @@ async def test_a_log_that_failed_is_exit_code_1(directory: Path) -> None:
         assert await service.status("/v1/queues/q/records", "POST", b"a") == 503
         assert await service.status("/v1/queues/q/records") == 200
         async with service.session.get(service.address + "/readyz") as response:
-            told = await response.json()
-        assert (response.status, told["state"]) == (503, "failed")
-        assert told["cause"].startswith("a write or sync failed (EIO)")
+            ready = await response.json()
+        assert (response.status, ready["state"]) == (503, "failed")
+        assert ready["cause"].startswith("a write or sync failed (EIO)")
         assert await service.stop() == 1
 
 
 async def test_a_failure_is_in_the_services_log_and_status_when_it_happens(
     directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever runs it need not wait for its end; systemd shows the cause in one line."""
-    told: list[str] = []
-    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: told.extend(lines))
+    """The operator need not wait for the end of the process; systemd shows the cause in one line."""
+    notified: list[str] = []
+    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: notified.extend(lines))
     disk = Disk()
     async with running(directory, filesystem=disk) as service:
         await service.ready()
@@ -121,18 +121,18 @@ async def test_a_failure_is_in_the_services_log_and_status_when_it_happens(
         disk.sync_fails = True
         assert await service.status("/v1/queues/q/records", "POST", b"a") == 503
         assert [record for record in caplog.records if "the disk is gone" in record.getMessage()]
-        while not any(line.startswith("STATUS=failed") for line in told):
+        while not any(line.startswith("STATUS=failed") for line in notified):
             await asyncio.sleep(0.01)
-        (line,) = [line for line in told if line.startswith("STATUS=failed")]
+        (line,) = [line for line in notified if line.startswith("STATUS=failed")]
         assert "the disk is gone" in line
         assert "\n" not in line
         assert await service.stop() == 1
 
 
-def test_systemd_hears_of_a_full_disk_once_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each refused request; and that it is over when none was refused for a while."""
-    told: list[str] = []
-    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: told.extend(lines))
+def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not notified of each refused request, and it is notified when none was refused for a while."""
+    notified: list[str] = []
+    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: notified.extend(lines))
     now = 0.0
     service = Service()
     service.attach(cast(MultiRecordLog, SimpleNamespace(failure=None, state=LogState.OPEN, next_positions=dict)))
@@ -142,13 +142,13 @@ def test_systemd_hears_of_a_full_disk_once_a_stretch(monkeypatch: pytest.MonkeyP
         if 10 <= second < 60 and second % 20 == 0:
             service.problems[507] = service.problems.get(507, 0) + 7
         status.look()
-    assert told == ["STATUS=the disk is full, appends are refused", "STATUS=serving on http://x"]
+    assert notified == ["STATUS=the disk is full, appends are refused", "STATUS=serving on http://x"]
 
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_every_signal_that_ends_it_closes_the_log(directory: Path, number: int) -> None:
-    """Also a terminal that is closed."""
+    """A closed terminal sends one too."""
     async with running(directory) as service:
         await service.ready()
         os.kill(os.getpid(), number)
@@ -157,7 +157,7 @@ async def test_every_signal_that_ends_it_closes_the_log(directory: Path, number:
 
 
 async def test_a_hangup_that_nohup_hides_does_not_end_it(directory: Path) -> None:
-    """Who starts it with nohup wants it to outlive the terminal."""
+    """A service started with nohup outlives the terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         async with running(directory) as service:
@@ -170,7 +170,7 @@ async def test_a_hangup_that_nohup_hides_does_not_end_it(directory: Path) -> Non
 
 
 async def test_no_time_for_requests_is_still_time_to_close(directory: Path) -> None:
-    """drain_seconds=0 drops requests, not the note that the log was closed."""
+    """drain_seconds=0 drops requests, but the log is still closed cleanly."""
     async with running(directory, ServiceOptions(drain_seconds=0.0)) as service:
         await service.ready()
         assert await service.status("/v1/queues/q", "PUT") == 201
@@ -189,7 +189,7 @@ async def test_a_request_under_way_is_finished(directory: Path) -> None:
         writer.write(bytes(100_000))
         async with service.session.get(service.address + "/v1/queues/q/tail") as tail:
             os.kill(os.getpid(), signal.SIGTERM)
-            assert b"closing" in await tail.content.read()  # now it is on its way down
+            assert b"closing" in await tail.content.read()  # now it is shutting down
         writer.write(bytes(100_000))
         assert (await reader.read()).startswith(b"HTTP/1.1 200")
         writer.close()
@@ -199,7 +199,7 @@ async def test_a_request_under_way_is_finished(directory: Path) -> None:
 
 
 async def test_a_second_signal_does_not_wait_for_requests(directory: Path) -> None:
-    """Who presses Ctrl-C twice is in a hurry; what was acknowledged is safe all the same."""
+    """Ctrl-C twice drops running requests; acknowledged records are safe."""
     async with running(directory) as service:
         await service.ready()
         await service.status("/v1/queues/q", "PUT")
@@ -218,10 +218,10 @@ async def test_a_second_signal_does_not_wait_for_requests(directory: Path) -> No
         assert [record.payload for record in log.range("q")] == [b"a"]
 
 
-async def test_a_disk_that_does_not_answer_does_not_hold_up_the_end(
+async def test_a_disk_that_does_not_respond_does_not_delay_the_end(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deadline of the end holds for the disk too; the exit code says that it was not a clean one."""
+    """The shutdown deadline includes the disk; the exit code says that the log was not closed cleanly."""
     monkeypatch.setattr("mrecordlog_async.service.server.CLOSE_SECONDS_MIN", 0.2)
     disk = Disk()
     async with running(directory, ServiceOptions(drain_seconds=0.2), filesystem=disk) as service:
@@ -237,8 +237,8 @@ async def test_a_disk_that_does_not_answer_does_not_hold_up_the_end(
             await appending
 
 
-async def test_it_answers_while_it_recovers_and_can_be_stopped_then(directory: Path) -> None:
-    """Listening comes first: probes learn that it recovers, and a signal need not wait for the end of that."""
+async def test_it_responds_while_it_recovers_and_can_be_stopped_then(directory: Path) -> None:
+    """It listens first: probes see that it recovers, and a signal does not wait for the end of the recovery."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
     disk = Disk()
@@ -255,7 +255,7 @@ async def test_it_answers_while_it_recovers_and_can_be_stopped_then(directory: P
 
 
 async def test_a_directory_that_cannot_be_opened_ends_it(directory: Path) -> None:
-    """What prevents opening is raised, with the port given back."""
+    """The error that prevents opening is raised, and the port is released."""
     directory.write_bytes(b"a file")
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     with pytest.raises(OSError, match=directory.name):
@@ -277,7 +277,7 @@ async def test_a_directory_that_cannot_be_opened_ends_it(directory: Path) -> Non
     ],
 )
 def test_what_other_machines_can_reach_needs_a_token(host: str, expected: bool) -> None:
-    """A name that is not loopback's for sure counts as reachable."""
+    """A name that is not certainly loopback counts as reachable."""
     assert is_loopback(host) is expected
     if not expected:
         with pytest.raises(ExposedError, match="token"):

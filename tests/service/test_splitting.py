@@ -1,4 +1,4 @@
-"""Large bodies are split a piece at a time: with the records that decoding at once gives, whatever they look like."""
+"""Large bodies are split piece by piece, into the same records as decoding them at once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def everything_escaped(payloads: list[bytes]) -> bytes:
 @pytest.mark.parametrize("encode", [plain, spaced, slashes_escaped, everything_escaped])
 @pytest.mark.parametrize("seed", range(10))
 def test_records_of_json_are_those_of_its_decoder(encode: Callable[[list[bytes]], bytes], seed: int) -> None:
-    """Records of any size, also larger than a piece, in any order and however their base64 is escaped."""
+    """Records of any size, even larger than a piece, in any order and however their base64 is escaped."""
     dice = random.Random(seed)
     sizes = [0, 1, 2, 3, 1_000, PIECE_BYTES, 2 * PIECE_BYTES - 1, 3 * PIECE_BYTES, 4 * PIECE_BYTES + dice.randrange(9)]
     payloads = [dice.randbytes(dice.choice(sizes)) for _ in range(dice.randrange(1, 12))]
@@ -114,7 +114,7 @@ def test_a_large_record_of_json_is_decoded_in_steps(encode: Callable[[list[bytes
 
 
 def test_a_large_block_of_runs_is_cut_in_steps() -> None:
-    """One block of 50,000 records is copied a part at a time."""
+    """One block of 50,000 records is copied part by part."""
     payloads = [b"%d" % number for number in range(50_000)]
     body = b"".join(wire.encode([wire.QueueRuns("q", 0, [Run.of(0, payloads)])]))
     found = steps(body, wire.CONTENT_TYPE)

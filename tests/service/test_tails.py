@@ -13,7 +13,7 @@ TAIL = "/v1/queues/q/tail"
 
 
 async def events(response: aiohttp.ClientResponse, count: int) -> list[dict[str, str]]:
-    """Read *count* events; comments are passed over."""
+    """Read *count* events; comments are skipped."""
     found: list[dict[str, str]] = []
     event: dict[str, str] = {}
     while len(found) < count:
@@ -30,7 +30,7 @@ async def events(response: aiohttp.ClientResponse, count: int) -> list[dict[str,
 
 
 async def test_a_tail_sends_what_is_there_and_what_comes(served: Served) -> None:
-    """Events carry position and payload, in order, without asking again."""
+    """Events carry position and payload, in order, on one connection."""
     await served.log.append_records("q", None, [b"a", b"b\nb"])
     async with served.session.get(served.url + TAIL + "?as=text") as response:
         assert response.headers["Content-Type"] == "text/event-stream"
@@ -41,7 +41,7 @@ async def test_a_tail_sends_what_is_there_and_what_comes(served: Served) -> None
     assert [json.loads(event["data"])["payload"] for event in first + last] == ["a", "b\nb", "c"]
 
 
-async def test_a_tail_resumes_behind_the_last_event_seen(served: Served) -> None:
+async def test_a_tail_resumes_after_the_last_event_seen(served: Served) -> None:
     """A browser that lost the connection misses nothing and sees nothing twice."""
     await served.log.append_records("q", None, [b"a", b"b", b"c"])
     async with served.session.get(served.url + TAIL + "?start=0", headers={"Last-Event-ID": "1"}) as response:
@@ -50,7 +50,7 @@ async def test_a_tail_resumes_behind_the_last_event_seen(served: Served) -> None
 
 
 async def test_a_tail_from_next_shows_only_what_comes(served: Served) -> None:
-    """`start=next` is for those who do not care about the past."""
+    """`start=next` skips the records that are already stored."""
     await served.log.append_record("q", None, b"old")
     async with served.session.get(served.url + TAIL + "?start=next&as=text") as response:
         await served.log.append_record("q", None, b"new")
@@ -59,7 +59,7 @@ async def test_a_tail_from_next_shows_only_what_comes(served: Served) -> None:
 
 
 async def test_a_tail_ends_with_its_queue(served: Served) -> None:
-    """Deleting the queue ends the tail with an event that says so, also when it is made again at once."""
+    """Deleting the queue ends the tail with an event that says so, even if the queue is recreated at once."""
     async with served.session.get(served.url + TAIL) as response:
         await asyncio.gather(served.log.delete_queue("q"), served.log.create_queue("q", exist_ok=True))
         (event,) = await events(response, 1)
@@ -68,7 +68,7 @@ async def test_a_tail_ends_with_its_queue(served: Served) -> None:
 
 
 async def test_a_tail_ends_when_the_service_goes_down(served: Served) -> None:
-    """Tails never hold up a shutdown."""
+    """Tails never delay a shutdown."""
     async with served.session.get(served.url + TAIL) as response:
         served.service.begin_shutdown()
         (event,) = await events(response, 1)
@@ -76,8 +76,8 @@ async def test_a_tail_ends_when_the_service_goes_down(served: Served) -> None:
     assert served.service.tails == 0
 
 
-async def test_a_tail_goes_on_behind_a_truncation(served: Served) -> None:
-    """Records that were dropped before they were sent are passed over."""
+async def test_a_tail_continues_after_a_truncation(served: Served) -> None:
+    """Records that were dropped before they were sent are skipped."""
     async with served.session.get(served.url + TAIL + "?start=0&as=text") as response:
         await served.log.append_records("q", 5, [b"a", b"b"])
         await served.log.truncate("q", 5)
@@ -103,7 +103,7 @@ async def test_heartbeats_keep_a_quiet_tail_alive(directory: Path) -> None:
 
 
 async def test_a_reader_that_does_not_read_is_dropped(directory: Path) -> None:
-    """Events are made only as fast as they are taken, and not for ever."""
+    """Events are created only as fast as the client reads, and a client that stops is dropped."""
     async with serving(directory, ServiceOptions(write_seconds=0.2)) as served:
         await served.log.create_queue("q")
         await served.log.append_records("q", None, [bytes(100_000)] * 300)
@@ -121,14 +121,18 @@ async def test_tails_are_limited(directory: Path) -> None:
     async with serving(directory, ServiceOptions(tails=1)) as served:
         await served.log.create_queue("q")
         async with served.session.get(served.url + TAIL):
-            answer = await served.call("GET", TAIL)
-            assert (answer.status, answer.json()["resource"], answer.headers["Retry-After"]) == (429, "tails", "1")
+            response = await served.call("GET", TAIL)
+            assert (response.status, response.json()["resource"], response.headers["Retry-After"]) == (
+                429,
+                "tails",
+                "1",
+            )
             assert (await served.call("GET", "/v1/queues/q/records?wait=1")).status == 429
             assert (await served.call("GET", "/v1/queues/q/records")).status == 200
 
 
 async def test_numbers_are_streamed(served: Served) -> None:
-    """The page gets its numbers as events."""
+    """The page gets its statistics as events."""
     async with served.session.get(served.url + "/v1/stats/stream") as response:
         (event,) = await events(response, 1)
     assert json.loads(event["data"])["state"] == "open"
