@@ -30,7 +30,6 @@ from mrecordlog_async.storage.segment import (
     CLOSED_NAME,
     TEMPORARY_SUFFIX,
     list_segments,
-    open_segment,
     read_pieces,
     segment_name,
     segment_number,
@@ -152,8 +151,22 @@ class LogDirectory:
     # What they contain.
 
     def open(self, number: int) -> int:
-        """Open segment *number* for reading; the caller must close the handle."""
-        return open_segment(self.files, self.path, number)
+        """Open segment *number* for reading; the caller must close the handle.
+
+        Raises FileNotFoundError if there is none, OSError if a directory or a link has its name.
+        """
+        path = self.path_of(number)
+        try:
+            return self.files.open(path, write=False)
+        except IsADirectoryError:
+            raise IsADirectoryError(errno.EISDIR, "a directory has the name of a segment; move it away", path) from None
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            reason = (
+                "a symbolic link has the name of a segment; put the file itself in its place, or move the link away"
+            )
+            raise OSError(errno.ELOOP, reason, path) from None
 
     @contextmanager
     def opened(self, number: int) -> Iterator[int]:

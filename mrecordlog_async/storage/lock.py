@@ -11,18 +11,19 @@ from __future__ import annotations
 import os
 
 from mrecordlog_async.errors import LogLockedError
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 
 LOCK_NAME = "LOCK"
 
 
-def take_lock(files: FileSystem, directory: str) -> int:
+def take_lock(directory: LogDirectory) -> int:
     """Lock *directory* and return the handle that holds the lock; LogLockedError with the owner's pid if taken."""
-    path = f"{directory}/{LOCK_NAME}"
+    files, path = directory.files, f"{directory.path}/{LOCK_NAME}"
     try:
         handle = _lock_own_file(files, path)
     except BlockingIOError:
-        raise LogLockedError(directory, *_owner(files, path)) from None
+        raise LogLockedError(directory.path, *_owner(files, path)) from None
     try:
         _write_owner(files, handle)
     except BaseException:

@@ -36,7 +36,7 @@ class LockedDirectory(LogDirectory):
         """
         handle = directory.files.open_directory(directory.path)
         try:
-            return cls(directory, handle, take_lock(directory.files, directory.path))
+            return cls(directory, handle, take_lock(directory))
         except BaseException:
             directory.files.close(handle)
             raise

@@ -5,7 +5,6 @@ The meaning of the bytes is left to others. A `SegmentFile` belongs to the log's
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator, Sequence
 
@@ -43,20 +42,6 @@ def segment_number(name: str) -> int | None:
 def list_segments(names: Sequence[str]) -> list[int]:
     """Return the numbers of the segments among *names*, ascending."""
     return sorted(number for number in map(segment_number, names) if number is not None)
-
-
-def open_segment(files: FileSystem, directory: str, number: int) -> int:
-    """Open segment *number* for reading; OSError with the path if a directory or a link has its name."""
-    path = f"{directory}/{segment_name(number)}"
-    try:
-        return files.open(path, write=False)
-    except IsADirectoryError:
-        raise IsADirectoryError(errno.EISDIR, "a directory has the name of a segment; move it away", path) from None
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        reason = "a symbolic link has the name of a segment; put the file itself in its place, or move the link away"
-        raise OSError(errno.ELOOP, reason, path) from None
 
 
 def read_pieces(files: FileSystem, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
