@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from mrecordlog_async.bench.raw import RawDisk
 from tests.benchmarks.compare import table
 from tests.benchmarks.compare.contenders import PEERS
 from tests.benchmarks.compare.place import TREE, Version, make_place
@@ -83,7 +82,6 @@ def measure(
     """
     directory = os.path.join(place, row.name)
     os.mkdir(directory)
-    raw = RawDisk(directory)
     try:
         with ExitStack() as stack:
             contestants = [
@@ -94,9 +92,8 @@ def measure(
             _say(f"{row.name}: measuring")
             for number in range(min(rounds, row.rounds_max)):
                 for contestant in contestants if number % 2 == 0 else reversed(contestants):
-                    contestant.round(max(seconds, row.seconds_min), raw)
+                    contestant.round(max(seconds, row.seconds_min))
     finally:
-        raw.close()
         shutil.rmtree(directory)
     return contestants
 
@@ -122,10 +119,10 @@ def _to_json(row: Row, contestants: Sequence[Contestant]) -> str:
             "version": contestant.version.label,
             "rounds": [
                 {
-                    "rate": one.figures.rate,
-                    "p50": one.figures.p50,
-                    "p99": one.figures.p99,
-                    "cpu_microseconds": one.figures.cpu_microseconds,
+                    "rate": one.rate,
+                    "p50": one.p50,
+                    "p99": one.p99,
+                    "cpu_microseconds": one.cpu_microseconds,
                     "of_raw": one.of_raw,
                     "p50_over_raw": one.p50_over_raw,
                 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from statistics import mean, median
 
 from mrecordlog_async.bench.latency import quantile
 
@@ -18,6 +19,7 @@ class Figures:
         latencies: seconds per call; empty where calls were not timed.
         commits: batches that were written in about that time; 0 where the contestant does not count them.
         written_bytes: bytes in those batches.
+        raw_latencies: seconds per write and sync of the mean batch on the raw disk.
         raw_seconds: how long plain reads of the same files took, in rows that open a log.
     """
 
@@ -27,6 +29,7 @@ class Figures:
     latencies: list[float] = field(default_factory=list)
     commits: int = 0
     written_bytes: int = 0
+    raw_latencies: list[float] = field(default_factory=list)
     raw_seconds: float = 0.0
 
     @property
@@ -48,6 +51,18 @@ class Figures:
     def p99(self) -> float:
         """99 % of the calls took at most this long."""
         return self._quantile(0.99)
+
+    @property
+    def of_raw(self) -> float | None:
+        """The rate as a share of the raw disk's; None where there was no raw disk."""
+        if self.raw_latencies:
+            return self.commits * mean(self.raw_latencies) / self.seconds
+        return self.raw_seconds / self.seconds if self.raw_seconds else None
+
+    @property
+    def p50_over_raw(self) -> float | None:
+        """The median call over the median write and sync of the raw disk; None where either was not timed."""
+        return self.p50 / median(self.raw_latencies) if self.latencies and self.raw_latencies else None
 
     def to_json(self) -> str:
         """Return the figures as one line."""

@@ -1,46 +1,69 @@
-"""A contestant as the comparing process sees it."""
+"""A contestant, and the raw disk next to it, as the comparing process sees them."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from mrecordlog_async.bench.raw import SYNC, RawDisk, RawMeasurement
 from tests.benchmarks.compare.contestant import MISSING, READY
 from tests.benchmarks.compare.figures import Figures
 from tests.benchmarks.compare.place import Version
 
-CONTESTANT = "tests.benchmarks.compare.contestant"
+ROOM = "tests.benchmarks.compare"
 
 
 class ContestantError(Exception):
     """A contestant's process failed; its traceback is on standard error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """The figures of a round. raw: the disk alone, repeating the mean batch; None where nothing was written."""
+class Child:
+    """A Python process that prints a line for each line it reads, and ends with its input. Use it as a context.
 
-    figures: Figures
-    raw: RawMeasurement | None
+    Raises:
+        EOFError: It ended before, or with an error.
+    """
 
-    @property
-    def of_raw(self) -> float | None:
-        """The rate as a share of the raw disk's, or of reading the files in one thread."""
-        if self.figures.raw_seconds:
-            return self.figures.raw_seconds / self.figures.seconds
-        return None if self.raw is None else self.raw.seconds / self.figures.seconds
+    def __init__(self, module: str, arguments: Sequence[str], directory: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{ROOM}.{module}", *arguments],
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
-    @property
-    def p50_over_raw(self) -> float | None:
-        """The median call over the median write and sync of the raw disk."""
-        if self.raw is None or not self.figures.p50:
-            return None
-        return self.figures.p50 / median(self.raw.latencies)
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._process.kill()
+        self._process.communicate()  # closes its input
+        if error is None and self._process.returncode != 0:
+            raise EOFError
+
+    def ask(self, line: str) -> str:
+        """Send *line* and return the next line that is printed."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self.read()
+
+    def read(self) -> str:
+        """Return the next line that is printed."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise EOFError
+        return line.strip()
 
 
 @dataclass(slots=True)
@@ -51,57 +74,48 @@ class Contestant:
     row: str
     directory: str
     at_most: int
-    rounds: list[Round] = field(default_factory=list)
-    _process: subprocess.Popen[str] | None = None
+    rounds: list[Figures] = field(default_factory=list)
+    _children: ExitStack = field(default_factory=ExitStack)
+    _log: Child | None = None
+    _raw: Child | None = None
 
     def __enter__(self) -> Contestant:
         os.mkdir(self.directory)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", CONTESTANT, self.version.contender, self.row, self.directory, str(self.at_most)],
-            cwd=self.version.directory,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        words = [self.version.contender, self.row, self.directory, str(self.at_most)]
+        self._log = self._children.enter_context(Child("contestant", words, self.version.directory))
+        raw = os.path.join(os.path.dirname(self.directory), "raw")  # one file for all contestants of the row
+        self._raw = self._children.enter_context(Child("raw", [raw], self.version.directory))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        process = self._process
-        assert process is not None
-        if error is not None:
-            process.kill()
-        process.communicate()  # closes its input, which is its sign to end
-        if error is None and process.returncode != 0:
-            raise self._failed()
+        try:
+            self._children.__exit__(kind, error, traceback)
+        except EOFError:
+            raise self._failed() from None
 
     def prepare(self) -> str:
         """Wait until the row is prepared; return why it cannot be, if a peer is not installed."""
-        line = self._line()
-        if line.startswith(MISSING):
-            return line.removeprefix(MISSING).strip()
-        if line != READY:
-            raise self._failed()
-        return ""
+        assert self._log is not None
+        try:
+            line = self._log.read()
+        except EOFError:
+            raise self._failed() from None
+        assert line == READY or line.startswith(MISSING)
+        return "" if line == READY else line.removeprefix(MISSING).strip()
 
-    def round(self, seconds: float, raw: RawDisk) -> None:
-        """Measure once; then the raw disk writes and syncs the mean batch as often."""
-        assert self._process is not None and self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n")
-        self._process.stdin.flush()
-        figures = Figures.from_json(self._line())
-        measured = None
-        if figures.commits:
-            measured = raw.replay([figures.written_bytes // figures.commits, SYNC] * figures.commits)
-        self.rounds.append(Round(figures, measured))
-
-    def _line(self) -> str:
-        assert self._process is not None and self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise self._failed()
-        return line.strip()
+    def round(self, seconds: float) -> None:
+        """Measure once, and then the raw disk for as long."""
+        assert self._log is not None and self._raw is not None
+        try:
+            figures = Figures.from_json(self._log.ask(str(seconds)))
+            if figures.commits:
+                latencies = self._raw.ask(f"{figures.written_bytes // figures.commits} {seconds}")
+                figures = replace(figures, raw_latencies=json.loads(latencies))
+        except EOFError:
+            raise self._failed() from None
+        self.rounds.append(figures)
 
     def _failed(self) -> ContestantError:
         return ContestantError(f"{self.version.label} failed on row {self.row}; its traceback is above")

@@ -9,7 +9,7 @@ from statistics import median
 from mrecordlog_async.bench.latency import duration
 from mrecordlog_async.bench.report import aligned, amount
 from tests.benchmarks.compare.figures import Figures
-from tests.benchmarks.compare.process import Contestant, Round
+from tests.benchmarks.compare.process import Contestant
 from tests.benchmarks.compare.suite import Row
 
 HEADER = ("version", "rate", "p50", "p99", "longest", "µs CPU", "of raw", "p50 / raw")
@@ -25,9 +25,9 @@ def text(row: Row, contestants: Sequence[Contestant]) -> Iterator[str]:
         yield from aligned([RATIO_HEADER, *(_ratios(each, contestants[0]) for each in contestants[1:])], left=1)
 
 
-def ratios(rounds: Sequence[Round], base: Sequence[Round], figure: Callable[[Figures], float]) -> list[float]:
+def ratios(rounds: Sequence[Figures], base: Sequence[Figures], figure: Callable[[Figures], float]) -> list[float]:
     """Return the ratio of each round; nothing where the figure was not measured."""
-    pairs = [(figure(one.figures), figure(other.figures)) for one, other in zip(rounds, base, strict=True)]
+    pairs = [(figure(one), figure(other)) for one, other in zip(rounds, base, strict=True)]
     return [value / of for value, of in pairs if of]
 
 
@@ -37,11 +37,11 @@ def _figures(row: Row, contestant: Contestant) -> tuple[str, ...]:
     over_raw = [over for one in rounds if (over := one.p50_over_raw) is not None]
     return (
         contestant.version.label,
-        amount(median(one.figures.rate for one in rounds), f"{row.per_second}/s"),
-        _duration(median(one.figures.p50 for one in rounds)),
-        _duration(median(one.figures.p99 for one in rounds)),
-        _duration(max(seconds for one in rounds for seconds in one.figures.latencies or [0.0])),
-        f"{median(one.figures.cpu_microseconds for one in rounds):.2f}",
+        amount(median(one.rate for one in rounds), f"{row.per_second}/s"),
+        _duration(median(one.p50 for one in rounds)),
+        _duration(median(one.p99 for one in rounds)),
+        _duration(max(seconds for one in rounds for seconds in one.latencies or [0.0])),
+        f"{median(one.cpu_microseconds for one in rounds):.2f}",
         f"{median(of_raw):.0%}" if of_raw else "",
         f"{median(over_raw):.2f} ×" if over_raw else "",
     )

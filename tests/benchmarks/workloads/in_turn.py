@@ -34,21 +34,21 @@ def row_of(workload: str, contestant: Contestant, first: Contestant, note: str =
     """Return what was measured of *contestant*, with this log's lead over it in the note."""
     (row,) = chosen([contestant.row])
     rounds = contestant.rounds
-    latencies = [seconds for one in rounds for seconds in one.figures.latencies]
-    raw_latencies = [seconds for one in rounds if one.raw for seconds in one.raw.latencies]
+    latencies = [seconds for one in rounds for seconds in one.latencies]
+    raw_latencies = [seconds for one in rounds for seconds in one.raw_latencies]
     of_raw = [share for one in rounds if (share := one.of_raw) is not None]
     over_raw = [over for one in rounds if (over := one.p50_over_raw) is not None]
     return Row(
         workload,
         f"{contestant.version.label}, {row.what}",
-        median(one.figures.rate for one in rounds),
+        median(one.rate for one in rounds),
         f"{row.per_second}/s",
-        raw=median(one.figures.rate / share for one, share in zip(rounds, of_raw, strict=True)) if of_raw else None,
+        raw=median(one.rate / share for one, share in zip(rounds, of_raw, strict=True)) if of_raw else None,
         ratio=median(of_raw) if of_raw else None,
         latency=Latencies.of(latencies) if latencies else None,
         raw_latency=Latencies.of(raw_latencies) if raw_latencies else None,
         latency_ratio=median(over_raw) if over_raw else None,
-        cpu_microseconds=median(one.figures.cpu_microseconds for one in rounds),
+        cpu_microseconds=median(one.cpu_microseconds for one in rounds),
         note=note or _lead_note(contestant, first),
     )
 
@@ -68,8 +68,8 @@ def _lead_note(contestant: Contestant, first: Contestant) -> str:
 
 
 def _rates(contestant: Contestant) -> list[float]:
-    return [one.figures.rate for one in contestant.rounds]
+    return [one.rate for one in contestant.rounds]
 
 
 def _cpu(contestant: Contestant) -> list[float]:
-    return [one.figures.cpu_microseconds for one in contestant.rounds]
+    return [one.cpu_microseconds for one in contestant.rounds]

@@ -21,9 +21,9 @@ async def run(bench: Bench[Scale]) -> list[Row]:
     rows: list[Row] = []
     for name, records, seconds in OPEN_TARGETS:
         (ours,) = await measured(bench, name)
-        found = ours.rounds[0].figures.records
-        taken = median(one.figures.seconds for one in ours.rounds)
-        raw = median(one.figures.raw_seconds for one in ours.rounds)
+        found = ours.rounds[0].records
+        taken = median(one.seconds for one in ours.rounds)
+        raw = median(one.raw_seconds for one in ours.rounds)
         note = f"{found:,} records in {duration(taken)}; raw: the files read with pread, {duration(raw)}"
         row = row_of("open", ours, ours, note)
         check = at_most(f"{row.what}: ≤ {duration(seconds)}", taken, seconds, duration(taken))
