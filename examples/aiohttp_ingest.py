@@ -1,4 +1,4 @@
-"""An aiohttp application that stores what it is sent before it says 202, with the whole API below /wal.
+"""An aiohttp application that stores each request before it responds with 202, and serves the whole API below /wal.
 
 python examples/aiohttp_ingest.py ./wal 8081
 curl -d '{"event": 1}' http://127.0.0.1:8081/ingest/clicks

@@ -1,12 +1,12 @@
-"""A FastAPI application that stores what it is sent before it says 202, and streams it back.
+"""A FastAPI application that stores each request before it responds with 202, and streams the records back.
 
     WAL=./wal uvicorn --app-dir examples fastapi_ingest:app --port 8082 --timeout-graceful-shutdown 5
     curl -d '{"event": 1}' http://127.0.0.1:8082/ingest/clicks
     curl http://127.0.0.1:8082/recent/clicks
     curl -N http://127.0.0.1:8082/follow/clicks
 
-One worker: a directory has one process. With `--workers 2` one of them fails to start and says what to do instead, and
-uvicorn ends both. Only requests that name this machine are answered; for others put a proxy and a token in front.
+Use one worker, because only one process can open a directory. With `--workers 2` one worker fails and says what to do
+instead, and uvicorn stops both. Only requests that name this machine are accepted; for others add a proxy and a token.
 """
 
 import os
@@ -22,7 +22,7 @@ from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_
 
 @asynccontextmanager
 async def own(app: FastAPI) -> AsyncIterator[None]:
-    """What the application itself needs runs inside the log's lifespan and may use the log."""
+    """The application's own lifespan runs inside the log's lifespan and may use the log."""
     await log_of(app).create_queue("clicks", exist_ok=True)
     yield
 
@@ -45,7 +45,7 @@ async def recent(queue: str, log: Log) -> list[str]:
 
 @app.get("/follow/{queue}")
 async def follow(queue: str, request: Request, log: Log) -> StreamingResponse:
-    log.queue_summary(queue)  # 404 before the answer begins
+    log.queue_summary(queue)  # 404 before the response begins
 
     async def lines() -> AsyncIterator[bytes]:
         async for record in tail_until_disconnect(request, log, queue):

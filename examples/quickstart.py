@@ -1,4 +1,4 @@
-"""The log in an asyncio program: append, read back, truncate what was passed on."""
+"""The log in an asyncio program: append records, read them, truncate them."""
 
 import asyncio
 import sys
@@ -11,13 +11,13 @@ async def main(directory: str) -> None:
         await log.create_queue("orders", exist_ok=True)
         first = log.next_position("orders")
 
-        # A hundred callers at once share a sync or two; each is told its position when its record is on the disk.
+        # A hundred concurrent callers share a sync or two. Each gets its position when its record is on the disk.
         await asyncio.gather(*(log.append_record("orders", None, b"order %d" % number) for number in range(100)))
 
         for position, payload in log.range("orders", first, first + 3):
             print(position, payload.decode())
 
-        dropped = await log.truncate("orders", first + 89)  # the downstream has these
+        dropped = await log.truncate("orders", first + 89)  # the consumer has stored these
         print(f"{dropped} records passed on, the next one gets position {log.next_position('orders')}")
 
 

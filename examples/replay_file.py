@@ -1,13 +1,13 @@
 """A real file through the service, with kill -9 in the middle.
 
-Feeds a file line by line through `mrecordlog serve` from 64 tasks at once, kills the service with SIGKILL when half of
-the lines are acknowledged, starts it again, and shows that every acknowledged line is there, in order, once.
+Sends a file line by line to `mrecordlog serve` from 64 concurrent tasks, kills the service with SIGKILL when half of
+the lines are acknowledged, restarts it, and shows that every acknowledged line is stored once and in order.
 
     python examples/replay_file.py                      # /var/log/dpkg.log
     python examples/replay_file.py FILE --dir ./wal     # any file; the log is kept
 
-The lines are dealt to 16 queues, each with a producer, which gives every line its position: so requests run side by
-side, what was lost on the way is sent again, and the service tells a repeat from a new line.
+The lines are distributed over 16 queues. Each queue has a producer, which gives every line its position. So requests
+run in parallel, lost requests are repeated, and the service can distinguish a repeat from a new line.
 """
 
 import argparse
@@ -28,7 +28,7 @@ TASKS_PER_QUEUE = 4
 
 
 class Server:
-    """`mrecordlog serve` as a process that can be killed and started again on the same port."""
+    """`mrecordlog serve` as a process that can be killed and restarted on the same port."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -59,7 +59,7 @@ class Server:
 
 
 class Replay:
-    """The lines, and what was acknowledged of them."""
+    """The lines, and which of them were acknowledged."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self.queues = [f"replay-{number:02}" for number in range(QUEUES)]
@@ -95,7 +95,7 @@ async def replay(file: Path, directory: Path) -> int:
             feeding: asyncio.Future[list[None]] = asyncio.gather(*(run.feed(client, queue) for queue in run.queues))
             half = asyncio.ensure_future(run.half.wait())
             waits: list[asyncio.Future[Any]] = [half, feeding]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)  # feeding: in case it fails
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)  # feeding is one of them: it may fail
 
             assert server.process is not None
             at_kill = {queue: list(found) for queue, found in run.acknowledged.items()}

@@ -1,10 +1,11 @@
-"""From a web request to a SQL answer: FastAPI takes orders, the log keeps them, Spark drains them into Parquet.
+"""From a web request to an SQL result: FastAPI takes orders, the log keeps them, Spark drains them into Parquet.
 
     pip install 'mrecordlog_async[server,fastapi,spark,java]' uvicorn
     python examples/spark_pipeline.py
 
-A web application answers 202 when an order is on the disk, and lets Spark read its log through the service on a second
-port. The drain moves every order into Parquet exactly once and truncates what is stored there; a query adds them up.
+A web application responds with 202 when an order is on the disk, and lets Spark read its log through the service on a
+second port. The drain moves every order into Parquet exactly once and truncates the stored orders; a query adds them
+up.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ CUSTOMERS = ("ada", "grace", "edsger")
 
 @asynccontextmanager
 async def for_spark(app: FastAPI) -> AsyncIterator[None]:
-    """Serve the application's log to Spark, on a port of its own."""
+    """Serve the application's log to Spark, on a separate port."""
     service = Service()
     service.attach(log_of(app))
     await log_of(app).create_queue("orders", exist_ok=True)
@@ -49,7 +50,7 @@ async def for_spark(app: FastAPI) -> AsyncIterator[None]:
 
 
 def build(directory: Path) -> FastAPI:
-    """Make the application."""
+    """Return the application."""
     app = FastAPI(lifespan=lifespan(directory, for_spark))
     add_exception_handlers(app)
 
@@ -71,7 +72,7 @@ def running(app: FastAPI) -> Iterator[str]:
         await started()
         listening.set()
 
-    server.startup = startup  # type: ignore[method-assign]  # uvicorn has no other sign that it listens
+    server.startup = startup  # type: ignore[method-assign]  # uvicorn does not report in another way that it listens
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     listening.wait(60)

@@ -1,9 +1,9 @@
-"""A log is lost, and comes back from the lake: every record at its old position, so that readers go on where they were.
+"""A log is lost and restored from the lake: every record at its old position, so that readers can continue.
 
     pip install 'mrecordlog_async[server,spark,java]'
     python examples/spark_restore.py
 
-The copy into Parquet leaves the log as it is. Loading it is exactly once: the second run, as after a failure half way,
+The copy to Parquet does not change the log. Loading it is exactly once: a second run, for example after a failure,
 stores nothing twice.
 """
 
@@ -28,7 +28,7 @@ Contents = dict[str, list[tuple[int, bytes]]]
 
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
-    """Serve a log in a process of its own; yield its address."""
+    """Serve a log in a separate process; yield its address."""
     command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -42,7 +42,7 @@ def served(directory: Path) -> Iterator[str]:
 
 
 async def write(directory: Path) -> None:
-    """Make a log whose queue does not begin at 0: its first records are gone already."""
+    """Create a log whose queue does not begin at 0, because its first records were truncated."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("events")
         await log.append_records("events", None, [f"event {n}".encode() for n in range(1_000)])
@@ -56,7 +56,7 @@ def contents(directory: Path) -> Contents:
 
 
 def run(session: SparkSession, place: Path) -> tuple[Contents, Contents]:
-    """Copy a log into Parquet, lose it, restore it; return what was there before and after."""
+    """Copy a log to Parquet, lose it, restore it; return its contents before and after."""
     asyncio.run(write(place / "wal"))
     before = contents(place / "wal")
     session.read.format("mrecordlog").load(str(place / "wal")).write.parquet(str(place / "copy"))

@@ -1,10 +1,10 @@
-"""One streaming query over two logs: how many readings each sensor sent, and their mean, whichever log took them.
+"""One streaming query over two logs: how many readings each sensor sent, and their mean, whichever log has them.
 
     pip install 'mrecordlog_async[server,spark,java]'
     python examples/spark_two_logs.py
 
 Both logs have a queue of the same name; the column `server` keeps their rows apart, and grouping by queue joins them.
-The query only reads. It keeps its sums in the checkpoint, so that after a restart it goes on where it was.
+The query only reads. It keeps its sums in the checkpoint, so that it continues after a restart.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from mrecordlog_async.spark.session import spark_session
 
 @contextmanager
 def served(directory: Path) -> Iterator[str]:
-    """Serve a log in a process of its own; yield its address."""
+    """Serve a log in a separate process; yield its address."""
     command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -22,7 +22,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Let the suite run where pytest-timeout is not installed, without an end for tests that hang."""
+    """Let the suite run without pytest-timeout; a test that hangs then runs forever."""
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "seconds for one test")
         parser.addini("timeout_method", "how a test that hangs is ended")
@@ -44,7 +44,7 @@ def no_blocking_calls(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Have Ctrl-C and hangups work as in a terminal, here and in child processes: `nohup … &` has them ignored."""
+    """Make Ctrl-C and hangups work as in a terminal, here and in child processes: `nohup … &` ignores them."""
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
@@ -75,7 +75,7 @@ async def served(directory: Path) -> AsyncIterator[Served]:
 
 
 def contents(log: Any) -> dict[str, tuple[int, int, list[tuple[int, bytes]]]]:
-    """Return everything a reader can see: per queue its first and next position and its records."""
+    """Return everything that a reader can see: the first and next position of each queue, and its records."""
     return {
         queue: (log.first_position(queue), log.next_position(queue), [tuple(record) for record in log.range(queue)])
         for queue in log.list_queues()

@@ -1,4 +1,4 @@
-"""Any history of calls: what a reader sees live, what reopening shows and what a dictionary says are the same."""
+"""For any history of calls, a reader, a reopened log and a model made of a dictionary show the same."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ steps = st.one_of(
 
 
 class MayBeRefused:
-    """Equal to the answer to a repeat, and to a refusal: of truncated records only the last append may be known."""
+    """Equal to the result of a repeat and to a refusal: of truncated records only the last append may be known."""
 
     def __eq__(self, answer: object) -> bool:
         return answer is None or answer is PositionInPastError
@@ -66,12 +66,12 @@ class Model:
         self.counter = 0
 
     def payload(self, size: int) -> bytes:
-        """Make a payload that no other call made, where its size allows."""
+        """Return a payload that no other call has, if its size allows."""
         self.counter += 1
         return (b"%d," % self.counter * (size // 2 + 1))[:size]
 
     def prepare(self, step: Step) -> tuple[Step, object]:
-        """Turn a step into a call with real positions and payloads, apply it, and return both call and answer."""
+        """Turn a step into a call with real positions and payloads, apply it to the model; return call and result."""
         kind, name, *arguments = step
         queue = self.queues.get(name)
         if kind == "create":
@@ -126,7 +126,7 @@ class Model:
 
 
 async def call(log: MultiRecordLog, kind: str, name: str, *arguments: Any) -> object:
-    """Make a call; an error is answered as its class."""
+    """Make a call; return its result, or the class of its error."""
     try:
         if kind == "create":
             return await log.create_queue(name)
@@ -170,5 +170,5 @@ async def run(history: list[list[Step]], policy: PersistPolicy, blocks: int) -> 
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_live_equals_recovered_equals_model(history: list[list[Step]], policy: PersistPolicy, blocks: int) -> None:
-    """Concurrent calls, reopened after every round, on segments of a few blocks: three views, one state."""
+    """Concurrent calls on segments of a few blocks, reopened after every round: all three views agree."""
     asyncio.run(run(history, policy, blocks))

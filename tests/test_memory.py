@@ -1,4 +1,4 @@
-"""Memory: retained records cost little more than their payloads, and truncating gives it back."""
+"""Retained records use little more memory than their payloads, and truncating frees it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ asyncio.run(main())
 
 
 def test_a_million_records_hold_little_more_than_their_payloads(tmp_path: Path) -> None:
-    """1,000,000 records of 100 B (100 MB) cost at most 112 MB, and are given back after truncating."""
+    """1,000,000 records of 100 B (100 MB) use at most 112 MB, which is freed after truncating."""
     output = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "wal")], check=True, capture_output=True, text=True
     ).stdout

@@ -26,7 +26,7 @@ def test_a_large_size_is_exact() -> None:
     [("5", 5), ("500ms", 0.5), ("2m", 120), ("1.5s", 1.5), ("1min", 60), ("1h", 3600), ("30.0", 30)],
 )
 def test_times_mean_the_same_for_every_reader(text: str, value: float) -> None:
-    """The service's settings, the options of the data source and the arguments of `drain`."""
+    """The service's settings, the data source's options and the arguments of `drain` agree."""
     (drain,) = (setting for setting in SETTINGS if setting.name == "drain_seconds")
     source = Options.parse({"servers": "http://h:1", "timeout": text, "serverWait": text})
     assert parse_seconds(text) == drain.read(text) == seconds_of(text) == value

@@ -14,7 +14,7 @@ PROGRAMS = [block for block in blocks(ROOT / "README.md") if block.language == "
 
 
 def test_the_first_program_of_the_readme_prints_what_it_stored(tmp_path: Path) -> None:
-    """A reader can paste what stands there and see it work."""
+    """A reader can paste the program and see it work."""
     assert Reader(tmp_path).run(PROGRAMS[0]) == "0 b'two coffees'\n"
 
 
@@ -26,7 +26,7 @@ def test_the_application_in_the_readme_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
-    """What CI runs is what a reader is told to run."""
+    """CI runs the command that the README gives."""
     command = "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/pytest"
     assert f"    {command}\n" in README
     assert f"    {command}\n" in (ROOT / "CONTRIBUTING.md").read_text()
@@ -34,5 +34,5 @@ def test_ci_runs_the_readmes_test_command() -> None:
 
 
 def test_the_readme_fits_on_two_screens() -> None:
-    """What a newcomer needs first; everything else is in docs."""
+    """The README has what a newcomer needs first; everything else is in docs."""
     assert len(README.splitlines()) <= 130

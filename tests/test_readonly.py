@@ -1,4 +1,4 @@
-"""`ReadOnlyLog.refresh`: keep reading while a writer runs, at the cost of what is new."""
+"""`ReadOnlyLog.refresh` reads what a running writer has added, at the cost of the new records only."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Watched(OsFileSystem):
 
 
 async def test_a_refresh_shows_what_came(log: MultiRecordLog, directory: Path) -> None:
-    """Appends, truncates, new and deleted queues; False where nothing was stored."""
+    """It shows appends, truncates, new and deleted queues, and returns False if nothing was stored."""
     reader = await reader_of(directory)
     assert not await refresh(reader)
     await log.append_records("q", 5, [b"a", b"b"])
@@ -73,7 +73,7 @@ async def test_a_refresh_shows_what_came(log: MultiRecordLog, directory: Path) -
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_reader_that_reads_on_sees_what_the_writer_has(directory: Path, seed: int) -> None:
-    """Over rolls and removed segments, however much came between two looks, also over a reopened log."""
+    """It continues over rolls, removed segments and a reopened log, however much was written between two refreshes."""
     rng = random.Random(seed)
     names = ["a", "b", "c"]
     opened = MultiRecordLog.open(directory, segment_bytes=BLOCK, persist_policy=PersistPolicy.never())
@@ -101,7 +101,7 @@ async def test_a_reader_that_reads_on_sees_what_the_writer_has(directory: Path, 
 
 
 async def test_an_idle_look_reads_next_to_nothing_and_a_new_record_little(directory: Path) -> None:
-    """However large the log is."""
+    """The cost of a refresh does not depend on the size of the log."""
     files = Watched()
     async with MultiRecordLog.open(directory, segment_bytes=1 << 23) as log:
         await log.create_queue("q")
@@ -142,7 +142,7 @@ def open_files(directory: Path) -> list[str]:
 
 
 async def test_nothing_is_shown_that_could_not_be_synced(log: MultiRecordLog, directory: Path) -> None:
-    """What a reader has seen is on the disk; the next look tries again."""
+    """A reader shows only synced records; the next refresh tries the sync again."""
     files = Watched()
     reader = await reader_of(directory, files)
     await log.append_record("q", None, b"a")
@@ -156,7 +156,7 @@ async def test_nothing_is_shown_that_could_not_be_synced(log: MultiRecordLog, di
 
 
 async def three_records(directory: Path) -> tuple[Path, list[int]]:
-    """Make a log that was killed; return its segment and where its batches end."""
+    """Create a log whose process was killed; return its segment and the ends of its batches."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         for payload in (b"one", b"two", b"three"):
@@ -167,7 +167,7 @@ async def three_records(directory: Path) -> tuple[Path, list[int]]:
 
 
 async def test_half_a_batch_is_not_shown_and_a_whole_one_is(directory: Path) -> None:
-    """It is seen while it is being written: neither a record nor damage, until the rest is there."""
+    """A half-written batch is neither a record nor damage until the rest is written."""
     segment, ends = await three_records(directory)
     last = segment.read_bytes()[ends[-2] : ends[-1]]
     damage.zero(segment, ends[-2], len(last))
@@ -181,7 +181,7 @@ async def test_half_a_batch_is_not_shown_and_a_whole_one_is(directory: Path) -> 
 
 
 async def test_a_torn_tail_that_stays_is_judged_ever_more_rarely(directory: Path) -> None:
-    """A writer died; the log is read as a whole again only at every doubling of the looks."""
+    """If the writer died, the whole log is read again only at refresh 2, 4, 8 and so on."""
     segment, ends = await three_records(directory)
     damage.write_at(segment, ends[-1], b"half a batch")
     files = Watched()
@@ -210,7 +210,7 @@ async def test_damage_to_what_was_acknowledged_is_refused(directory: Path) -> No
         await refresh(reader)
 
 
-async def test_another_log_in_the_same_place_is_read_anew(directory: Path, tmp_path: Path) -> None:
+async def test_another_log_in_the_same_place_is_read_again(directory: Path, tmp_path: Path) -> None:
     """The new log's queues are different queues; a missing log is reported."""
     await three_records(directory)
     reader = await reader_of(directory)
@@ -226,7 +226,7 @@ async def test_another_log_in_the_same_place_is_read_anew(directory: Path, tmp_p
         await refresh(reader)
 
 
-async def test_another_log_that_is_shorter_is_read_anew(directory: Path) -> None:
+async def test_another_log_that_is_shorter_is_read_again(directory: Path) -> None:
     """The reader finds zeros at its offset: only the header shows that it is another log."""
     await three_records(directory)
     reader = await reader_of(directory)
@@ -252,7 +252,7 @@ async def test_another_log_in_the_next_segment_is_not_gone_on_with(log: MultiRec
 
 
 async def test_a_closed_reader_does_not_refresh(log: MultiRecordLog, directory: Path) -> None:
-    """As with every other call."""
+    """It raises the same error as every other call."""
     reader = await reader_of(directory)
     reader.close()
     with pytest.raises(LogClosedError):
@@ -260,7 +260,7 @@ async def test_a_closed_reader_does_not_refresh(log: MultiRecordLog, directory: 
 
 
 async def test_a_directory_may_be_named_in_bytes(directory: Path) -> None:
-    """As for every call of the standard library; for a log that writes as well."""
+    """Paths may be bytes, as in the standard library; a log open for writing accepts them too."""
     async with MultiRecordLog.open(os.fsencode(directory)) as log:  # type: ignore[arg-type]  # what nobody promises
         await log.create_queue("q")
     reader = await asyncio.to_thread(ReadOnlyLog.open, os.fsencode(directory))  # type: ignore[arg-type]

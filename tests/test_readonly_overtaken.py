@@ -1,4 +1,4 @@
-"""`ReadOnlyLog` when the writer removes segments between two of the reader's calls to the file system."""
+"""`ReadOnlyLog` works if the writer removes segments between two of the reader's calls to the file system."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ async def stages(tmp_path: Path) -> Stages:
     return made
 
 
-async def test_a_refresh_that_finds_neither_its_segment_nor_the_next_reads_the_log_anew(
+async def test_a_refresh_that_finds_neither_its_segment_nor_the_next_reads_the_log_again(
     tmp_path: Path, directory: Path
 ) -> None:
-    """Both were removed, the next one between two looks: what came meanwhile is shown, and True is returned."""
+    """If both were removed, the log is read again: newer records are shown, and True is returned."""
     stages = await build(tmp_path, count=3, each=4, kept=1)
     directory.mkdir()
     stages.put(0, directory)
@@ -49,7 +49,7 @@ async def test_a_refresh_that_finds_neither_its_segment_nor_the_next_reads_the_l
     assert contents(reader) == stages.states[2]
 
 
-async def test_a_refresh_whose_segment_goes_while_the_next_is_looked_for_reads_the_log_anew(
+async def test_a_refresh_whose_segment_goes_while_the_next_is_looked_for_reads_the_log_again(
     tmp_path: Path, directory: Path
 ) -> None:
     """The reader's segment still existed, with nothing new in it; the records were in the next one."""
@@ -64,7 +64,7 @@ async def test_a_refresh_whose_segment_goes_while_the_next_is_looked_for_reads_t
 
 
 async def test_a_reader_that_makes_progress_does_not_read_the_log_again(directory: Path) -> None:
-    """Each refresh finds half of the next batch; that is no reason to doubt what follows."""
+    """If each refresh finds half of the next batch, the log is not read again as a whole."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         for number in range(40):

@@ -46,6 +46,6 @@ def test_a_file_that_cannot_be_used_says_what_to_do(path: Path, content: str, mo
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """With the reason of the operating system."""
+    """The message has the file and the operating system's reason."""
     with pytest.raises(TokenFileError, match="none: cannot read the token file: No such file"):
         read_token(str(tmp_path / "none"))

@@ -30,7 +30,7 @@ def mrecordlog(*arguments: object, stdin: str = "") -> Ran:
 
 
 def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[None]], blocks: int = 4) -> Path:
-    """Make a log of small segments, filled by *fill* and closed."""
+    """Create a log of small segments, fill it with *fill* and close it."""
 
     async def make() -> None:
         async with MultiRecordLog.open(directory, segment_bytes=blocks * BLOCK_BYTES) as log:

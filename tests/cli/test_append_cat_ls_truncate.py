@@ -1,4 +1,4 @@
-"""The commands that read and write records, through a service and on files."""
+"""The commands that read and write records, through a service and in files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.serving import Process, free_port
 
 @pytest.fixture(params=["service", "directory"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Name what to work on: a running service, or the files."""
+    """Return the log to work on: a running service, or the files."""
     if request.param == "directory":
         yield str(tmp_path / "wal")
         return
@@ -32,7 +32,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_lines_come_back_as_they_went_in(target: str) -> None:
-    """A file that is appended line by line and written out again is the same file."""
+    """A file that is appended line by line and printed again is unchanged."""
     lines = b"".join(b"%d \xff%s\n" % (number, b"x" * (number % 50)) for number in range(5_000)) + b"\n\nlast\n"
     done = run("append", target, "q", "--lines", "--create", stdin=lines)
     assert (done.returncode, done.stdout) == (0, b"q: 5,003 records stored, up to position 5002\n")
@@ -44,7 +44,7 @@ def test_lines_come_back_as_they_went_in(target: str) -> None:
 
 
 def test_a_record_is_all_of_standard_input(target: str) -> None:
-    """Without --lines nothing is cut; sent again with its position it is stored once."""
+    """Without --lines the input is one record; if it is sent again with its position, it is stored once."""
     assert run("append", target, "q", "--create", stdin=b"a\nb").stdout == b"q: 1 record stored, up to position 0\n"
     again = run("append", target, "q", "--position", "0", "--json", stdin=b"a\nb")
     assert json.loads(again.stdout) == {"queue": "q", "records": 1, "position": 0, "duplicate": True}
@@ -53,14 +53,14 @@ def test_a_record_is_all_of_standard_input(target: str) -> None:
 
 
 def test_ls_shows_queues(target: str) -> None:
-    """As a table, or a JSON object a line."""
+    """ls prints a table, or one JSON object per line."""
     run("append", target, "q", "--lines", "--create", stdin=b"a\nbb\n")
     assert run("ls", target).stdout.splitlines()[1].split() == [b"q", b"0", b"2", b"2", b"3"]
     assert json.loads(run("ls", target, "--json").stdout)["next_position"] == 2
 
 
 def test_truncate_drops_up_to_and_including(target: str) -> None:
-    """A position that was never given away is refused: from a shell it is a typing error."""
+    """A position that was never assigned is refused: in a shell it is a typing error."""
     run("append", target, "q", "--lines", "--create", stdin=b"a\nb\nc\n")
     assert run("truncate", target, "q", "1").stdout == b"q: 2 records removed\n"
     assert run("cat", target, "q").stdout == b"c\n"
@@ -69,7 +69,7 @@ def test_truncate_drops_up_to_and_including(target: str) -> None:
 
 
 def test_unknown_queues_are_said(target: str) -> None:
-    """A queue is not made by accident; the message names it."""
+    """A queue is not created by accident; the message names it."""
     run("append", target, "q", "--create", stdin=b"a")
     for command, *arguments in (["append", "nope"], ["cat", "nope"], ["truncate", "nope", "0"]):
         done = run(command, target, *arguments)
@@ -110,7 +110,7 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_follow_shows_records_as_they_come(tmp_path: Path) -> None:
-    """Ctrl-C ends it, with the exit code that shells expect."""
+    """--follow prints new records until Ctrl-C, and exits with the code that shells expect."""
     with Process(tmp_path / "wal") as process:
         run("append", process.address, "q", "--create", stdin=b"one")
         command = [sys.executable, "-m", "mrecordlog_async", "cat", process.address, "q", "--follow"]
@@ -126,7 +126,7 @@ def test_follow_shows_records_as_they_come(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def following(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
-    """Follow "q" in a directory from another process; yield that and its output."""
+    """Follow "q" in a directory from another process; yield the process and its output."""
     command = ["-m", "mrecordlog_async", "cat", str(directory), "q", "--follow"]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=PIPE)
     assert process.stdout is not None
@@ -140,7 +140,7 @@ async def following(directory: Path) -> AsyncIterator[tuple[asyncio.subprocess.P
 
 @pytest.mark.usefixtures("interruptible")
 async def test_follow_reads_a_directory_beside_its_writer(directory: Path) -> None:
-    """No service is needed: from what is retained on, over new segments, until Ctrl-C."""
+    """Without a service, it prints the retained records and then new ones, across segments, until Ctrl-C."""
     async with MultiRecordLog.open(directory, segment_bytes=32_768) as log:
         await log.create_queue("q")
         await log.append_records("q", None, [b"one", b"two"])

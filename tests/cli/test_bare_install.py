@@ -63,7 +63,7 @@ def test_what_needs_an_extra_says_which(directory: Path) -> None:
 
 
 def test_reading_commands_never_write(directory: Path) -> None:
-    """Not a byte, not a name; not even in a directory that may not be written."""
+    """No byte and no name changes, and a read-only directory is enough."""
     before = damage.snapshot(directory)
     for command in (("ls",), ("inspect",), ("verify",), ("dump",), ("repair",)):
         bare(*command, directory)

@@ -1,4 +1,4 @@
-"""Completion offers the commands and options there are."""
+"""Completion offers the commands and options that exist."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def completed(*words: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes_commands_and_options() -> None:
-    """The first word is a command, a word with a dash an option of it."""
+    """The first word is a command, and a word with a dash is one of its options."""
     assert completed("ver") == ["verify"]
     assert completed("import-quickwit", "--a") == ["--accept-damage"]
     assert "--pins" in completed("inspect", "--")
 
 
 def test_every_shell_gets_every_command() -> None:
-    """zsh uses bash's, fish has a line for each command."""
+    """zsh uses the script of bash; fish has a line for each command."""
     assert "bashcompinit" in mrecordlog("completion", "zsh").out
     fish = mrecordlog("completion", "fish").out
     assert "-a repair -d 'Read around the damage in a log and, with --apply, write what is left as a new log.'" in fish

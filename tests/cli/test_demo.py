@@ -1,4 +1,4 @@
-"""The demo keeps its promise, and would say so if the log did not."""
+"""The demo finds that the log keeps its promise, and would report it if the log did not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving import serving
 
 
 def test_nothing_is_lost_or_doubled_under_kills() -> None:
-    """A real service, killed again and again under load; the verdict is the exit code."""
+    """A real service is killed repeatedly under load; the exit code is the verdict."""
     ran = mrecordlog("demo", "--seconds", 3, "--kill-every", 1, "--producers", 32, "--queues", 4, "--json")
     facts = json.loads(ran.out)
     assert (ran.code, facts["good"], facts["lost"], facts["doubled"]) == (0, True, 0, 0)
@@ -25,7 +25,7 @@ def test_nothing_is_lost_or_doubled_under_kills() -> None:
 
 
 async def test_a_lost_and_a_doubled_record_break_the_promise(directory: Path) -> None:
-    """The count sees what a log must never do, here done on purpose."""
+    """The demo detects a lost and a doubled record, which are produced here on purpose."""
     async with serving(directory) as served, RecordLogClient(served.url) as client:
         ledger = Ledger(record_bytes=64)
         await served.log.create_queue("q")

@@ -42,7 +42,7 @@ def test_dumped_and_loaded_is_the_same(tmp_path: Path, form: list[str]) -> None:
 
 
 def test_loading_again_stores_nothing(tmp_path: Path) -> None:
-    """The positions in the lines make it a repeat."""
+    """The positions in the lines make the second load a repeat."""
     lines = mrecordlog("dump", build(tmp_path / "wal", three_queues)).out
     mrecordlog("load", tmp_path / "copy", stdin=lines)
     again = mrecordlog("load", tmp_path / "copy", "--json", stdin=lines)
@@ -50,7 +50,7 @@ def test_loading_again_stores_nothing(tmp_path: Path) -> None:
 
 
 def test_text_is_readable(tmp_path: Path) -> None:
-    """What is UTF-8 is shown as text, what is not stays base64."""
+    """Valid UTF-8 is printed as text; other payloads stay base64."""
     lines = mrecordlog("dump", build(tmp_path / "wal", odd_payloads), "--queue", "späße", "--text").out.splitlines()
     assert json.loads(lines[0]) == {"queue": "späße", "first_position": 7, "next_position": 21}
     assert json.loads(lines[1]) == {"queue": "späße", "position": 7, "text": 'grüße \n\t"quoted"'}
@@ -58,7 +58,7 @@ def test_text_is_readable(tmp_path: Path) -> None:
 
 
 def test_lines_without_positions_are_appended(tmp_path: Path) -> None:
-    """A queue and a text are enough."""
+    """A line needs only a queue and a text."""
     line = '{"queue": "orders", "text": "hello"}\n'
     assert mrecordlog("load", tmp_path / "wal", stdin=line * 3).out == "1 queue created, 3 records stored\n"
     with ReadOnlyLog.open(tmp_path / "wal") as log:
@@ -76,7 +76,7 @@ def test_a_wrong_line_is_named(tmp_path: Path) -> None:
 
 
 def test_a_position_that_is_taken_stops_the_load(tmp_path: Path) -> None:
-    """What is there is never replaced."""
+    """A stored record is never replaced."""
     mrecordlog("load", tmp_path / "wal", stdin='{"queue": "q", "position": 0, "text": "one"}\n')
     ran = mrecordlog("load", tmp_path / "wal", stdin='{"queue": "q", "position": 0, "text": "two"}\n')
     assert (ran.code, "position 0 is already taken" in ran.err) == (1, True)
@@ -90,7 +90,7 @@ async def test_a_log_in_use_cannot_be_loaded_into(directory: Path, log: MultiRec
 
 
 def test_reading_commands_write_nothing(tmp_path: Path) -> None:
-    """verify, inspect and dump leave every byte and every name as it was, torn tail included."""
+    """verify, inspect and dump change no byte and no name, not even a torn tail."""
     directory = build(tmp_path / "wal", three_queues)
     (directory / "CLOSED").unlink()
     last = damage.last_segment(directory)
@@ -102,7 +102,7 @@ def test_reading_commands_write_nothing(tmp_path: Path) -> None:
 
 
 def test_a_service_is_dumped_like_its_directory(directory: Path) -> None:
-    """The same lines, whichever way."""
+    """Both ways print the same lines."""
     build(directory, odd_payloads)
     with Process(directory) as service:
         through = mrecordlog("dump", service.address)
@@ -111,7 +111,7 @@ def test_a_service_is_dumped_like_its_directory(directory: Path) -> None:
 
 
 def test_a_service_is_loaded_like_a_directory(tmp_path: Path) -> None:
-    """Positions, gaps, truncated and empty queues arrive through HTTP as well; a second time nothing is stored."""
+    """Positions, gaps, truncated and empty queues also arrive through HTTP; a second load stores nothing."""
 
     async def fill(log: MultiRecordLog) -> None:
         await three_queues(log)

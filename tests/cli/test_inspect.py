@@ -1,4 +1,4 @@
-"""What segments hold and who keeps them, on the screen and as JSON."""
+"""What segments hold and which queues keep them, on the screen and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_live_and_dead_bytes_of_each_segment_add_up(directory: Path) -> None:
-    """What inspect counts as live is what a reader sees; the rest was appended and is dead."""
+    """inspect counts as live what a reader sees; all other appended bytes are dead."""
     found = usage(str(directory))
     with ReadOnlyLog.open(directory) as log:
         summaries = log.summary()
@@ -47,7 +47,7 @@ def test_pins_names_the_queue_that_keeps_segments(directory: Path) -> None:
 
 
 def test_the_table_has_a_line_for_each_segment(directory: Path) -> None:
-    """Numbers, not colours: plain text without a terminal."""
+    """Without a terminal it is plain text without colours."""
     ran = mrecordlog("inspect", directory)
     assert (ran.code, ran.err) == (0, "")
     assert "\x1b" not in ran.out
@@ -57,7 +57,7 @@ def test_the_table_has_a_line_for_each_segment(directory: Path) -> None:
 
 
 def test_json_holds_everything(directory: Path) -> None:
-    """For scripts: one object."""
+    """Scripts get one JSON object."""
     facts = json.loads(mrecordlog("inspect", directory, "--json").out)
     assert facts["closed"] is True
     assert facts["pins"][0]["queue"] == "audit"
@@ -65,7 +65,7 @@ def test_json_holds_everything(directory: Path) -> None:
 
 
 def test_a_damaged_log_is_shown_all_the_same(directory: Path) -> None:
-    """inspect only shows; the segment with damage is marked."""
+    """inspect only reports; the damaged segment is marked."""
     path = damage.segments(directory)[1]
     damage.flip_byte(path, 20_000)
     ran = mrecordlog("inspect", directory)
@@ -82,7 +82,7 @@ async def test_a_log_in_use_can_be_inspected(log: MultiRecordLog, directory: Pat
 
 
 def test_a_queue_that_was_deleted_keeps_nothing(tmp_path: Path) -> None:
-    """A deleted queue's records are dead; a queue recreated under its name starts at its own."""
+    """A deleted queue's records are dead; a recreated queue keeps only its own records."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("q")

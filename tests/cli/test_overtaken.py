@@ -1,4 +1,4 @@
-"""The commands that read a directory, when the writer removes segments between two of their calls."""
+"""Commands that read a directory work if the writer removes segments between two of their calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.overtaking import BLOCK, Interrupted, Stages, build
 
 
 class OnAnotherFileSystem(Interrupted):
-    """Links nothing."""
+    """A file system on which links are impossible."""
 
     def link(self, old: str, new: str) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), old)
@@ -27,7 +27,7 @@ class OnAnotherFileSystem(Interrupted):
 
 @pytest.fixture
 async def stages(tmp_path: Path, directory: Path) -> Stages:
-    """Make a log that has moved on by a few segments, and put its first state in place."""
+    """Create a log that has advanced by a few segments, and restore its first state."""
     made = await build(tmp_path, count=2, each=3, kept=6)
     directory.mkdir()
     made.put(0, directory)
@@ -46,7 +46,7 @@ def shown(directory: Path) -> object:
 def test_a_snapshot_holds_a_state_that_the_log_had(
     stages: Stages, directory: Path, tmp_path: Path, files: type[Interrupted], link: bool, turn: int
 ) -> None:
-    """The first one, or the one that the writer had made of it; nothing else is left in it."""
+    """It holds the first state or the state that the writer left, and nothing else."""
     interrupted = files()
     segment = stages.segments(0)[min(turn, len(stages.segments(0)) - 1)]
     interrupted.interrupt(segment, lambda: stages.put(1, directory))
@@ -58,7 +58,7 @@ def test_a_snapshot_holds_a_state_that_the_log_had(
 
 
 def test_a_snapshot_of_linked_segments_does_not_begin_again(stages: Stages, directory: Path, tmp_path: Path) -> None:
-    """They have their second name before the log's end is read; who removes the first one takes nothing away."""
+    """Segments get their second name before the log's end is read, so removing the first name loses nothing."""
     *finished, last = stages.segments(0)
 
     def remove() -> None:
@@ -95,14 +95,14 @@ def test_what_a_writer_removes_is_nothing_to_salvage(stages: Stages, directory: 
 
 
 async def test_a_log_that_goes_on_and_is_closed_meanwhile_misses_no_segment(directory: Path) -> None:
-    """The note of its end names a segment that came after the listing."""
+    """`CLOSED` names a segment that was created after the listing."""
     async with MultiRecordLog.open(directory, segment_bytes=BLOCK) as log:
         await log.create_queue("q")
         for _ in range(8):
             await log.append_record("q", None, bytes(40_000))
 
     class Late(Interrupted):
-        """Lists what was there two segments ago, once."""
+        """Lists the segments of an earlier moment, once."""
 
         def list_names(self, path: str) -> list[str]:
             found = sorted(name for name in super().list_names(path) if name.startswith("wal-"))
@@ -119,7 +119,7 @@ async def test_a_log_that_goes_on_and_is_closed_meanwhile_misses_no_segment(dire
 
 
 class Shrinking(Interrupted):
-    """Removes a segment and gives its space back while it is read for the *reads*-th time."""
+    """Removes a segment and frees its space while it is read for the *reads*-th time."""
 
     def __init__(self, stages: Stages, directory: Path, reads: int) -> None:
         super().__init__()
@@ -149,10 +149,10 @@ def test_a_segment_that_shrinks_while_it_is_read_is_no_damage(stages: Stages, di
     assert not files.victim.exists()
 
 
-def test_a_copy_of_a_segment_that_shrinks_meanwhile_is_made_anew(
+def test_a_copy_of_a_segment_that_shrinks_meanwhile_is_made_again(
     stages: Stages, directory: Path, tmp_path: Path
 ) -> None:
-    """On another file system, where nothing keeps the writer from giving its space back."""
+    """On another file system, nothing prevents the writer from freeing the space of a removed segment."""
 
     class Files(Shrinking, OnAnotherFileSystem):
         pass
@@ -192,7 +192,7 @@ async def test_a_copy_of_a_segment_that_had_shrunk_when_it_was_opened_does_not_c
 async def test_what_an_earlier_attempt_copied_and_is_not_live_any_more_is_removed(
     directory: Path, tmp_path: Path, link: bool
 ) -> None:
-    """The log has moved on by more than it holds: nothing of the first attempt stays."""
+    """If all segments of the first attempt are no longer live, nothing of that attempt stays."""
     stages = await build(tmp_path, count=2, each=8, kept=4)
     directory.mkdir()
     stages.put(0, directory)

@@ -1,4 +1,4 @@
-"""Help that fits a terminal, and errors that say what to write instead."""
+"""Help fits a terminal, and errors say what to write instead."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_prose_of_a_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["append", "cat", "ls", "truncate", "delete", "top", "dump", "load"])
 def test_the_log_is_the_first_argument(name: str) -> None:
-    """A directory or a URL, then the queue."""
+    """The first argument is a directory or a URL, the second is the queue."""
     words = commands()[name].call().removeprefix(f"mrecordlog {name} ").split()
     assert words[0] == "LOG"
     assert "QUEUE" not in words or words[1] == "QUEUE"
@@ -78,14 +78,14 @@ def test_the_log_is_the_first_argument(name: str) -> None:
     ],
 )
 def test_wrong_usage_says_what_to_write(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the first line; the usage of the command follows."""
+    """The first line says it; the usage of the command follows."""
     first, second, *_ = refused(capsys, *line.split()).splitlines()
     assert sentence in first
     assert second.startswith("usage: mrecordlog")
 
 
 def test_a_missing_log_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both forms it can have, with an example of each."""
+    """The error shows both forms that LOG can have, with an example of each."""
     told = refused(capsys, "cat", "orders")
     assert "LOG is the directory of a log (./wal), or the URL of a service (http://" in told
 

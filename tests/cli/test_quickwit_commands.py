@@ -35,7 +35,7 @@ def crate_directory(path: Path, name: str) -> Path:
 
 
 def test_a_directory_of_the_crate_becomes_a_log(tmp_path: Path) -> None:
-    """Queues, positions, gaps and payloads are taken over."""
+    """Queues, positions, gaps and payloads are imported."""
     source = crate_directory(tmp_path / "crate", "08_position_skip")
     ran = mrecordlog("import-quickwit", source, tmp_path / "wal")
     assert (ran.code, ran.err) == (0, "")
@@ -48,7 +48,7 @@ def test_a_directory_of_the_crate_becomes_a_log(tmp_path: Path) -> None:
 
 
 def test_an_empty_name_must_be_given_another(tmp_path: Path) -> None:
-    """The crate allows a queue without a name; here it needs one, and nothing is made before it has it."""
+    """The crate allows an empty queue name. Here the queue needs a name, and nothing is created without one."""
     source = crate_directory(tmp_path / "crate", "13_queue_names")
     ran = mrecordlog("import-quickwit", source, tmp_path / "wal")
     assert ran.code == 2
@@ -69,7 +69,7 @@ def test_a_torn_tail_is_named_and_is_no_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["30_corrupt_payload_byte", "35_zero_hole"])
 def test_damage_stops_the_import_until_it_is_accepted(tmp_path: Path, name: str) -> None:
-    """Nothing is made with damage unless asked to."""
+    """If there is damage, nothing is created without --accept-damage."""
     source = crate_directory(tmp_path / "crate", name)
     ran = mrecordlog("import-quickwit", source, tmp_path / "wal")
     assert ran.code == 3
@@ -82,7 +82,7 @@ def test_damage_stops_the_import_until_it_is_accepted(tmp_path: Path, name: str)
 
 
 def test_an_existing_log_is_left_alone(tmp_path: Path) -> None:
-    """Importing into a directory that holds something is refused as a wrong usage."""
+    """Importing into a directory that is not empty is refused as wrong usage."""
     source = crate_directory(tmp_path / "crate", "02_small_records")
     build(tmp_path / "wal", three_queues)
     ran = mrecordlog("import-quickwit", source, tmp_path / "wal")

@@ -1,4 +1,4 @@
-"""A damaged log through verify, repair and open: what is lost is named, exactly, and all else is there."""
+"""A damaged log through verify, repair and open: exactly what is lost is named, and everything else is readable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def frame_of(directory: Path, payload: bytes) -> tuple[Path, int]:
-    """Find the file and the offset of *payload* in it."""
+    """Return the file that has *payload*, and its offset in the file."""
     for path in damage.segments(directory):
         found = path.read_bytes().find(payload)
         if found >= 0:
@@ -79,7 +79,7 @@ def test_a_flipped_byte_from_verify_to_open(directory: Path, tmp_path: Path) -> 
 
 
 def test_a_missing_segment_names_every_position_in_it(directory: Path) -> None:
-    """The tables before and after a removed segment show what it held."""
+    """The tables before and after a removed segment show which records it held."""
     segment = damage.segments(directory)[1]
     kinds = [payload for _, _, kind, payload in damage.frames(segment) if kind == FULL and payload[0] == 4]
     assert kinds
@@ -95,7 +95,7 @@ def test_a_missing_segment_names_every_position_in_it(directory: Path) -> None:
 
 
 def test_the_last_record_of_a_queue_tells_its_position_by_its_head(directory: Path) -> None:
-    """Nothing follows the damaged record, but its own head gives the position that it held."""
+    """Nothing follows the damaged record, but its own header shows its position."""
     path, offset = frame_of(directory, b"b59")
     damage.flip_byte(path, offset)
     ran = mrecordlog("repair", directory)
@@ -135,7 +135,7 @@ def test_a_queue_that_lost_every_record_keeps_its_positions(tmp_path: Path) -> N
 
 
 def test_a_healthy_log_needs_no_repair(directory: Path, tmp_path: Path) -> None:
-    """Nothing is written, also with --apply."""
+    """Nothing is written, even with --apply."""
     ran = mrecordlog("repair", directory, "--apply")
     assert ran.code == 0
     assert ran.out == f"nothing to repair in {len(damage.segments(directory))} segments\n"
@@ -164,7 +164,7 @@ async def test_a_log_in_use_is_not_repaired(tmp_path: Path) -> None:
 
 
 def test_what_is_no_log_is_said_so(tmp_path: Path) -> None:
-    """An empty directory holds nothing to repair or verify."""
+    """An empty directory has nothing to repair or verify, and the message says so."""
     for command in ("repair", "verify"):
         ran = mrecordlog(command, tmp_path)
         assert (ran.code, ran.out) == (1, "")
@@ -189,9 +189,9 @@ def scribble(path: Path, end: int, rng: random.Random) -> None:
 def test_any_damage_loses_what_is_named_and_nothing_else(
     directory: Path, harm: Callable[[Path, int, random.Random], None], seed: int
 ) -> None:
-    """Wherever damage strikes, what is read is true and every lost position is named.
+    """For any damage, every record that is read is correct, and every lost position is named.
 
-    Only a loss at a queue's very end may stay unnamed, if neither a later record nor its own head shows it.
+    Only a loss at the very end of a queue may stay unnamed, if neither a later record nor its own header shows it.
     """
     with ReadOnlyLog.open(directory) as log:
         truth = contents(log)

@@ -1,4 +1,4 @@
-"""`mrecordlog serve` as a person, systemd and an orchestrator meet it."""
+"""`mrecordlog serve` as a person, systemd and an orchestrator use it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_port_in_use_is_said(tmp_path: Path) -> None:
 
 
 def test_damage_ends_it_with_exit_code_3(tmp_path: Path) -> None:
-    """No half service over damaged data."""
+    """A service never starts with damaged data."""
     directory = tmp_path / "wal"
     assert run("append", str(directory), "q", "--create", stdin=b"hello").returncode == 0
     (segment,) = directory.glob("wal-*[0-9]")
@@ -106,14 +106,14 @@ def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 
 
 def test_another_address_needs_a_token(tmp_path: Path) -> None:
-    """What other machines can reach is not open to everybody."""
+    """A service that other machines can reach requires a token."""
     done = run("serve", str(tmp_path / "wal"), "--host", "0.0.0.0", "--port", "0")
     assert (done.returncode, b"--token-file" in done.stderr) == (2, True)
     assert not (tmp_path / "wal").exists()
 
 
 def test_a_token_file_is_needed_by_clients_too(tmp_path: Path) -> None:
-    """The same file serves both sides; others may not read it, and short tokens are refused."""
+    """Both sides use the same file. Other users must not be able to read it, and short tokens are refused."""
     tokens = tmp_path / "tokens"
     tokens.write_text("# ours\n\n0123456789abcdef0123  # the drain's\n0123456789abcdef#0 # holds a #\n")
     assert run("serve", str(tmp_path / "wal"), "--token-file", str(tokens)).returncode == 2
@@ -138,7 +138,7 @@ def test_other_names_of_this_machine_are_allowed_when_named(tmp_path: Path) -> N
 
 
 def test_a_unix_socket_is_for_its_user_only(tmp_path: Path) -> None:
-    """Mode 0600; one that a killed service left is taken over, a living one is not; it goes with the service."""
+    """The socket has mode 0600. One left by a killed service is replaced, one in use is not; the service removes it."""
     path = tmp_path / "socket"
     with Process(tmp_path / "wal", ["--uds", str(path)]) as process:
         assert path.stat().st_mode & 0o777 == 0o600
@@ -152,7 +152,7 @@ def test_a_unix_socket_is_for_its_user_only(tmp_path: Path) -> None:
 
 
 def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -> None:
-    """The nearer place wins."""
+    """A flag overrides a variable, which overrides the file."""
     config = tmp_path / "mrecordlog.toml"
     config.write_text('persist = "never"\nmemory_bytes = "1MiB"\nrecord_bytes = 1000\nlog_format = "json"\n')
     arguments = ["--config", str(config), "--memory-bytes", "3MiB", "--pending-bytes", "100KiB"]
@@ -191,7 +191,7 @@ def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -
 def test_settings_that_make_no_sense_are_usage_errors(
     tmp_path: Path, arguments: tuple[str, ...], environment: dict[str, str], told: bytes
 ) -> None:
-    """The message names the setting; nothing is served and nothing is made."""
+    """The message names the setting; nothing is served and nothing is created."""
     directory = [] if told == b"directory" else [str(tmp_path / "wal")]
     done = run("serve", *directory, *arguments, environment=environment)
     assert done.returncode == 2
@@ -209,7 +209,7 @@ def test_unknown_keys_of_the_file_are_usage_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["interval", "interval:0", "always:1", "", "fsync"])
 def test_policies_that_are_none(text: str) -> None:
-    """A policy is one of three."""
+    """Only the three policies are accepted."""
     with pytest.raises((ValueError, UsageError)):
         persist(text)
 

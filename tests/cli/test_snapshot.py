@@ -1,4 +1,4 @@
-"""Snapshots of a log in use: one consistent prefix, made whole or not at all."""
+"""A snapshot of a log in use is one consistent prefix, and exists whole or not at all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_snapshot_shows_what_the_log_shows(tmp_path: Path) -> None:
 
 
 async def test_a_snapshot_beside_a_busy_writer_is_a_prefix(tmp_path: Path) -> None:
-    """What was acknowledged before is in it; of what comes meanwhile, each queue holds a prefix without holes."""
+    """It holds everything acknowledged before; of later appends, each queue holds a prefix without holes."""
     async with MultiRecordLog.open(tmp_path / "wal", segment_bytes=BLOCK_BYTES) as log:
         for queue in ("a", "b"):
             await log.create_queue(queue)
@@ -87,7 +87,7 @@ SHRINK_BYTES = 64 * 1024
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removed segments give their space back in steps that are small next to them."""
+    """Free the space of removed segments in steps that are small compared with a segment."""
     monkeypatch.setattr(older_segments, "SHRINK_BYTES", SHRINK_BYTES)
 
 
@@ -119,7 +119,7 @@ async def shown(directory: Path) -> object:
 async def test_a_log_that_is_drained_leaves_its_snapshot_whole(
     tmp_path: Path, directory: Path, small_steps: None, open_files: bool
 ) -> None:
-    """Segments above the step in which space is given back; also while somebody has the snapshot's files open."""
+    """Segments are larger than the step in which space is freed; the snapshot's files may be open meanwhile."""
     async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK_BYTES) as log:
         await fill(log)
         before = contents(log)
@@ -139,7 +139,7 @@ async def test_a_log_that_is_drained_leaves_its_snapshot_whole(
 async def test_a_snapshot_that_is_drained_leaves_its_log_whole(
     tmp_path: Path, directory: Path, small_steps: None, open_files: bool
 ) -> None:
-    """The log stays whole while it is open, and after it was closed and opened again."""
+    """The log stays whole while it is open, and after it is closed and opened again."""
     async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK_BYTES) as log:
         await fill(log)
         await asyncio.to_thread(snapshot, str(directory), str(tmp_path / "copy"))
@@ -158,7 +158,7 @@ async def test_a_snapshot_that_is_drained_leaves_its_log_whole(
 
 @pytest.mark.parametrize("first", ["wal", "copy"])
 async def test_two_trees_of_hard_links_leave_each_other_alone(tmp_path: Path, small_steps: None, first: str) -> None:
-    """As `cp -al` makes them: also the last segment, the note of the end and the lock have two names."""
+    """Trees as `cp -al` creates them: even the last segment, `CLOSED` and the lock have two names."""
     directories = {"wal": tmp_path / "wal", "copy": tmp_path / "copy"}
     async with MultiRecordLog.open(directories["wal"], segment_bytes=8 * BLOCK_BYTES) as log:
         await fill(log)
@@ -182,7 +182,7 @@ async def test_two_trees_of_hard_links_leave_each_other_alone(tmp_path: Path, sm
 
 
 def test_everything_is_on_the_disk_before_the_snapshot_has_its_name(tmp_path: Path) -> None:
-    """Every file that was written, then the names in the new directory, then its own name and those of its parents."""
+    """First every file is synced, then the names in the new directory, then its own name and those of its parents."""
     directory = build(tmp_path / "wal", three_queues)
 
     class Noted(OsFileSystem):
@@ -256,7 +256,7 @@ def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_queue_is_deleted(tmp_path: Path) -> None:
-    """With all it holds."""
+    """The queue is deleted with all its records."""
     directory = build(tmp_path / "wal", three_queues)
     ran = mrecordlog("delete", directory, "audit")
     assert (ran.code, ran.out) == (0, "audit: deleted\n")

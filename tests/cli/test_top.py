@@ -1,4 +1,4 @@
-"""top: rates from two samples, as a picture, as lines, as facts."""
+"""top shows rates from two samples: as a table, as lines, or as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def two_samples(*, service: Service | None = SERVICE) -> History:
 
 
 def test_rates_are_positions_a_second() -> None:
-    """What came in and what was truncated between two samples, busiest queue first."""
+    """Rates count what was appended and truncated between two samples; the busiest queue is first."""
     facts = two_samples().facts()
     assert [(one["queue"], one["in_per_second"], one["out_per_second"]) for one in facts["queues"]] == [
         ("a", 10.0, 2.0),
@@ -36,7 +36,7 @@ def test_rates_are_positions_a_second() -> None:
     ]
 
 
-def test_a_queue_made_anew_under_its_name_begins_at_zero() -> None:
+def test_a_queue_recreated_under_its_name_begins_at_zero() -> None:
     """A recreated queue has a new id: no rate mixes two queues."""
     history = two_samples()
     history.add(Sample("here", 13.0, [queue("a", 0, 1_000, queue_id=9)], SERVICE))
@@ -45,7 +45,7 @@ def test_a_queue_made_anew_under_its_name_begins_at_zero() -> None:
 
 
 def test_the_picture_shows_names_as_they_are() -> None:
-    """No queue name is taken for colour markup; bars and times are there."""
+    """No queue name is interpreted as colour markup; bars and times are shown."""
     console = Console(width=140, file=StringIO())
     console.print(render(two_samples()))
     assert isinstance(console.file, StringIO)
@@ -64,14 +64,14 @@ def test_lines_without_a_terminal_are_aligned() -> None:
 
 
 def test_sparks_grow_with_their_values() -> None:
-    """The highest value fills its cell, nothing is the lowest bar."""
+    """The highest value fills its cell; zero is the lowest bar."""
     assert spark([]) == ""
     assert spark([0.0, 50.0, 100.0]) == "▁▅█"
     assert len(spark([1.0] * 60)) == 30
 
 
 def test_a_directory_can_be_watched(tmp_path: Path) -> None:
-    """Without a service: queues and positions."""
+    """Without a service, queues and positions are shown."""
     directory = build(tmp_path / "wal", three_queues)
     ran = mrecordlog("top", directory, "--once", "--interval", "0.1", "--json")
     assert (ran.code, ran.err) == (0, "")

@@ -26,7 +26,7 @@ def steps() -> list[tuple[str, str]]:
 
 
 def test_the_tour_prints_what_it_shows(tmp_path: Path) -> None:
-    """A reader who types it sees the same."""
+    """A reader who types the commands sees the same output."""
     mrecordlog = f'mrecordlog() {{ "{sys.executable}" -m mrecordlog_async "$@"; }}\n'
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     checker = OutputChecker()

@@ -1,4 +1,4 @@
-"""verify: a healthy log with its numbers, a damaged one with every place and what it means."""
+"""verify prints the numbers of an intact log, and every damaged place of a damaged one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_all_damage_is_listed_not_only_the_first(tmp_path: Path) -> None:
 def test_files_that_only_look_like_segments_are_left_alone(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A number that no header can hold, digits of another script."""
+    """Names with a number too large for a header, or with digits of another script, are ignored."""
     directory = build(tmp_path / "wal", three_queues)
     (directory / ("wal-" + "9" * 20)).write_bytes(b"mine")
     (directory / ("wal-" + "\u0663" * 20)).write_bytes(b"mine")
@@ -53,7 +53,7 @@ def test_files_that_only_look_like_segments_are_left_alone(
 def test_what_has_the_name_of_a_segment_and_is_no_file_is_named(
     tmp_path: Path, command: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one sentence: which path, what it is, and what to do."""
+    """The message says which path, what it is, and what to do."""
     directory = build(tmp_path / "wal", three_queues)
     stray = directory / f"wal-{99:020}"
     if kind == "directory":
@@ -70,6 +70,6 @@ def test_what_has_the_name_of_a_segment_and_is_no_file_is_named(
 
 
 def test_json_of_a_healthy_log(tmp_path: Path) -> None:
-    """One object for scripts."""
+    """Scripts get one JSON object."""
     facts = json.loads(mrecordlog("verify", build(tmp_path / "wal", three_queues), "--json").out)
     assert (facts["ok"], facts["records"], facts["clean"]) == (True, 41, True)

@@ -1,4 +1,4 @@
-"""The blocks of code in README and docs: found, and run as a reader runs them, next to a service if they need one."""
+"""Finds the blocks of code in README and docs, and runs them as a reader would, next to a service if they need one."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def name_of(page: Path) -> str:
 
 
 class Reader:
-    """Somebody who types the blocks of one page, in one directory."""
+    """Runs the blocks of one page in one directory, as a reader would."""
 
     def __init__(self, directory: Path, url: str | None = None) -> None:
         self._directory = directory
         self._address = url.removeprefix("http://") if url else _SERVICE
 
     def run(self, block: Block) -> str:
-        """Run *block* and return what it printed; fail as it does, or where a session shows something else."""
+        """Run *block* and return what it printed. Fail if it fails, or if a session's output differs."""
         if block.language == "python":
             return self._succeed([sys.executable, "-W", "error", "-c", self._addressed(block.text)])
         if block.language == "bash":

@@ -25,7 +25,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def _wait_until_ready(url: str) -> None:
-    """It listens before its log is open, and responds 503 until then."""
+    """Wait until the log is open; the service responds with 503 until then."""
     for _ in range(1_200):
         try:
             urlopen(f"{url}/readyz").close()
@@ -38,7 +38,7 @@ def _wait_until_ready(url: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
-    """A block runs, or shows output, or names the reason why it is not run."""
+    """A block runs, or shows output, or states why it is not run."""
     for block in blocks(page):
         assert block.language in RUN + SHOWN, block.text
         assert not block.note.startswith("not run") or block.reason
@@ -66,7 +66,7 @@ def test_pages_run(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", _pages(service=True), ids=name_of)
 def test_pages_run_next_to_a_service(page: Path, url: str, tmp_path: Path) -> None:
-    """A reader who has started the service sees the blocks of a page work; blocks of Spark have a test of their own."""
+    """A reader who has started the service sees the blocks of a page work. Blocks of Spark have a separate test."""
     if which("curl") is None:
         pytest.skip("curl is not installed")
     for number, block in enumerate(_runnable(page)):

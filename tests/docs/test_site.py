@@ -1,4 +1,4 @@
-"""The site builds, and what it says of the code is what the code is."""
+"""The site builds, and what it says about the code is true."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
 
 
 def test_the_reference_has_every_route_and_error(site: Path) -> None:
-    """Each route of the service has a section, and each class of error."""
+    """Each route of the service and each class of error has a section."""
     from mrecordlog_async import errors
     from mrecordlog_async.service.openapi import TABLE
 
@@ -63,14 +63,14 @@ def test_the_reference_has_every_route_and_error(site: Path) -> None:
 
 
 def test_the_reference_has_everything_that_the_package_exports() -> None:
-    """Every public name of the package is on the page of the API, or is an error."""
+    """Every public name of the package is on the API page or is an error."""
     page = (ROOT / "docs/reference/api.md").read_text()
     named = set(re.findall(r"^::: mrecordlog_async\.(\w+)$", page, re.MULTILINE))
     assert {name for name in mrecordlog_async.__all__ if not name.endswith("Error")} - {"__version__"} <= named
 
 
 def test_the_architecture_names_every_room() -> None:
-    """A room that is added or removed is so on the page too."""
+    """The page lists exactly the rooms that exist."""
     page = (ROOT / "docs/architecture.md").read_text()
     named = set(re.findall(r"`(\w+)(?:/|\.py)`", page.partition("## Who owns what")[0]))
     rooms = {path.stem for path in PACKAGE.iterdir() if path.is_dir() or path.suffix == ".py"}
@@ -80,10 +80,10 @@ def test_the_architecture_names_every_room() -> None:
 
 
 MINOR = {"gc_tuning", "quantities", "token_file"}
-"""Modules of a few functions, which need no row."""
+"""Modules with few functions, which need no row."""
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
-    """What the README links to exists; mkdocs checks the links of the other pages."""
+    """Every target of a link in the README exists; mkdocs checks the links of the other pages."""
     for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / link).exists(), link

@@ -161,7 +161,7 @@ def tail_zeroed_and_not_synced() -> AbstractContextManager[Any]:
     return patch.object(opening, "zero_torn_tail", zero)
 
 
-def interval_begins_anew_with_every_batch() -> AbstractContextManager[Any]:
+def interval_restarts_with_every_batch() -> AbstractContextManager[Any]:
     def arm_sync(self: Timers, seconds: float) -> None:
         if self._sync is not None:
             self._sync.cancel()
@@ -320,7 +320,7 @@ SURVIVORS = {
     bug.bug.__name__: bug
     for bug in (
         SeededBug(tail_zeroed_and_not_synced, crash("torn", deep_every=0)),
-        SeededBug(interval_begins_anew_with_every_batch, crash("interval, loaded", deep_every=0)),
+        SeededBug(interval_restarts_with_every_batch, crash("interval, loaded", deep_every=0)),
         SeededBug(cancelled_record_leaves_its_queue_behind, lambda: answers("groups")),
         SeededBug(memory_of_older_segments_not_counted, crash("rolls", deep_every=0, every=9)),
         SeededBug(appends_live_on_the_reserve, lambda: goes_through("reserve", 0)),

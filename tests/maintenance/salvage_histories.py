@@ -1,4 +1,4 @@
-"""Random logs and random damage to them: what `salvage_judge` holds salvage against."""
+"""Random logs and random damage to them, which `salvage_judge` uses to check salvage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NAMES = ("a", "b", "c")
 
 @dataclass
 class Piece:
-    """A log record of the whole log, where its frames lie, and the number of its batch; None for a table."""
+    """A log record of the whole log, where its frames are, and the number of its batch; None for a table."""
 
     segment: str
     frames: list[tuple[int, int]]
@@ -41,7 +41,7 @@ class Piece:
 
 @dataclass
 class History:
-    """The calls made to a log and their results, by queue id, and its files as they were."""
+    """The calls made to a log and their results, by queue id, and its intact files."""
 
     names: dict[int, str] = field(default_factory=dict)
     acknowledged: dict[int, dict[int, bytes]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class History:
 
 
 def make_history(directory: Path, rng: random.Random) -> History:
-    """Make a log of a few small segments in *directory*, closed."""
+    """Create and close a log of a few small segments in *directory*."""
     history = History()
     asyncio.run(_live(directory, rng, history))
     history.files = {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "LOCK"}
@@ -173,7 +173,7 @@ def scribble(directory: Path, rng: random.Random, history: History) -> None:
 
 
 def move(directory: Path, rng: random.Random, history: History) -> None:
-    """Put bytes of the log where others belong."""
+    """Copy bytes of the log over other bytes of it."""
     path, end = _place(directory, rng)
     source, _ = _place(directory, rng)
     data = source.read_bytes()
@@ -183,7 +183,7 @@ def move(directory: Path, rng: random.Random, history: History) -> None:
 
 
 def hit(directory: Path, rng: random.Random, history: History) -> None:
-    """Strike the log records that make, end and name queues, and those that say where batches end."""
+    """Damage the log records that create, end and name queues, and those that say where batches end."""
     kind = rng.choice([Create, Delete, Table, Commit, Truncate, Append])
     for piece in rng.choices(history.pieces, k=20):
         if isinstance(piece.record, kind) and (path := directory / piece.segment).exists():
@@ -204,7 +204,7 @@ def cut(directory: Path, rng: random.Random, history: History) -> None:
 
 
 def forget_end(directory: Path, rng: random.Random, history: History) -> None:
-    """Leave the log as a kill would, or with an end that cannot be read."""
+    """Make the log look killed, or make its end unreadable."""
     path = directory / CLOSED_NAME
     if path.exists():
         path.unlink() if rng.random() < 0.7 else damage.flip_byte(path, rng.randrange(path.stat().st_size))
@@ -217,6 +217,6 @@ HARMS: list[Callable[[Path, random.Random, History], None]] = [
 
 
 def _place(directory: Path, rng: random.Random) -> tuple[Path, int]:
-    """Choose a segment; return it and where its bytes end that are not zero."""
+    """Choose a segment; return it and the end of its nonzero bytes."""
     path = rng.choice(damage.segments(directory))
     return path, max(len(path.read_bytes().rstrip(b"\0")), 1)

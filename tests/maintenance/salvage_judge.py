@@ -1,7 +1,7 @@
 """A check of salvage that knows what was acknowledged and which bytes still exist.
 
-It does not walk or fold: it takes the frames of the whole log, finds those that the damage left intact, and checks
-what salvage returns against them. By hand, for many seeds: `python -m tests.maintenance.salvage_judge 0 1000`.
+It does not scan or replay: it takes the frames of the whole log, finds those that the damage left intact, and checks
+what salvage returns against them. To try many seeds, run `python -m tests.maintenance.salvage_judge 0 1000`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.maintenance.salvage_histories import HARMS, History, Piece, make_hist
 
 
 class Judge:
-    """Holds what was salvaged from a damaged log against its history."""
+    """Checks what was salvaged from a damaged log against its history."""
 
     def __init__(self, history: History, directory: Path, found: Salvage) -> None:
         self._history = history
@@ -73,7 +73,7 @@ class Judge:
             yield from self._losses(queue, set(positions))
 
     def _end_is_unknown(self) -> bool:
-        """Return whether the log may look shorter than it was: its end is lost, and so is what showed where it was."""
+        """Return whether the log may look shorter than it was: its end is lost, and nothing shows where it was."""
         return CLOSED_NAME not in self._files and self._history.pieces[-1] not in self.left
 
     def _losses(self, queue: SalvagedQueue, read: set[int]) -> Iterator[str]:
@@ -110,7 +110,7 @@ class Judge:
             yield "opening shows other records"
 
     def _promised(self) -> list[Piece]:
-        """Leave out what looks like a torn tail: from the first broken batch on that no COMMIT knows as durable."""
+        """Return the pieces before the apparent torn tail: the first damaged batch that no COMMIT proves durable."""
         last = damage.segments(self._directory)[-1].name
         if CLOSED_NAME in self._files:
             return self._history.pieces
@@ -180,7 +180,7 @@ def _next(record: LogRecord | Commit | Table, queue_id: int) -> int:
 
 
 def complaints(seed: int, harms: int) -> Iterator[str]:
-    """Make one history and damage it *harms* times; yield what is wrong with what is salvaged."""
+    """Create one history and damage it *harms* times; yield what is wrong with what is salvaged."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary) / "wal"

@@ -30,7 +30,7 @@ def test_the_public_names_are_documented_callables() -> None:
 async def test_a_log_in_use_is_copied_verified_and_counted(
     tmp_path: Path, log: MultiRecordLog, directory: Path
 ) -> None:
-    """None of it takes the lock."""
+    """None of these functions takes the lock."""
     await log.append_record("q", None, b"hello")
     made = await asyncio.to_thread(maintenance.snapshot, directory, tmp_path / "copy")
     assert (made.segments, made.linked_bytes) == (1, 0)
@@ -51,7 +51,7 @@ def test_damage_is_returned_with_every_place(tmp_path: Path) -> None:
 
 
 def test_a_damaged_log_is_repaired_into_a_new_one(tmp_path: Path) -> None:
-    """The damaged one stays as it is; a second repair finds the name taken."""
+    """The damaged log does not change; a second repair fails because the target exists."""
     directory = damaged_log(tmp_path)
     before = damage.snapshot(directory)
     assert not maintenance.repair(directory, write=False).written
@@ -67,6 +67,6 @@ def test_a_damaged_log_is_repaired_into_a_new_one(tmp_path: Path) -> None:
 
 
 async def test_a_log_in_use_is_not_repaired(log: MultiRecordLog, directory: Path) -> None:
-    """The writer's lock is respected."""
+    """Repair raises LogLockedError while a writer has the log open."""
     with pytest.raises(LogLockedError):
         await asyncio.to_thread(maintenance.repair, directory)

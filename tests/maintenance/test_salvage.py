@@ -1,4 +1,4 @@
-"""Salvage: which queue a record belongs to when what made, named or ended that queue is lost."""
+"""Salvage determines which queue a record belongs to if what created, named or ended that queue is lost."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests import damage
 
 SEGMENT_BYTES = 65_536
 ROLL = bytes(SEGMENT_BYTES)
-"""A record that has a segment to itself."""
+"""A record that fills a segment."""
 
 
 def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[object]]) -> list[Path]:
-    """Make a log, closed; return its segments."""
+    """Create and close a log; return its segments."""
 
     async def make() -> None:
         policy = PersistPolicy.never()
@@ -33,7 +33,7 @@ def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[object]]) 
 
 
 def harm(segment: Path, *kinds: int | tuple[int, int]) -> None:
-    """Zero the beginnings of log records: of each kind the first in the segment, or the one of that number."""
+    """Zero the beginnings of log records: for each kind the first one in the segment, or the one with that number."""
     frames = damage.frames(segment)
     for wanted in kinds:
         kind, number = wanted if isinstance(wanted, tuple) else (wanted, 0)
@@ -60,7 +60,7 @@ def lost_name(queue_id: int) -> str:
 
 
 async def made_twice(log: MultiRecordLog) -> None:
-    """Make "a" with two records, and again with one."""
+    """Create "a" with two records, and recreate it with one."""
     await log.create_queue("a")
     await log.create_queue("b")
     await log.append_records("a", None, [b"old", b"older"])
@@ -70,7 +70,7 @@ async def made_twice(log: MultiRecordLog) -> None:
 
 
 def test_a_create_ends_the_older_queue_of_its_name(directory: Path) -> None:
-    """Its DELETE is lost, but two queues never have one name."""
+    """Its DELETE is lost, but two queues never have the same name."""
     (segment,) = build(directory, made_twice)
     harm(segment, DELETE)
     queues = read(directory)
@@ -80,7 +80,7 @@ def test_a_create_ends_the_older_queue_of_its_name(directory: Path) -> None:
 
 
 def test_records_of_a_queue_whose_name_is_lost_go_to_no_other_queue(directory: Path) -> None:
-    """Neither the CREATE nor the DELETE of the older one can be read: the ids keep them apart."""
+    """Neither the CREATE nor the DELETE of the older queue is readable; the ids distinguish the queues."""
     (segment,) = build(directory, made_twice)
     harm(segment, DELETE, (CREATE, 2))
     queues = read(directory)
@@ -99,7 +99,7 @@ def test_a_cut_off_end_may_have_held_what_ended_a_queue(directory: Path) -> None
 
 
 async def made_twice_in_segments(log: MultiRecordLog) -> None:
-    """Make "a" in the first segment and again in the third, append to it in the fifth; "keeper" keeps them all."""
+    """Create "a" in the first segment and again in the third, append to it in the fifth; "keeper" keeps them all."""
     await log.create_queue("a")
     await log.append_record("a", None, b"old")
     await log.create_queue("keeper")
@@ -113,7 +113,7 @@ async def made_twice_in_segments(log: MultiRecordLog) -> None:
 
 
 def test_a_table_ends_and_names_queues(directory: Path) -> None:
-    """A whole segment with a DELETE and a CREATE is missing: the next table knows what became of both queues."""
+    """A whole segment with a DELETE and a CREATE is missing; the next table shows the state of both queues."""
     segments = build(directory, made_twice_in_segments)
     assert len(segments) == 5
     segments[2].unlink()
@@ -124,7 +124,7 @@ def test_a_table_ends_and_names_queues(directory: Path) -> None:
 
 
 def test_without_that_table_both_queues_stand_apart(directory: Path) -> None:
-    """The older queue is reported as doubtful; the newer one's records have no name."""
+    """The older queue may have been deleted, and the newer one's name is lost."""
     segments = build(directory, made_twice_in_segments)
     segments[2].unlink()
     for segment in segments[3:]:
@@ -136,7 +136,7 @@ def test_without_that_table_both_queues_stand_apart(directory: Path) -> None:
 
 
 def test_a_table_gives_a_name_back(directory: Path) -> None:
-    """A queue whose CREATE is lost has its name again from the next segment's table."""
+    """A queue whose CREATE is lost gets its name from the next segment's table."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("a")
@@ -150,7 +150,7 @@ def test_a_table_gives_a_name_back(directory: Path) -> None:
 
 
 def test_a_queue_that_is_really_called_lost_and_found_keeps_its_name(directory: Path) -> None:
-    """The one without a name gets a longer one."""
+    """The queue without a name gets a longer one."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("a")
@@ -165,7 +165,7 @@ def test_a_queue_that_is_really_called_lost_and_found_keeps_its_name(directory: 
 
 
 def test_what_is_known_of_a_lost_append_does_not_bring_a_queue_back(directory: Path) -> None:
-    """The head of its record is intact, and so is the later DELETE: both are in one damaged range."""
+    """The header of its record and the later DELETE are intact, in the same damaged range."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("a")
@@ -214,7 +214,7 @@ def test_a_truncate_behind_damage_hides_no_loss(directory: Path) -> None:
 
 
 def test_a_damaged_head_is_believed_only_up_to_the_next_position(directory: Path) -> None:
-    """It claims a thousand records more than there were; the next record and what is lost later say otherwise."""
+    """It claims a thousand records too many; the next record, and later losses, correct this."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("a")
@@ -254,7 +254,7 @@ def test_the_end_of_a_log_that_was_closed_is_no_torn_tail(directory: Path, broke
 
 @pytest.mark.parametrize("log_id", [None, bytes(16)], ids=["older", "of another log"])
 def test_a_note_of_another_end_is_damage(directory: Path, log_id: bytes | None) -> None:
-    """What opening refuses, repair can mend: it costs no record, but where the log really ended is not known."""
+    """Opening refuses the log, repair does not: no record is lost, but where the log really ended is unknown."""
     build(directory, two_segments)
     with ReadOnlyLog.open(directory) as log:
         contents = log.recovered

@@ -12,9 +12,9 @@ DAMAGES = 30
 
 @pytest.mark.parametrize("seed", range(LOGS))
 def test_whatever_is_lost_nothing_wrong_is_shown(seed: int) -> None:
-    """Each record shown was acknowledged for its queue; all that is readable is returned, all that is lost is named.
+    """Each returned record was acknowledged for its queue; everything readable is returned, every loss is named.
 
     Queues are created, deleted, recreated, truncated and appended to over several segments; then bytes, blocks, ends
-    and whole segments are lost. What is known to be deleted or truncated stays so; what may be is reported.
+    and whole segments are lost. What certainly was deleted or truncated stays so; what may have been is reported.
     """
     assert list(complaints(seed, DAMAGES)) == []

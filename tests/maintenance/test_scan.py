@@ -1,4 +1,4 @@
-"""Scanning a segment around damage: damaged ranges, what can be read in them, and what their headers still show."""
+"""A scan reads a segment past damage: damaged ranges, what is readable in them, and what their headers show."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEGMENT = "wal-00000000000000000000"
 
 
 def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[object]]) -> Path:
-    """Make a log of one segment with a queue "q", closed; return the segment's path."""
+    """Create and close a log of one segment with a queue "q"; return the segment's path."""
 
     async def make() -> None:
         async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
@@ -54,7 +54,7 @@ def find(path: Path, payload: bytes) -> int:
 
 
 def test_a_healthy_segment_is_its_table_and_its_batches(directory: Path) -> None:
-    """Nothing else, in order, up to the end."""
+    """A scan yields the table and the batches in order, and nothing else."""
     path = build(directory, three_records)
     scanned, items = scan(directory)
     assert [type(item) for item in items] == [Table, *[Batch] * (len(items) - 1)]
@@ -62,7 +62,7 @@ def test_a_healthy_segment_is_its_table_and_its_batches(directory: Path) -> None
 
 
 def test_a_damaged_batch_is_a_damaged_range_and_the_scan_continues_after_it(directory: Path) -> None:
-    """The range is that batch exactly, and its number is known."""
+    """The range is exactly that batch, and its number is known."""
     path = build(directory, three_records)
     damage.flip_byte(path, find(path, b"two"))
     _, items = scan(directory)
@@ -76,7 +76,7 @@ def test_a_damaged_batch_is_a_damaged_range_and_the_scan_continues_after_it(dire
 
 
 def test_other_records_of_a_damaged_batch_are_rescued(directory: Path) -> None:
-    """A batch of several runs loses the one that is hit."""
+    """A batch of several runs loses only the damaged one."""
     payloads = [bytes([number]) * 20_000 for number in range(1, 7)]
     path = build(directory, lambda log: log.append_records("q", None, payloads))
     damage.flip_byte(path, find(path, payloads[2]) + 5)
@@ -87,7 +87,7 @@ def test_other_records_of_a_damaged_batch_are_rescued(directory: Path) -> None:
 
 
 def test_a_record_whose_first_frame_is_whole_tells_its_positions_for_certain(directory: Path) -> None:
-    """The head of a large record survives damage to its rest."""
+    """The header of a large record is readable if only the rest is damaged."""
     path = build(directory, lambda log: log.append_record("q", 7, bytes(100_000)))
     (last,) = [offset for offset, _, kind, _ in damage.frames(path) if kind == LAST]
     damage.flip_byte(path, last + 10)
@@ -96,7 +96,7 @@ def test_a_record_whose_first_frame_is_whole_tells_its_positions_for_certain(dir
 
 
 def test_a_damaged_frame_tells_its_positions_on_its_own_word(directory: Path) -> None:
-    """Its head is probably right if the damage is after it, but nothing proves it."""
+    """Its header is probably correct if the damage is after it, but nothing proves this."""
     path = build(directory, lambda log: log.append_records("q", 7, [b"abc", b"defghi"]))
     damage.flip_byte(path, find(path, b"abcdefghi") + 4)
     (damaged,) = damaged_ranges(directory)
@@ -104,7 +104,7 @@ def test_a_damaged_frame_tells_its_positions_on_its_own_word(directory: Path) ->
 
 
 def test_a_tail_that_was_never_acknowledged_is_not_a_damaged_range(directory: Path) -> None:
-    """Without CLOSED and without a later COMMIT it is a batch that was being written."""
+    """Without CLOSED and without a later COMMIT it is a batch whose write was interrupted."""
     path = build(directory, three_records)
     (directory / "CLOSED").unlink()
     damage.write_at(path, damage.batch_ends(path)[-1], b"half a batch")
@@ -122,7 +122,7 @@ def test_the_same_behind_a_clean_close_is_not_looked_at(directory: Path) -> None
 
 
 def test_a_file_cut_short_is_a_damaged_range_up_to_where_it_ended(directory: Path) -> None:
-    """CLOSED, or the next segment, knows how much is missing."""
+    """CLOSED, or the next segment, shows how much is missing."""
     path = build(directory, three_records)
     ends = damage.batch_ends(path)
     damage.cut(path, ends[-2] + 10)
@@ -157,7 +157,7 @@ def test_many_frames_of_a_record_are_joined_again(directory: Path) -> None:
 
 
 def test_frames_of_two_records_are_never_joined_into_one(directory: Path) -> None:
-    """A block of zeros that took the end of one record and the beginning of the next makes no third one."""
+    """A block of zeros over the end of one record and the beginning of the next does not create a third record."""
     head_bytes, last_bytes = 29, 10_000  # of an append of one record; the part of each in its LAST frame
 
     def payload(byte: bytes, offset: int) -> bytes:
@@ -179,7 +179,7 @@ def test_frames_of_two_records_are_never_joined_into_one(directory: Path) -> Non
 
 
 def test_the_next_segment_says_which_batches_a_damaged_end_held(directory: Path) -> None:
-    """The last batch of a segment that is not the last is known by number from the header that follows."""
+    """The header of the next segment shows the number of this segment's last batch."""
 
     async def fill() -> None:
         async with MultiRecordLog.open(directory, segment_bytes=2 * BLOCK_BYTES) as log:

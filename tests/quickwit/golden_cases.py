@@ -1,7 +1,7 @@
-"""The golden cases: histories of calls to the Rust crate, the bytes it left and what it says when it opens them.
+"""The golden cases: calls to the Rust crate, the bytes that it wrote, and what it reports when it opens them.
 
-`NAME.ops.txt` holds the calls with the crate's answers (its head describes the grammar), `NAME.wal.gz` the file without
-its trailing zeros, `NAME.dump.txt` the file's size and what opening showed.
+`NAME.ops.txt` has the calls with the crate's results (its first lines describe the grammar), `NAME.wal.gz` the file
+without its trailing zeros, `NAME.dump.txt` the file's size and what opening showed.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ NAMES = sorted(path.name.removesuffix(".ops.txt") for path in GOLDEN.glob("*.ops
 
 
 def golden_bytes(name: str) -> bytes:
-    """The file as the crate left it, without trailing zeros."""
+    """Return the file that the crate wrote, without trailing zeros."""
     return gzip.decompress((GOLDEN / f"{name}.wal.gz").read_bytes())
 
 
 def golden_dump(name: str) -> list[str]:
-    """What the crate says of the file, without the line about its size and hash."""
+    """Return what the crate reports about the file, without the line about its size and hash."""
     return (GOLDEN / f"{name}.dump.txt").read_text().splitlines()[1:]
 
 
 def golden_files(name: str) -> Memory:
-    """The directory as the crate left it. Two blocks of the zeros behind its data are as good as all."""
+    """Return the directory that the crate wrote. Two blocks of the zeros after its data are as good as all."""
     data = golden_bytes(name)
     return Memory({0: data + bytes(-len(data) % 32_768 + 65_536)})
 
 
 def payload_of(text: str) -> bytes:
-    """Make a payload from its description."""
+    """Return the payload with this description."""
     kind, _, rest = text.partition(":")
     if kind == "empty":
         return b""
@@ -64,7 +64,7 @@ def queue_of(text: str) -> str:
 
 @dataclass
 class Replay:
-    """Does the calls of a case on files in memory, and keeps what each answered in the crate's words."""
+    """Makes the calls of a case on files in memory, and keeps each result in the crate's format."""
 
     files: Memory = field(default_factory=Memory)
     writer: Writer | None = None
@@ -118,7 +118,7 @@ class Replay:
 
 
 def dump(report: Report) -> list[str]:
-    """Say what a directory holds in the crate's words."""
+    """Return the contents of a directory in the crate's format."""
     lines = ["open ok", f"warnings {report.warnings}", f"queues {len(report.state.queues)}"]
     for name in sorted(report.state.queues):
         queue = report.state.queues[name]

@@ -1,4 +1,4 @@
-"""A directory of the crate's files: descriptors, and what is on the disk when."""
+"""A directory of the crate's files: how many are open, and when they are synced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
 class Counted(OsFileSystem):
-    """Knows which files are open, and which hold what was not synced."""
+    """Records which files are open, and which have unsynced changes."""
 
     def __init__(self) -> None:
         self.names_of: dict[int, str] = {}
@@ -46,7 +46,7 @@ class Counted(OsFileSystem):
 
 
 def test_one_file_is_open_at_a_time_and_all_are_synced(tmp_path: Path) -> None:
-    """Written and read: a directory of any number of files needs one descriptor."""
+    """Writing and reading a directory of any number of files needs one descriptor."""
     files = Counted()
     target = Directory(files, str(tmp_path))
     writer = Writer(target, file_bytes=BLOCK_BYTES)

@@ -1,4 +1,4 @@
-"""The golden cases, both ways: the same calls leave the same bytes, and the same bytes show the same content."""
+"""The golden cases: the same calls write the same bytes, and the same bytes show the same content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.quickwit.golden_cases import GOLDEN, NAMES, Replay, dump, golden_byte
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_calls_leave_the_same_bytes(name: str) -> None:
-    """What the crate writes is written here byte for byte, and each call answers what it answers there."""
+    """The writer writes the same bytes as the crate, and each call returns the same result."""
     lines = (GOLDEN / f"{name}.ops.txt").read_text().splitlines()
     replay = Replay()
     replay.run(iter(lines))
@@ -20,12 +20,12 @@ def test_the_same_calls_leave_the_same_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_bytes_show_the_same_content(name: str) -> None:
-    """Reading sees what the crate sees: queues, positions, every record, and as many warnings."""
+    """The reader finds what the crate finds: queues, positions, every record, and as many warnings."""
     assert dump(read(golden_files(name))) == golden_dump(name)
 
 
 def test_a_torn_tail_is_no_damage() -> None:
-    """A record cut short by a crash was promised to nobody."""
+    """A record cut short by a crash was never acknowledged."""
     report = read(golden_files("20_torn_payload"))
     assert [(finding.offset, finding.torn) for finding in report.findings] == [(784, True)]
     assert report.damage == []
@@ -39,7 +39,7 @@ def test_a_flipped_byte_is_damage_with_its_place() -> None:
 
 
 def test_records_behind_a_hole_are_counted_though_the_crate_says_nothing() -> None:
-    """Where the crate ends without a warning, what lies behind is found: 600 records, 186 in sight, one is the hole."""
+    """The crate ends without a warning; the records after the hole are found: 600 in all, 186 before it, one in it."""
     report = read(golden_files("35_zero_hole"))
     (finding,) = report.damage
     assert (finding.offset, finding.silent, report.warnings) == (43_223, True, 0)

@@ -1,4 +1,4 @@
-"""Damage by hand: what the crate does with it, and that none of it goes unmentioned."""
+"""Damage made by hand: the reader does what the crate does, and reports all of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CREATE_BYTES = 7 + 12
 
 
 def written(records: int = 600, file_bytes: int = 8 * BLOCK_BYTES) -> Memory:
-    """Make a queue "q" with records of 100 bytes; `frame_at` tells where those of the first block begin."""
+    """Write a queue "q" with records of 100 bytes; `frame_at` returns where those of the first block begin."""
     files = Memory()
     writer = Writer(files, file_bytes=file_bytes)
     writer.create_queue("q")
@@ -35,7 +35,7 @@ def positions(report: Report) -> list[int]:
 
 
 def test_a_kind_that_does_not_exist_loses_its_block_and_says_how_many_frames() -> None:
-    """The crate gives up the rest of the block; what was readable in it is counted."""
+    """The crate skips the rest of the block; the readable frames in it are counted."""
     files = written()
     files.write(0, frame_at(10) + 6, b"\x09")
     report = read(files)
@@ -57,7 +57,7 @@ def test_a_length_beyond_the_block_loses_its_block() -> None:
 
 
 def test_a_bad_kind_in_the_last_frame_is_a_torn_tail() -> None:
-    """Nothing readable hides behind it, so it may be a write that a crash cut short."""
+    """Nothing readable follows it, so it may be a write that a crash interrupted."""
     files = written(records=20)
     files.write(0, frame_at(19) + 6, b"\x09")
     report = read(files)
@@ -66,7 +66,7 @@ def test_a_bad_kind_in_the_last_frame_is_a_torn_tail() -> None:
 
 
 def test_an_unfinished_record_at_the_end_is_a_torn_tail_that_the_crate_does_not_mention() -> None:
-    """A record cut between two frames is dropped without a word; here it is named."""
+    """The crate drops a record cut between two frames without a warning; here it is reported."""
     files = written(records=1)
     pieces = list(encode_frames(encode_record(LogRecord(APPEND, "q", 1, ((1, bytes(50_000)),))), frame_at(1)))
     files.write(0, frame_at(1), pieces[0])
@@ -76,7 +76,7 @@ def test_an_unfinished_record_at_the_end_is_a_torn_tail_that_the_crate_does_not_
 
 
 def test_a_position_that_goes_back_is_refused_as_the_crate_refuses_it() -> None:
-    """The crate then opens nothing of the directory; the place is named."""
+    """The crate then refuses the whole directory; the error has the place."""
     files = written(records=2)
     body = encode_record(LogRecord(APPEND, "q", 0, ((0, b"again"),)))
     files.write(0, frame_at(2), b"".join(encode_frames(body, frame_at(2))))
@@ -86,7 +86,7 @@ def test_a_position_that_goes_back_is_refused_as_the_crate_refuses_it() -> None:
 
 
 def test_a_record_of_an_unknown_kind_is_damage() -> None:
-    """The crate skips what it does not know with a warning; a later record shows that the log went on."""
+    """The crate skips an unknown record with a warning; a later record shows that the log continues."""
     files = written(records=1)
     frames = b"".join(encode_frames(encode_record(LogRecord(9, "q", 0)), frame_at(1)))
     files.write(0, frame_at(1), frames)
@@ -103,7 +103,7 @@ def test_a_touch_of_a_queue_with_records_empties_it() -> None:
 
 
 def test_a_missing_file_in_the_middle_is_damage() -> None:
-    """The crate reads on as if nothing were missing."""
+    """The crate continues as if nothing were missing."""
     files = written(records=900, file_bytes=BLOCK_BYTES)
     assert len(files.numbers) > 3
     files.unlink(1)
@@ -112,13 +112,13 @@ def test_a_missing_file_in_the_middle_is_damage() -> None:
 
 
 def test_a_first_file_shorter_than_a_block_is_refused() -> None:
-    """A crash while the directory was made leaves what the crate never opens again."""
+    """A crash while the directory is created can leave files that the crate never opens again."""
     with pytest.raises(CorruptionError, match="shorter than a block"):
         read(Memory({0: b""}))
 
 
 def test_a_block_that_is_there_in_part_is_not_read_but_reported() -> None:
-    """The crate reads whole blocks; records in the part of one are out of its sight."""
+    """The crate reads only whole blocks; records in an incomplete block are reported."""
     files = written(records=400)
     del files.contents[0][BLOCK_BYTES + 5_000 :]
     report = read(files)
@@ -127,12 +127,12 @@ def test_a_block_that_is_there_in_part_is_not_read_but_reported() -> None:
 
 
 def test_no_file_is_no_log() -> None:
-    """A directory of something else is not taken for an empty log."""
+    """A directory without files of the crate is not an empty log."""
     with pytest.raises(FileNotFoundError):
         read(Memory())
 
 
 def test_only_the_names_of_the_crate_count() -> None:
-    """24 characters, digits of an unsigned 64-bit number."""
+    """A name has 24 characters, and its digits are an unsigned 64-bit number."""
     names = ["wal-00000000000000000007", "wal-7", "LOCK", "wal-99999999999999999999", "wal-0000000000000000000x"]
     assert file_numbers(names) == [7]

@@ -1,4 +1,4 @@
-"""Files rolled and removed as the crate does, and any history read back as it was written."""
+"""The writer rolls and removes files as the crate does, and any history is read as it was written."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def do(writer: Writer, call: tuple[object, ...]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CALLS, max_size=30), st.integers(1, 4))
 def test_what_was_written_is_read_back(calls: list[tuple[object, ...]], blocks: int) -> None:
-    """After any history of calls, with files of any size, reading shows the writer's state and finds nothing odd."""
+    """After any history of calls, with files of any size, the reader shows the writer's state and has no findings."""
     files = Memory()
     writer = Writer(files, file_bytes=blocks * BLOCK_BYTES)
     for call in calls:
@@ -67,7 +67,7 @@ def test_what_was_written_is_read_back(calls: list[tuple[object, ...]], blocks: 
 
 
 def test_files_go_when_no_record_counts_for_them() -> None:
-    """Truncating removes the lowest files, and notes where the empty queues stand."""
+    """Truncating removes the lowest files, after writing the positions of the empty queues."""
     files = Memory()
     writer = Writer(files, file_bytes=BLOCK_BYTES)
     writer.create_queue("idle")
@@ -82,7 +82,7 @@ def test_files_go_when_no_record_counts_for_them() -> None:
 
 
 def test_a_record_that_spans_two_files_counts_for_the_first() -> None:
-    """The file where its frames begin is kept as long as the record is."""
+    """The file in which its frames begin is kept as long as the record."""
     files = Memory()
     writer = Writer(files, file_bytes=BLOCK_BYTES)
     writer.create_queue("q")
