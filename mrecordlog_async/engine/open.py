@@ -6,7 +6,7 @@
 3. Zero the torn tail, remove `CLOSED`, remove leftovers.
 4. Reserve space and prepare the spare. A full disk does not prevent opening: appends are refused until there is room.
 
-Blocking; runs on the log's thread. Whatever fails on the way closes every handle and lets go of the lock.
+Blocking; runs on the log's thread. Whatever fails on the way closes every handle and releases the lock.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class OpenedLog:
     report: RecoveryReport
 
     def close(self) -> None:
-        """Close every file, then let go of the lock."""
+        """Close every file, then release the lock."""
         self.journal.close()
         self.directory.close()
 

@@ -1,7 +1,7 @@
 """The segments of the log that is being read: opened with the lock or without it, their headers checked.
 
-Without the lock the writer may remove a segment at any time, and gives its space back in steps while a reader still
-has it open. So what looks like damage in a segment without a name is none: `SegmentRemovedError` tells the two apart.
+Without the lock, the writer may remove a segment at any time and free its space while a reader still has it open. So
+what looks like damage may be a removed segment: it is one if the file has no name any more (`SegmentRemovedError`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class OpenSegment:
 
 
 class SegmentFiles:
-    """Opens the segments of one log and reads their headers; what is wrong with them is a CorruptionError.
+    """Opens the segments of one log and reads their headers; a damaged header or `CLOSED` is a CorruptionError.
 
     has_lock: the caller holds the lock, so no writer changes the files meanwhile.
     """
@@ -60,7 +60,10 @@ class SegmentFiles:
 
     @contextmanager
     def opened(self, number: int) -> Iterator[int]:
-        """Open an older segment; SegmentRemovedError if the writer removed it, also while the block was running."""
+        """Open an older segment; the context manager closes it.
+
+        Raises SegmentRemovedError if the writer removed it, also for damage that was found in it after that.
+        """
         try:
             handle = self.directory.open(number)
         except FileNotFoundError:
@@ -108,14 +111,14 @@ class SegmentFiles:
             return self._files.size(handle)
 
     def write_out(self, handle: int) -> None:
-        """Have the next read come from the medium."""
+        """Drop what is cached of the file, so that the next read comes from the medium."""
         if self.has_lock:
             # After a failed sync the page cache shows what the disk does not have: write out, drop, ask the disk.
             self._files.sync(handle)
         self._files.drop_cache(handle)
 
     def check_not_emptied(self, segment: OpenSegment, size: int) -> None:
-        """Raise FileNotFoundError if the last segment was removed and its space given back while it was read."""
+        """Raise FileNotFoundError if the last segment was removed and its space freed while it was read."""
         if not self._files.links(segment.handle) and self._files.size(segment.handle) < size:
             raise self.directory.removed(segment.number)
 

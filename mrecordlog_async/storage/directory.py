@@ -105,7 +105,9 @@ class LogDirectory:
     def list_log(self) -> Listing:
         """List the log's files.
 
-        Raises FileNotFoundError if there is no log, CorruptionError if only `CLOSED` is left of it.
+        Raises:
+            FileNotFoundError: There is no log.
+            CorruptionError: Only `CLOSED` is left of a log.
         """
         listing = self.list()
         self.check_log(listing)
@@ -133,6 +135,17 @@ class LogDirectory:
 
         A missing file, damage, or a result that is not *is_settled* counts only if the files are unchanged afterwards.
         Otherwise the log is listed and read again, up to `ATTEMPTS_MAX` times.
+
+        Args:
+            read: Reads the files that the listing names.
+            is_settled: Returns False for a result that a changing log may explain, such as damage that it reports.
+
+        Returns:
+            What *read* returned last.
+
+        Raises:
+            FileNotFoundError: There is no log, or *read* missed a file although nothing changed.
+            CorruptionError: *read* found damage although nothing changed, or only `CLOSED` is left of a log.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             listing = self.list()
@@ -180,7 +193,8 @@ class LogDirectory:
     def header(self, handle: int, number: int) -> SegmentHeader:
         """Read the header of segment *number* through the open *handle*.
 
-        Raises HeaderError if it is damaged or states another number.
+        Raises:
+            HeaderError: It is damaged, or states another number.
         """
         header = decode_header(read_exact(self.files, handle, HEADER_BYTES, 0))
         if header.segment != number:

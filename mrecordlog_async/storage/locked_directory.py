@@ -86,6 +86,7 @@ class LockedDirectory(LogDirectory):
         return [self._handle, self._lock_handle]
 
     def close(self) -> None:
-        """Close the directory, then let go of the lock."""
+        """Close the directory, then release the lock."""
+        # The lock last: another opener must find nothing of this log in use.
         self.files.close(self._handle)
         self.files.close(self._lock_handle)
