@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -864,6 +865,42 @@ def test_another_event_loop_is_refused(directory: Path) -> None:
     asyncio.run(use())
     loop.run_until_complete(log.close())
     loop.close()
+
+
+def test_a_second_loop_of_the_thread_cannot_join_a_waiting_group(directory: Path) -> None:
+    """Not even while records wait that the log's own loop appended: the record is withdrawn, the others are stored."""
+    loop = asyncio.new_event_loop()
+    log = loop.run_until_complete(_open(directory))
+    loop.run_until_complete(log.create_queue("q"))
+    waiting = loop.create_task(log.append_record("q", None, b"of its own loop"))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert log.pending_records == 1
+    with pytest.raises(LogClosedError, match="event loop"):
+        asyncio.run(asyncio.wait_for(log.append_record("q", None, b"of another"), 60))
+    assert loop.run_until_complete(waiting) == 0
+    assert [bytes(payload) for _, payload in log.range("q")] == [b"of its own loop"]
+    loop.run_until_complete(log.close())
+    loop.close()
+
+
+def test_a_loop_that_moves_to_another_thread_takes_its_log_along(directory: Path) -> None:
+    """Opened on one thread, used on the one that runs the loop afterwards; the first one is refused then."""
+    loop = asyncio.new_event_loop()
+    log = loop.run_until_complete(_open(directory))
+    loop.run_until_complete(log.create_queue("q"))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        for position in range(2):
+            appended = asyncio.run_coroutine_threadsafe(log.append_record("q", None, b"x"), loop)
+            assert appended.result(60) == position
+        with pytest.raises(LogClosedError, match="event loop"):
+            asyncio.run(asyncio.wait_for(log.append_record("q", None, b"y"), 60))
+        asyncio.run_coroutine_threadsafe(log.close(), loop).result(60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def test_loop_that_ends_without_close_gives_the_directory_back(directory: Path) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any
 
 from mrecordlog_async.engine.capacity import Capacity
@@ -46,6 +47,7 @@ class Admission:
         self._single_charge_max = limits.record_bytes + SINGLE_OVERHEAD_BYTES
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
+        self._thread_id = get_ident()  # of the thread that runs the loop
         self._line_bytes = 0  # charge of everything in `_line`
         # Charge of admitted calls = _charged_bytes + (_granted - _fast_budget). `append_single` spends only the last
         # term, so the other two stay as they are until `update` moves what was spent into `_charged_bytes`.
@@ -75,8 +77,9 @@ class Admission:
         charge = len(payload) + SINGLE_OVERHEAD_BYTES
         if charge > self._fast_budget or charge > self._single_charge_max or type(queue) is not str:
             return await self.append(queue, None, [payload])
-        if asyncio.get_running_loop() is not self._loop:
-            raise LogClosedError(ELSEWHERE)
+        # Compares threads: on CPython 3.11 get_running_loop is a system call. `_open_group` compares loops, per group.
+        if get_ident() != self._thread_id:
+            self._check_loop()
         group = self._group or self._open_group()
         # No await since the comparison, so two callers cannot spend the same budget.
         self._fast_budget -= charge
@@ -86,6 +89,11 @@ class Admission:
         group.futures.append(future)
         try:
             position: int | None = await future
+        except RuntimeError:
+            if not future.done():  # asyncio raised it: the caller runs on a second loop of this thread
+                future.cancel()
+                raise LogClosedError(ELSEWHERE) from None
+            raise
         finally:
             # An exception references this frame. With the future in it, that would be a cycle that keeps the payload.
             del future, group
@@ -108,8 +116,7 @@ class Admission:
 
     def new_future(self) -> asyncio.Future[object]:
         """Make a future for a call; raise LogClosedError if the caller runs on another event loop."""
-        if asyncio.get_running_loop() is not self._loop:
-            raise LogClosedError(ELSEWHERE)
+        self._check_loop()
         return self._loop.create_future()
 
     def add_append(self, call: Append) -> None:
@@ -255,6 +262,12 @@ class Admission:
         if self._sleeper is not None and not self._sleeper.done():
             self._sleeper.set_result(None)
 
+    def _check_loop(self) -> None:
+        """Raise LogClosedError unless the caller runs on the log's event loop."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise LogClosedError(ELSEWHERE)
+        self._thread_id = get_ident()  # a loop that was stopped may go on in another thread
+
     def _put(self, command: Command) -> None:
         if not self._pending:
             self.waiting_since = self._clock()
@@ -263,6 +276,7 @@ class Admission:
 
     def _open_group(self) -> AppendGroup:
         """Start a group for single records. The caller adds the first record at once."""
+        self._check_loop()
         group = self._group = AppendGroup()
         self._put(group)
         return group
