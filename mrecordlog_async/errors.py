@@ -140,8 +140,8 @@ class LogFullError(RecordLogError):
     """A limit is reached or the disk is full. Nothing was written. Truncate and delete still work, and make space.
 
     Attributes:
-        resource: "memory" or "disk" (a limit), "queues", "positions", or "space" (the operating system has no space;
-            the OSError is `__cause__`).
+        resource: "memory" or "disk" (a limit), "pending" (`append_soon` only), "queues", "positions", or "space" (the
+            operating system has no space; the OSError is `__cause__`).
         used: Bytes or queues in use, or the position that was asked for; 0 if unknown.
         limit: Bytes or queues allowed, or the number of positions that a queue has; 0 if unknown.
     """
@@ -157,6 +157,8 @@ class LogFullError(RecordLogError):
             return "the disk is full: truncate or delete queues, or free disk space"
         if self.resource == "positions":
             return f"no positions are left from {self.used} on: the last one of a queue is {self.limit - 1}"
+        if self.resource == "pending":
+            return f"{self.used} of {self.limit} bytes wait to be stored; await earlier appends, then try again"
         unit = "" if self.resource == "queues" else " bytes"
         return (
             f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use; truncate or delete queues"

@@ -31,8 +31,9 @@ class MultiRecordLog(LiveReader):
     All methods belong to the event loop that opened it; one process has one log per directory.
 
     Changes (`create_queue`, `append_record`, `append_records`, `truncate`, `delete_queue`) return once they are as
-    durable as the persist policy says. Cancelling such a call withdraws it if the writer has not picked it up yet.
-    After that only the wait is cancelled, and the outcome is unknown: send the record again with its position.
+    durable as the persist policy says; `append_soon` returns a future of that. Cancelling such a call withdraws it if
+    the writer has not picked it up yet. After that only the wait is cancelled, and the outcome is unknown: send the
+    record again with its position.
     Reads never wait: they are served from memory and show only what is on the disk.
 
     Every change raises LogClosedError once the log is closed or closing, or on another event loop, and LogFailedError
@@ -151,6 +152,34 @@ class MultiRecordLog(LiveReader):
         if position is None:
             return self._append_single(queue, payload)
         return self._admission.append(queue, check_position(position), [payload])
+
+    def append_soon(self, queue: str, payload: Payload) -> asyncio.Future[int]:
+        """Append *payload* at the next position of *queue* without a wait; return a future of that position.
+
+        For pipelines that keep many records in flight: no task and no coroutine per record. Records are stored in the
+        order of the calls, and each future is done once its record is durable under the persist policy. Cancelling it
+        withdraws the record if the writer has not picked it up yet; after that, only the wait is cancelled.
+
+        The call never waits for space: when `Limits.pending_bytes` is reached, it raises LogFullError("pending").
+        Await the oldest future, then try again. A record that was accepted may wait for disk space after that if
+        `Limits.on_full` is "wait".
+
+        Args:
+            queue: The queue.
+            payload: Any bytes-like object. Anything but `bytes` is copied at once.
+
+        Returns:
+            A future of the position, on the log's event loop. It raises QueueNotFoundError, and everything else that
+            happens to an accepted record. Await every one: of a failed future that was dropped, asyncio only logs the
+            error.
+
+        Raises:
+            RecordTooLargeError: The record can never fit.
+            LogFullError: Too much is pending, or memory or the disk is full. Nothing was written.
+        """
+        if type(payload) is not bytes:
+            payload = copy_payload(payload)
+        return self._append_soon(queue, payload)
 
     def append_records(
         self, queue: str, position: int | None, payloads: Iterable[Payload]

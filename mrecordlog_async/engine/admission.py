@@ -7,6 +7,7 @@
 | above `pending_bytes` | `_line`, and moves up to `_pending` in order |
 | above `memory_bytes` | its caller: LogFullError, or `_line` if `on_full="wait"`; also once it is the first in line |
 | that the full disk refused, if `on_full="wait"` | `_parked`, which goes before `_pending` and `_line` |
+| of `append_soon` above any of these limits | its caller: LogFullError |
 | truncate, delete, create, sync | `_pending`, past every limit |
 
 `_fast_budget` is what appends may be charged without a further check: the common call (`append_single`) compares and
@@ -19,12 +20,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from threading import get_ident
 from typing import Any
 
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup, Command, count_records
-from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.errors import LogClosedError, LogFullError
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.options import MIB, Limits
 
@@ -98,6 +100,39 @@ class Admission:
             # An exception references this frame. With the future in it, that would be a cycle that keeps the payload.
             del future, group
         return position
+
+    def append_soon(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
+        """Append one record at the next position of *queue*; return a future of that position. Never waits in line.
+
+        The same steps as `append_single`, without a coroutine per record.
+        """
+        charge = len(payload) + SINGLE_OVERHEAD_BYTES
+        if charge > self._fast_budget or charge > self._single_charge_max or type(queue) is not str:
+            return self._append_now_or_never(queue, payload)
+        if get_ident() != self._thread_id:
+            self._check_loop()
+        group = self._group or self._open_group()
+        self._fast_budget -= charge
+        future: asyncio.Future[Any] = self._loop.create_future()
+        group.queues.append(queue)
+        group.payloads.append(payload)
+        group.futures.append(future)
+        return future
+
+    def _append_now_or_never(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
+        """Admit one record that the fast budget does not cover, or raise why it cannot be admitted now."""
+        check_name(queue)
+        call = Append(self.new_future(), queue, None, [payload], len(payload))
+        if self.closed is not None:
+            raise self.closed()
+        self._check_ever_fits(call)
+        if self.waiting_for_space:
+            raise LogFullError("space")
+        if self._line or self._budget() < call.bytes:
+            memory = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
+            raise memory or LogFullError("pending", self.pending_bytes, self.limits.pending_bytes)
+        self.add_append(call)
+        return call.future
 
     async def append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
         """Append *payloads* at *position*, None for the next; return the last position, None for a repeat."""
@@ -264,7 +299,10 @@ class Admission:
 
     def _check_loop(self) -> None:
         """Raise LogClosedError unless the caller runs on the log's event loop."""
-        if asyncio.get_running_loop() is not self._loop:
+        running = None
+        with suppress(RuntimeError):  # the caller's thread runs no loop
+            running = asyncio.get_running_loop()
+        if running is not self._loop:
             raise LogClosedError(ELSEWHERE)
         self._thread_id = get_ident()  # a loop that was stopped may go on in another thread
 

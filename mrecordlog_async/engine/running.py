@@ -57,7 +57,9 @@ class RunningLog:
         self._counters = Counters()
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
         self._admission = Admission(limits, capacity)
-        self._append_single = self._admission.append_single  # bound once: the common append looks up one name less
+        # Bound once: the common appends look up one name less.
+        self._append_single = self._admission.append_single
+        self._append_soon = self._admission.append_soon
         self._changes = Changes(self._loop)
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
