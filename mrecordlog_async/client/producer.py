@@ -157,7 +157,7 @@ class Producer:
         self._waiting.append(Call(payloads, future))
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_all(), name=f"producer of {self.queue}")
-        return await asyncio.shield(future)
+        return await asyncio.shield(future)  # a cancelled caller leaves; its batch has other callers too
 
     async def _send_all(self) -> None:
         """Send batches until nothing waits."""
@@ -170,6 +170,7 @@ class Producer:
                 if not isinstance(error, Exception):
                     raise
                 break
+        # No await since `_waiting` was seen empty: a call that is added later starts the next task.
         self._sending = None
 
     async def _send(self, calls: Sequence[Call]) -> None:

@@ -27,7 +27,7 @@ class _Page(NamedTuple):
 
 
 class Reads:
-    """The methods of `RecordLogClient` that read records and look at queues."""
+    """The methods of `RecordLogClient` that read records and describe queues."""
 
     _transport: Transport
 

@@ -94,6 +94,7 @@ class Decoder:
 
     def _take_entry(self, entry: tuple[int, int, int, int, int]) -> Block | None:
         kind, small, first, second, third = entry
+        # Every length is bounded here, before `wanted` makes the caller read or allocate that much.
         block_fits = 0 < small <= RECORDS_MAX and second <= PAYLOAD_BYTES_MAX and self.queue is not None
         if kind == QUEUE and small <= NAME_BYTES_MAX:
             self._expect(entry, small)

@@ -11,7 +11,7 @@ A request passes these files, in this order:
     receive         request bodies, under limits and deadlines
     splitting       bodies into records, by content type
     formats         records into response bodies, by Accept
-    send            responses on their way out, under limits and deadlines
+    send            responses being sent, under limits and deadlines
 
 What the routes use:
 

@@ -6,7 +6,6 @@ document. One function around each handler does this; middlewares would cost eac
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -66,8 +65,6 @@ def _guarded(
                 if type(response) is not SmallResponse:
                     seal(response)
             return response
-        except asyncio.CancelledError:
-            raise
         except ConnectionError:
             return _cut_connection(request)
         except Exception as error:

@@ -89,6 +89,7 @@ class SmallResponse(web.Response):
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Decide whether one buffer is possible."""
         if self._keep_alive is None and request.version == HttpVersion11 and request.keep_alive:
+            # What aiohttp's own prepare would set, and its connection handler reads afterwards.
             self._keep_alive = True
             self._transport = request.transport
             self._head = _SMALL_HEAD

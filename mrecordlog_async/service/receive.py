@@ -65,7 +65,7 @@ class Bodies:
         content, headers = request.content, request.headers
         if not content.is_eof() or "Content-Encoding" in headers or "Transfer-Encoding" in headers:
             return None
-        body = content.read_nowait()
+        body = content.read_nowait()  # the parser has delivered the end, so this is the whole body
         if len(body) > self._options.body_bytes:
             raise too_large(len(body), self._options.body_bytes, "body bytes")
         charge.add(len(body))

@@ -69,6 +69,7 @@ class Sending:
         self, request: web.BaseRequest, size: int = PIECE_CHARGE_BYTES, pinned: PinnedBytes | None = None
     ) -> Outgoing | None:
         """Do what `enter` does; return None if the budget is full."""
+        # No await from here to the charge: two requests never see the same free bytes.
         while self._active and self.used + size > self.budget.limit:
             if not self._drop_stalled():
                 return None

@@ -106,28 +106,39 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     connections = Connections(runner.server, settings.options, service.connections)
     stop = _Stop()
     try:
-        listening = await _listen(settings, connections)
-        address = _address(settings, listening)
-        notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
-        if on_listening is not None:
-            on_listening(address)
-        looks = (Status(service, address).look, service.look_at_memory)
-        sweeping = asyncio.create_task(connections.watch(lambda: [look() for look in looks]))
-        try:
-            await _recover(service, settings, stop, address)
-            await stop.first.wait()
-        finally:
-            notify("STOPPING=1", EXTEND_TIMEOUT)
-            service.begin_shutdown()
-            listening.close()
-            await _finish_requests(service, stop, settings.options.drain_seconds)
-            sweeping.cancel()
-            _remove_socket(settings)
+        await _serve_until_stopped(service, settings, connections, stop, on_listening)
     finally:
         stop.release()
         await runner.cleanup()
         code = await _close(service, max(settings.options.drain_seconds, CLOSE_SECONDS_MIN))
     return code
+
+
+async def _serve_until_stopped(
+    service: Service,
+    settings: ServeSettings,
+    connections: Connections,
+    stop: _Stop,
+    on_listening: Callable[[str], None] | None,
+) -> None:
+    """Listen, recover and serve until the first signal; then accept nothing more and let requests finish."""
+    listening = await _listen(settings, connections)
+    address = _address(settings, listening)
+    notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
+    if on_listening is not None:
+        on_listening(address)
+    looks = (Status(service, address).look, service.look_at_memory)
+    sweeping = asyncio.create_task(connections.watch(lambda: [look() for look in looks]))
+    try:
+        await _recover(service, settings, stop, address)
+        await stop.first.wait()
+    finally:
+        notify("STOPPING=1", EXTEND_TIMEOUT)
+        service.begin_shutdown()
+        listening.close()
+        await _finish_requests(service, stop, settings.options.drain_seconds)
+        sweeping.cancel()
+        _remove_socket(settings)
 
 
 def raise_file_limit() -> None:

@@ -114,6 +114,7 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     summary = log.queue_summary(queue)
     check_id(summary, asked.id)
     check_assigned(summary, asked.position)
+    # With the id: the queue may be deleted and recreated while the truncate waits for the writer.
     dropped = await log.truncate(queue, asked.position, queue_id=summary.id)
     first = max(summary.first_position, asked.position + 1)
     return json_response(TruncateResponse(queue, dropped, first, summary.next_position))

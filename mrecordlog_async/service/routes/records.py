@@ -68,7 +68,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
             service.check_room(service.bodies.check(request) or 0)
             body = await service.bodies.receive(request, charge)
         records = await service.splitter.split(body, request.headers.get("Content-Type"), charge)
-        del body
+        del body  # not kept next to the records while they wait for the writer
         if position is not None and position + len(records) >= POSITION_LIMIT:
             raise bad_request(f"position must leave room for {len(records)} records below 2^63", "parameter")
         if create and not log.queue_exists(queue):
@@ -128,7 +128,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     if not all(isinstance(one, Run) for one in held):
         size += sum(len(run.payload) for run in runs)  # copies, where positions have gaps
     left: list[HeldRun] = [*runs]
-    del held, runs
+    del held, runs  # only `left` refers to the runs now, and loses each one that is sent
     out = service.sending.enter(request, size, partial(pinned_bytes, log, [HeldRuns(queue, summary.id, left)]))
     pieces = wire.gather(format_.encode(queue, summary.id, take_runs(left)), PIECE_BYTES)
     return await send(request, response, pieces, out)
