@@ -10,8 +10,8 @@
 | of `append_soon` above any of these limits | its caller: LogFullError |
 | truncate, delete, create, sync | `_pending`, past every limit |
 
-`_fast_budget` is what appends may be charged without a further check: the common call (`append_single`) compares and
-subtracts, and everything else is counted in `update`. It is at most one batch, so that groups stay that small. It is
+`_fast_budget` is what single records may be charged without a further check: `Appends` compares and subtracts, and
+everything else is counted in `update`. It is at most one batch, so that groups stay that small. It is
 negative while any call waits in line or the log accepts no appends, which sends every caller to `add_append`.
 """
 
@@ -22,12 +22,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import get_ident
-from typing import Any
 
 from mrecordlog_async.engine.capacity import Capacity
-from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup, Command, count_records
-from mrecordlog_async.errors import LogClosedError, LogFullError
-from mrecordlog_async.memory.reads import check_name
+from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count_records
+from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.options import MIB, Limits
 
 BATCH_BYTES = 4 * MIB
@@ -46,12 +44,11 @@ class Admission:
     def __init__(self, limits: Limits, capacity: Capacity) -> None:
         self.limits = limits
         self._capacity = capacity
-        self._single_charge_max = limits.record_bytes + SINGLE_OVERHEAD_BYTES
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._thread_id = get_ident()  # of the thread that runs the loop
         self._line_bytes = 0  # charge of everything in `_line`
-        # Charge of admitted calls = _charged_bytes + (_granted - _fast_budget). `append_single` spends only the last
+        # Charge of admitted calls = _charged_bytes + (_granted - _fast_budget). `Appends` spends only the last
         # term, so the other two stay as they are until `update` moves what was spent into `_charged_bytes`.
         self._charged_bytes = 0
         self._granted = 0  # what `_fast_budget` was after the last update
@@ -70,84 +67,6 @@ class Admission:
     def pending_bytes(self) -> int:
         """Charge of the calls that were admitted and are not finished."""
         return self._charged_bytes + self._granted - self._fast_budget
-
-    async def append_single(self, queue: str, payload: bytes) -> int | None:
-        """Append one record at the next position of *queue* and return that position once it is stored.
-
-        The hot path: two comparisons, one future, and no command object per call.
-        """
-        charge = len(payload) + SINGLE_OVERHEAD_BYTES
-        if charge > self._fast_budget or charge > self._single_charge_max or type(queue) is not str:
-            return await self.append(queue, None, [payload])
-        # Compares threads: on CPython 3.11 get_running_loop is a system call. `_open_group` compares loops, per group.
-        if get_ident() != self._thread_id:
-            self._check_loop()
-        group = self._group or self._open_group()
-        # No await since the comparison, so two callers cannot spend the same budget.
-        self._fast_budget -= charge
-        future: asyncio.Future[Any] = self._loop.create_future()
-        group.queues.append(queue)
-        group.payloads.append(payload)
-        group.futures.append(future)
-        try:
-            position: int | None = await future
-        except RuntimeError:
-            if not future.done():  # asyncio raised it: the caller runs on a second loop of this thread
-                future.cancel()
-                raise LogClosedError(ELSEWHERE) from None
-            raise
-        finally:
-            # An exception references this frame. With the future in it, that would be a cycle that keeps the payload.
-            del future, group
-        return position
-
-    def append_soon(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
-        """Append one record at the next position of *queue*; return a future of that position. Never waits in line.
-
-        The same steps as `append_single`, without a coroutine per record.
-        """
-        charge = len(payload) + SINGLE_OVERHEAD_BYTES
-        if charge > self._fast_budget or charge > self._single_charge_max or type(queue) is not str:
-            return self._append_now_or_never(queue, payload)
-        if get_ident() != self._thread_id:
-            self._check_loop()
-        group = self._group or self._open_group()
-        self._fast_budget -= charge
-        future: asyncio.Future[Any] = self._loop.create_future()
-        group.queues.append(queue)
-        group.payloads.append(payload)
-        group.futures.append(future)
-        return future
-
-    def _append_now_or_never(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
-        """Admit one record that the fast budget does not cover, or raise why it cannot be admitted now."""
-        check_name(queue)
-        call = Append(self.new_future(), queue, None, [payload], len(payload))
-        if self.closed is not None:
-            raise self.closed()
-        self._check_ever_fits(call)
-        if self.waiting_for_space:
-            raise LogFullError("space")
-        if self._line or self._budget() < call.bytes:
-            memory = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
-            raise memory or LogFullError("pending", self.pending_bytes, self.limits.pending_bytes)
-        self.add_append(call)
-        return call.future
-
-    async def append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
-        """Append *payloads* at *position*, None for the next; return the last position, None for a repeat."""
-        check_name(queue)
-        call = Append(self.new_future(), queue, position, payloads, sum(map(len, payloads)))
-        try:
-            self.add_append(call)
-            last = await call.future
-        except asyncio.CancelledError:
-            self.withdraw(call)
-            raise
-        finally:
-            del call, payloads  # an error's traceback references this frame, and the call's future the error
-        assert last is None or isinstance(last, int)
-        return last
 
     def new_future(self) -> asyncio.Future[object]:
         """Make a future for a call; raise LogClosedError if the caller runs on another event loop."""

@@ -20,7 +20,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from mrecordlog_async.engine.admission import ELSEWHERE, Admission
+from mrecordlog_async.engine.admission import ELSEWHERE
+from mrecordlog_async.engine.appends import Appends
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.open import OpenedLog
 from mrecordlog_async.engine.open_async import release_later
@@ -56,7 +57,7 @@ class RunningLog:
         self._loop = asyncio.get_running_loop()
         self._counters = Counters()
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
-        self._admission = Admission(limits, capacity)
+        self._admission = Appends(limits, capacity)
         # Bound once: the common appends look up one name less.
         self._append_single = self._admission.append_single
         self._append_soon = self._admission.append_soon

@@ -1,24 +1,25 @@
-"""The door: what is charged is given back, whoever came and went, and the order holds."""
+"""Admission: every charge is refunded, whichever calls are cancelled, and the order of calls is kept."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
-from mrecordlog_async.engine.admission import BATCH_BYTES, Admission
+from mrecordlog_async.engine.admission import BATCH_BYTES
+from mrecordlog_async.engine.appends import Appends
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup, Command, Sync
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
 
-def admission_with(limits: Limits) -> Admission:
+def admission_with(limits: Limits) -> Appends:
     """Return the admission of a log without queues."""
-    return Admission(limits, Capacity(limits, Queues(0)))
+    return Appends(limits, Capacity(limits, Queues(0)))
 
 
-def single(admission: Admission, queue: str, payload: bytes) -> asyncio.Future[object]:
-    """Append as the facade does, as far as the wait; return the future that the call waits for."""
+def single(admission: Appends, queue: str, payload: bytes) -> asyncio.Future[object]:
+    """Start an append as the log does; return the future that it waits for."""
     future: asyncio.Future[object] = admission.append_single(queue, payload).send(None)
     return future
 

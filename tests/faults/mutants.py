@@ -47,6 +47,7 @@ NEAREST = {
     "recovery": ["tests/recovery", "tests/engine/test_hard_links.py"],
     "engine/open.py": ["tests/recovery/test_recovery.py tests/engine/test_hard_links.py"],
     "engine/admission.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
+    "engine/appends.py": ["tests/engine/test_admission.py tests/engine/test_append_soon.py"],
     "engine/capacity.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
     "engine/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
     "engine/queue_view.py": ["tests/engine/test_plan.py tests/test_history.py"],

@@ -1,0 +1,104 @@
+"""How a caller appends: one record and a wait, one record and a future, or any records at a position.
+
+The first two are the hot path. Each compares a charge with the fast budget, spends it, and joins the open group: no
+await stands between the comparison and the group, so two callers cannot spend the same budget. Both contain the same
+lines, because a shared method would be one more call per record. What does not fit goes through `add_append`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from threading import get_ident
+from typing import Any
+
+from mrecordlog_async.engine.admission import ELSEWHERE, Admission
+from mrecordlog_async.engine.capacity import Capacity
+from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append
+from mrecordlog_async.errors import LogClosedError, LogFullError
+from mrecordlog_async.memory.reads import check_name
+from mrecordlog_async.options import Limits
+
+
+class Appends(Admission):
+    """Admission with the calls that append."""
+
+    def __init__(self, limits: Limits, capacity: Capacity) -> None:
+        super().__init__(limits, capacity)
+        self._single_charge_max = limits.record_bytes + SINGLE_OVERHEAD_BYTES
+
+    async def append_single(self, queue: str, payload: bytes) -> int | None:
+        """Append one record at the next position of *queue* and return that position once it is stored.
+
+        The hot path: two comparisons, one future, and no command object per call.
+        """
+        charge = len(payload) + SINGLE_OVERHEAD_BYTES
+        if charge > self._fast_budget or charge > self._single_charge_max or type(queue) is not str:
+            return await self.append(queue, None, [payload])
+        # Compares threads: on CPython 3.11 get_running_loop is a system call. `_open_group` compares loops, per group.
+        if get_ident() != self._thread_id:
+            self._check_loop()
+        group = self._group or self._open_group()
+        self._fast_budget -= charge
+        future: asyncio.Future[Any] = self._loop.create_future()
+        group.queues.append(queue)
+        group.payloads.append(payload)
+        group.futures.append(future)
+        try:
+            position: int | None = await future
+        except RuntimeError:
+            if not future.done():  # asyncio raised it: the caller runs on a second loop of this thread
+                future.cancel()
+                raise LogClosedError(ELSEWHERE) from None
+            raise
+        finally:
+            # An exception references this frame. With the future in it, that would be a cycle that keeps the payload.
+            del future, group
+        return position
+
+    def append_soon(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
+        """Append one record at the next position of *queue*; return a future of that position. Never waits in line.
+
+        The same steps as `append_single`, without a coroutine per record.
+        """
+        charge = len(payload) + SINGLE_OVERHEAD_BYTES
+        if charge > self._fast_budget or charge > self._single_charge_max or type(queue) is not str:
+            return self._append_now_or_never(queue, payload)
+        if get_ident() != self._thread_id:
+            self._check_loop()
+        group = self._group or self._open_group()
+        self._fast_budget -= charge
+        future: asyncio.Future[Any] = self._loop.create_future()
+        group.queues.append(queue)
+        group.payloads.append(payload)
+        group.futures.append(future)
+        return future
+
+    def _append_now_or_never(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
+        """Admit one record that the fast budget does not cover, or raise why it cannot be admitted now."""
+        check_name(queue)
+        call = Append(self.new_future(), queue, None, [payload], len(payload))
+        if self.closed is not None:
+            raise self.closed()
+        self._check_ever_fits(call)
+        if self.waiting_for_space:
+            raise LogFullError("space")
+        if self._line or self._budget() < call.bytes:
+            memory = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
+            raise memory or LogFullError("pending", self.pending_bytes, self.limits.pending_bytes)
+        self.add_append(call)
+        return call.future
+
+    async def append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
+        """Append *payloads* at *position*, None for the next; return the last position, None for a repeat."""
+        check_name(queue)
+        call = Append(self.new_future(), queue, position, payloads, sum(map(len, payloads)))
+        try:
+            self.add_append(call)
+            last = await call.future
+        except asyncio.CancelledError:
+            self.withdraw(call)
+            raise
+        finally:
+            del call, payloads  # an error's traceback references this frame, and the call's future the error
+        assert last is None or isinstance(last, int)
+        return last
