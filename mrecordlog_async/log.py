@@ -130,7 +130,7 @@ class MultiRecordLog(LiveReader):
 
         A call whose outcome is unknown can be repeated with its position: if the same record is already stored,
         nothing is written. Once truncated, a record is still recognized (by length and checksum) while it is the
-        queue's last append, unless its segment was removed and the log reopened.
+        queue's last append.
 
         Args:
             queue: The queue.

@@ -14,7 +14,7 @@ import pytest
 from mrecordlog_async import CorruptionError, LogClosedError, MultiRecordLog, PersistPolicy, ReadOnlyLog
 from mrecordlog_async.format.frame import encode_frames, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader, encode_header
-from mrecordlog_async.format.record import encode_table
+from mrecordlog_async.format.table import encode_table
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents

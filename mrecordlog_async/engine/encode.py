@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from mrecordlog_async.engine.commit import PlannedRun
-from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.frame import Buffer, encode_all_frames, encode_unsplit
 from mrecordlog_async.format.record import Commit, LogRecord, encode_commit, encode_record
+from mrecordlog_async.format.runs import Append
 from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run, offsets_of_one
 from mrecordlog_async.options import KIB
 from mrecordlog_async.recovery.recovered import LogEnd
@@ -30,9 +30,9 @@ def build_records(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
             queue_id, first_position, payloads = record
             if len(payloads) == 1:
                 run = tuple.__new__(Run, (first_position, offsets_of_one(len(payloads[0])), payloads[0]))
-                built.append(tuple.__new__(log_record.Append, (queue_id, run)))
+                built.append(tuple.__new__(Append, (queue_id, run)))
             else:
-                built += [log_record.Append(queue_id, run) for run in split_into_runs(first_position, payloads)]
+                built += [Append(queue_id, run) for run in split_into_runs(first_position, payloads)]
         else:
             built.append(record)  # type: ignore[arg-type]  # not a PlannedRun here; mypy keeps the union
     return built
@@ -75,7 +75,7 @@ def encode_batch(
     buffers: list[Buffer] = []
     offset = encode_all_frames(bodies, end.offset, seed, buffers)
     oldest = end.segment if oldest_segment is None else oldest_segment
-    commit = Commit(log_id, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
+    commit = Commit(log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
     # A COMMIT never spans two blocks: whoever finds a part of it finds all of it.
     return buffers, encode_unsplit(encode_commit(commit), offset, seed, buffers)
 

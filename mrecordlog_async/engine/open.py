@@ -24,7 +24,8 @@ from functools import partial
 from mrecordlog_async.engine.commit import LogIOError
 from mrecordlog_async.engine.disk_space import DiskSpace
 from mrecordlog_async.engine.journal import Journal
-from mrecordlog_async.format.record import LOG_ID_BYTES, encode_table
+from mrecordlog_async.format.record import LOG_ID_BYTES
+from mrecordlog_async.format.table import encode_table
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_torn_tail

@@ -33,6 +33,7 @@ from mrecordlog_async.errors import (
 )
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.format.table import entry_bytes
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import POSITION_MAX
@@ -198,7 +199,7 @@ class _Planner:
             self._queue_count += 1
             self._views[call.queue] = QueueView(None, queue_id, 0, 0)
             self.plan.records.append(log_record.Create(queue_id, call.queue))
-            self.plan.more_table_bytes += log_record.entry_bytes(call.queue)
+            self.plan.more_table_bytes += entry_bytes(call.queue)
             self.plan.outcomes.append(Outcome(call, True))
             self.plan.needs_space = self.plan.must_sync = True
 

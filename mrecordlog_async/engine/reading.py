@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
-from hashlib import blake2b
 
 from mrecordlog_async.engine.running import RunningLog
 from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.memory.oldest_pin import oldest_pin_in_steps
 from mrecordlog_async.memory.reads import QueueReader, check_name
 from mrecordlog_async.metrics import Counters, SegmentPin
@@ -111,7 +111,7 @@ class LiveReader(RunningLog, QueueReader):
     @property
     def public_id(self) -> str:
         """A stable name of this log, derived from its id. Moving the log keeps it, and snapshots share it."""
-        return blake2b(self._opened.log_id, digest_size=16).hexdigest()
+        return public_log_id(self._opened.log_id)
 
     def pin(self) -> SegmentPin | None:
         """Return the queue that keeps the oldest segment on the disk.

@@ -10,7 +10,7 @@ import contextlib
 from mrecordlog_async.engine.commit import LogIOError
 from mrecordlog_async.engine.sync import sync_directory, sync_file
 from mrecordlog_async.format.header import SegmentHeader
-from mrecordlog_async.format.record import Table, encode_table
+from mrecordlog_async.format.table import Table, encode_table
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.new_segment import write_preamble
 from mrecordlog_async.storage.segment import SegmentFile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mrecordlog_async.format import record as log_record
-from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.format.record import LogRecord, Truncate
+from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.recovery.recovered import LogEnd
 
@@ -27,10 +27,13 @@ class UnsyncedChanges:
             self._first_positions.clear()
         self._last_batch = end.last_batch
         for record in records:
-            if type(record) is log_record.Append:
+            if type(record) is Append:
                 self._first_positions.setdefault(record.id, record.run.first_position)
-            elif type(record) is log_record.Truncate:
+            elif type(record) is Truncate:
                 self._first_positions.setdefault(record.id, record.position)
+            elif type(record) is Many:
+                for queue_id, position in zip(record.ids, record.positions, strict=True):
+                    self._first_positions.setdefault(queue_id, position)
 
     def by_name(self, end: LogEnd) -> dict[str, int]:
         """Return the first position of each queue with such changes. Deleted queues are left out."""

@@ -27,6 +27,7 @@ from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.engine.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError, RecordLogError
+from mrecordlog_async.format.record import queue_ids
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import Limits, PersistPolicy
@@ -230,7 +231,7 @@ class Writer:
         self._upkeep.state.freed_bytes += max(held - self._queues.memory_bytes, 0)
         if not self._journal.all_synced:
             self._unsynced.add(result.records, self._journal.end)
-        self._on_applied(record.id for record in result.records)
+        self._on_applied(queue_ids(result.records))
         return iter(dropped)
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from crc32c import crc32c
 
 MAGIC = b"mreclogS"
 CLOSED_MAGIC = b"mreclogC"
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 64
 
 _HEADER = struct.Struct("<8sI16sQQQQ")
@@ -49,6 +50,11 @@ class Closed:
     last_batch: int
 
 
+def public_log_id(log_id: bytes) -> str:
+    """Return a stable name for a log that does not show its log id, which makes COMMITs unforgeable."""
+    return blake2b(log_id, digest_size=16).hexdigest()
+
+
 def encode_header(header: SegmentHeader) -> bytes:
     """Encode a segment header, `HEADER_BYTES` long."""
     return _checked(
@@ -67,8 +73,7 @@ def encode_header(header: SegmentHeader) -> bytes:
 def decode_header(data: bytes | memoryview) -> SegmentHeader:
     """Decode a segment header; raise HeaderError if it is not valid."""
     _, version, *fields = _HEADER.unpack(_unchecked(data[:HEADER_BYTES], HEADER_BYTES, MAGIC, "a segment header"))
-    if version != VERSION:
-        raise HeaderError(f"format version {version} is not known here, only {VERSION}")
+    _check_version(version)
     return SegmentHeader(*fields)
 
 
@@ -80,9 +85,15 @@ def encode_closed(closed: Closed) -> bytes:
 def decode_closed(data: bytes) -> Closed:
     """Decode the content of `CLOSED`; raise HeaderError if it is not valid."""
     _, version, *fields = _CLOSED.unpack(_unchecked(data, CLOSED_BYTES, CLOSED_MAGIC, "the note of the log's end"))
-    if version != VERSION:
-        raise HeaderError(f"format version {version} is not known here, only {VERSION}")
+    _check_version(version)
     return Closed(*fields)
+
+
+def _check_version(version: int) -> None:
+    if version == 1:
+        raise HeaderError("format version 1 was never released, and no release reads it; write the log again")
+    if version != VERSION:
+        raise HeaderError(f"format version {version} is unknown here, only version {VERSION} is read")
 
 
 def _checked(body: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.frame import (
     FILLER,
     FIRST,
@@ -26,18 +27,17 @@ from mrecordlog_async.format.header import HEADER_BYTES
 from mrecordlog_async.format.record import (
     COMMIT,
     COMMIT_BYTES,
-    LOG_ID_OFFSET_IN_COMMIT,
+    PATTERN_OFFSET_IN_COMMIT,
     Commit,
     LogRecord,
-    RecordError,
-    Table,
+    commit_pattern,
     decode_parts,
     decode_record,
-    decode_table,
 )
+from mrecordlog_async.format.table import Table, decode_table
 
 COMMIT_FRAME_BYTES = FRAME_HEADER_BYTES + COMMIT_BYTES
-_LOG_ID_OFFSET_IN_FRAME = FRAME_HEADER_BYTES + LOG_ID_OFFSET_IN_COMMIT
+_PATTERN_OFFSET_IN_FRAME = FRAME_HEADER_BYTES + PATTERN_OFFSET_IN_COMMIT
 
 
 class Batch(NamedTuple):
@@ -71,6 +71,7 @@ class SegmentParser:
         self.due_batch = first_batch
         self.stopped = False
         self.log_id = log_id
+        self.segment = segment
         self._seed = segment_seed(log_id, segment)
         self._at = HEADER_BYTES
         self._records: list[LogRecord] = []
@@ -142,7 +143,7 @@ class SegmentParser:
         if type(record) is not Commit:
             self._records.append(record)  # type: ignore[arg-type]  # not a Commit here; mypy keeps the union
             return None
-        if record[:2] != (self.log_id, self.due_batch) or record.batch_offset != self.end:
+        if record[:3] != (self.log_id, self.segment, self.due_batch) or record.batch_offset != self.end:
             self.stopped = True
             return None
         batch = Batch(self._records, record, self._at)
@@ -153,20 +154,22 @@ class SegmentParser:
 
 
 def find_commits(data: bytes, base: int, log_id: bytes, segment: int) -> Iterator[Commit]:
-    """Yield every valid COMMIT anywhere in *data*, whose first byte is at offset *base* of the segment.
+    """Yield every valid COMMIT of *segment* anywhere in *data*, whose first byte is at offset *base* of the segment.
 
     Searches every byte, not only where frames are due: after a damaged length, the starts of frames are unknown. The
-    pattern is the log id, which no client knows.
+    pattern is the log id, which no client knows, and the segment's number: a file that was used for another segment
+    before holds many COMMITs with the log id, and looking at each of them takes 20 times as long.
     """
     seed = segment_seed(log_id, segment)
+    pattern = commit_pattern(log_id, segment)
     view = memoryview(data)
-    found = data.find(log_id)
+    found = data.find(pattern)
     while found >= 0:
-        start = found - _LOG_ID_OFFSET_IN_FRAME
+        start = found - _PATTERN_OFFSET_IN_FRAME
         if start >= 0 and block_left(base + start) >= COMMIT_FRAME_BYTES:
             frame = read_frame(view, base, start, seed)
             if frame is not None and frame.kind == FULL and len(frame.payload) == COMMIT_BYTES:
                 record = decode_record(frame.payload) if frame.payload[0] == COMMIT else None
                 if type(record) is Commit:
                     yield record
-        found = data.find(log_id, found + 1)
+        found = data.find(pattern, found + 1)

@@ -1,54 +1,56 @@
-"""Log records: the encoding of each kind, byte by byte, and the checks when decoding.
+"""Log records: every kind but the table, byte by byte, and the checks when decoding.
 
 Decoding trusts nothing: counts and lengths are checked against the actual bytes before anything is built from them.
+Records with payloads are in `runs`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from mrecordlog_async.format.fields import RecordError, decode_name, unpack, unpack_whole
 from mrecordlog_async.format.frame import Buffer
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run, offsets_of_one
+from mrecordlog_async.format.runs import (
+    APPEND,
+    MANY,
+    Append,
+    Many,
+    decode_append,
+    decode_many,
+    encode_append,
+    encode_many,
+    is_append_head,
+)
+from mrecordlog_async.model import POSITION_MAX
 
-QUEUES, CREATE, DELETE, APPEND, TRUNCATE, COMMIT = range(1, 7)
+CREATE, DELETE = 2, 3
+TRUNCATE, COMMIT = 5, 6
+CONSUMER, CONSUMER_DELETE, OPTIONS, CONSUMER_RULE, OPENED = range(8, 13)
 
-_QUEUES = struct.Struct("<BQI")
-_QUEUES_ENTRY = struct.Struct("<QQQH")
-_CREATE = struct.Struct("<BQ")
-_DELETE = struct.Struct("<BQ")
-_APPEND = struct.Struct("<BQQI")
+LOG_ID_BYTES = 16
+OWNER_BYTES = 16
+NO_OWNER = bytes(OWNER_BYTES)
+
+_QUEUE_ID = struct.Struct("<BQ")
 _TRUNCATE = struct.Struct("<BQQ")
-_COMMIT = struct.Struct("<B16sQQQQQ")
-
-JOIN_BYTES_MAX = 512
-"""The parts of a run up to this size are joined: cheaper than one checksum and one buffer per part."""
+_COMMIT = struct.Struct(f"<B{LOG_ID_BYTES}sQQQQQQ")
+_CONSUMER = struct.Struct(f"<BQQQ{OWNER_BYTES}s")
+_OPTIONS = struct.Struct("<BQBQQQ")
+_CONSUMER_RULE = struct.Struct("<BBH")
+_OPENED = struct.Struct("<BQQ")
+_COMMIT_PATTERN = struct.Struct(f"<{LOG_ID_BYTES}sQ")
 
 COMMIT_BYTES = _COMMIT.size
-LOG_ID_BYTES = 16
-LOG_ID_OFFSET_IN_COMMIT = 1
-"""Offset of the log id in a COMMIT, after the kind byte: recovery searches for the log id and steps back this far."""
+PATTERN_OFFSET_IN_COMMIT = 1
+"""Offset in a COMMIT of `commit_pattern`, after the kind byte: recovery searches for it and steps back this far."""
 
-TABLE_BYTES = _QUEUES.size
+KEEP_UNTIL_ACKNOWLEDGED, DROP_OLDEST, SEALED = 1, 2, 4
+"""The flags of `OptionValues`."""
 
-
-class TableEntry(NamedTuple):
-    """One queue in the table: first_position … next_position - 1 are retained; equal means empty."""
-
-    id: int
-    name: str
-    first_position: int
-    next_position: int
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """All queues at the start of a segment, sorted by id, and the id that the next queue gets."""
-
-    next_queue_id: int
-    entries: tuple[TableEntry, ...]
+_OPTION_FLAGS = KEEP_UNTIL_ACKNOWLEDGED | DROP_OLDEST | SEALED
+_REMOVE = 1
 
 
 class Create(NamedTuple):
@@ -59,16 +61,9 @@ class Create(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Deletes a queue with all its records."""
+    """Deletes a queue with all its records and consumers."""
 
     id: int
-
-
-class Append(NamedTuple):
-    """Appends a run to a queue; its first position is at least the queue's next position."""
-
-    id: int
-    run: Run
 
 
 class Truncate(NamedTuple):
@@ -78,14 +73,76 @@ class Truncate(NamedTuple):
     position: int
 
 
+class ConsumerState(NamedTuple):
+    """Where a consumer stands.
+
+    position: the first one not acknowledged, at most the queue's next one. epoch: rises with every holder. owner: who
+    alone may move it, `NO_OWNER` for nobody.
+    """
+
+    position: int
+    epoch: int
+    owner: bytes
+
+
+class Consumer(NamedTuple):
+    """Creates a consumer of a queue, or moves it."""
+
+    id: int
+    name: str
+    state: ConsumerState
+
+
+class ConsumerDelete(NamedTuple):
+    """Deletes a consumer of a queue."""
+
+    id: int
+    name: str
+
+
+class OptionValues(NamedTuple):
+    """Options of a queue: flags, and limits where 0 means none."""
+
+    flags: int
+    max_bytes: int
+    max_records: int
+    max_age_ns: int
+
+
+DEFAULT_OPTIONS = OptionValues(0, 0, 0, 0)
+
+
+class Options(NamedTuple):
+    """Replaces the options of a queue."""
+
+    id: int
+    values: OptionValues
+
+
+class ConsumerRule(NamedTuple):
+    """Adds a rule, or removes it: queues created from now on whose names match *pattern* get a consumer."""
+
+    pattern: str
+    name: str
+    removes: bool
+
+
+class Opened(NamedTuple):
+    """The first record of the first batch after the log was opened for writing: a random number and that batch's."""
+
+    nonce: int
+    batch: int
+
+
 class Commit(NamedTuple):
     """The end of a batch.
 
-    durable_batch: the highest batch known to be on the medium when this was written. batch_offset: where this batch
-    begins. oldest_segment: no older segment holds live records. time_ns: wall clock, informational.
+    segment: the one it is in. durable_batch: the highest batch known to be on the medium when this was written.
+    batch_offset: where this batch begins. oldest_segment: no older segment holds live records. time_ns: wall clock.
     """
 
     log_id: bytes
+    segment: int
     batch: int
     durable_batch: int
     batch_offset: int
@@ -93,42 +150,49 @@ class Commit(NamedTuple):
     time_ns: int
 
 
-LogRecord = Create | Delete | Append | Truncate
+LogRecord = Create | Delete | Append | Many | Truncate | Consumer | ConsumerDelete | Options | ConsumerRule | Opened
 
 
-class RecordError(ValueError):
-    """The bytes of a valid frame are not a log record that this version knows."""
-
-
-def encode_table(table: Table) -> tuple[Buffer, ...]:
-    """Encode the QUEUES record."""
-    parts = [_QUEUES.pack(QUEUES, table.next_queue_id, len(table.entries))]
-    for entry in table.entries:
-        name = entry.name.encode()
-        parts.append(_QUEUES_ENTRY.pack(entry.id, entry.first_position, entry.next_position, len(name)))
-        parts.append(name)
-    return (b"".join(parts),)
-
-
-def entry_bytes(name: str) -> int:
-    """Return the number of bytes that a queue of this name takes in the table."""
-    return _QUEUES_ENTRY.size + len(name.encode())
+def queue_ids(records: Iterable[LogRecord]) -> Iterator[int]:
+    """Yield the id of every queue that *records* name, as often as they do."""
+    for record in records:
+        if type(record) is Many:
+            yield from record.ids
+        elif type(record) is not ConsumerRule and type(record) is not Opened:
+            yield record.id  # type: ignore[union-attr]  # mypy keeps the union
 
 
 def encode_record(record: LogRecord) -> tuple[Buffer, ...]:
     """Encode a log record of a batch as parts to be written in order."""
-    if type(record) is Append:
-        queue_id, (first_position, offsets, payload) = record
-        head = _APPEND.pack(APPEND, queue_id, first_position, len(offsets) // OFFSET_BYTES - 1)
-        if len(offsets) + len(payload) <= JOIN_BYTES_MAX:
-            return (b"".join((head, offsets, payload)),)
-        return head, offsets, payload
-    if type(record) is Truncate:
-        return (_TRUNCATE.pack(TRUNCATE, record.id, record.position),)
-    if type(record) is Create:
-        return (_CREATE.pack(CREATE, record.id), record.name.encode())
-    assert type(record) is Delete
-    return (_DELETE.pack(DELETE, record.id),)
+    kind = type(record)
+    if kind is Append:
+        return encode_append(record)  # type: ignore[arg-type]  # mypy does not follow the type in a variable
+    if kind is Many:
+        return encode_many(record)  # type: ignore[arg-type]
+    if kind is Truncate:
+        return (_TRUNCATE.pack(TRUNCATE, *record),)
+    return (_encode_small(record),)
+
+
+def _encode_small(record: LogRecord) -> bytes:
+    """Encode a log record without payloads."""
+    match record:
+        case Create(queue_id, name):
+            return _QUEUE_ID.pack(CREATE, queue_id) + name.encode()
+        case Delete(queue_id):
+            return _QUEUE_ID.pack(DELETE, queue_id)
+        case Consumer(queue_id, name, state):
+            return _CONSUMER.pack(CONSUMER, queue_id, *state) + name.encode()
+        case ConsumerDelete(queue_id, name):
+            return _QUEUE_ID.pack(CONSUMER_DELETE, queue_id) + name.encode()
+        case Options(queue_id, values):
+            return _OPTIONS.pack(OPTIONS, queue_id, *values)
+        case ConsumerRule(pattern, name, removes):
+            encoded = pattern.encode()
+            return _CONSUMER_RULE.pack(CONSUMER_RULE, removes * _REMOVE, len(encoded)) + encoded + name.encode()
+        case Opened(nonce, batch):
+            return _OPENED.pack(OPENED, nonce, batch)
+    raise AssertionError(f"not a log record: {record}")
 
 
 def encode_commit(commit: Commit) -> bytes:
@@ -136,52 +200,72 @@ def encode_commit(commit: Commit) -> bytes:
     return _COMMIT.pack(COMMIT, *commit)
 
 
-def decode_table(body: memoryview | bytes) -> Table:
-    """Decode a QUEUES record; raise RecordError if it is another kind, not sorted or inconsistent."""
-    kind, next_queue_id, count = _unpack(_QUEUES, body)
-    if kind != QUEUES:
-        raise RecordError("a segment must begin with the table of queues")
-    if count * _QUEUES_ENTRY.size > len(body) - _QUEUES.size:
-        raise RecordError("the table of queues is shorter than its count says")
-    at = _QUEUES.size
-    entries = []
-    previous_id = -1
-    for _ in range(count):
-        if at + _QUEUES_ENTRY.size > len(body):
-            raise RecordError("the table of queues is cut short")
-        queue_id, start, next_position, name_bytes = _QUEUES_ENTRY.unpack_from(body, at)
-        at += _QUEUES_ENTRY.size
-        name = _name(body[at : at + name_bytes], name_bytes)
-        at += name_bytes
-        if not previous_id < queue_id < next_queue_id or not start <= next_position <= POSITION_MAX + 1:
-            raise RecordError("the table of queues is not in order")
-        entries.append(TableEntry(queue_id, name, start, next_position))
-        previous_id = queue_id
-    if at != len(body):
-        raise RecordError("the table of queues is longer than its count says")
-    if len({entry.name for entry in entries}) != len(entries):
-        raise RecordError("the table names a queue twice")
-    return Table(next_queue_id, tuple(entries))
+def commit_pattern(log_id: bytes, segment: int) -> bytes:
+    """Return the 24 bytes that stand in every COMMIT of a segment, and in no COMMIT of another one."""
+    return _COMMIT_PATTERN.pack(log_id, segment)
 
 
 def decode_record(body: memoryview | bytes) -> LogRecord | Commit:
     """Decode a log record of a batch; raise RecordError if its kind is unknown or its bytes do not match the kind."""
     kind = body[0] if len(body) else 0
     if kind == APPEND:
-        return _decode_append(body)
+        return decode_append(body)
+    if kind == MANY:
+        return decode_many(body)
     if kind == COMMIT:
-        return Commit._make(_unpack_whole(_COMMIT, body)[1:])
+        return Commit._make(unpack_whole(_COMMIT, body)[1:])
     if kind == TRUNCATE:
-        _, queue_id, position = _unpack_whole(_TRUNCATE, body)
+        _, queue_id, position = unpack_whole(_TRUNCATE, body)
         if position > POSITION_MAX:
             raise RecordError(f"a truncate names position {position}")
         return Truncate(queue_id, position)
     if kind == CREATE:
-        queue_id = _unpack(_CREATE, body)[1]
-        return Create(queue_id, _name(body[_CREATE.size :], len(body) - _CREATE.size))
+        return Create(unpack(_QUEUE_ID, body)[1], decode_name(body[_QUEUE_ID.size :]))
     if kind == DELETE:
-        return Delete(_unpack_whole(_DELETE, body)[1])
+        return Delete(unpack_whole(_QUEUE_ID, body)[1])
+    return _decode_setting(kind, body)
+
+
+def _decode_setting(kind: int, body: memoryview | bytes) -> LogRecord:
+    """Decode a record about consumers, options or openings."""
+    if kind == CONSUMER:
+        _, queue_id, *fields = unpack(_CONSUMER, body)
+        state = ConsumerState._make(fields)
+        check_consumer(state)
+        return Consumer(queue_id, decode_name(body[_CONSUMER.size :], "a consumer's name"), state)
+    if kind == CONSUMER_DELETE:
+        return ConsumerDelete(unpack(_QUEUE_ID, body)[1], decode_name(body[_QUEUE_ID.size :], "a consumer's name"))
+    if kind == OPTIONS:
+        _, queue_id, *fields = unpack_whole(_OPTIONS, body)
+        values = OptionValues._make(fields)
+        check_options(values)
+        return Options(queue_id, values)
+    if kind == CONSUMER_RULE:
+        return _decode_rule(body)
+    if kind == OPENED:
+        return Opened(*unpack_whole(_OPENED, body)[1:])
     raise RecordError(f"unknown log record kind {kind}")
+
+
+def _decode_rule(body: memoryview | bytes) -> ConsumerRule:
+    _, flags, pattern_bytes = unpack(_CONSUMER_RULE, body)
+    if flags & ~_REMOVE:
+        raise RecordError(f"a rule has unknown flags {flags}")
+    name_at = _CONSUMER_RULE.size + pattern_bytes
+    pattern = decode_name(body[_CONSUMER_RULE.size : name_at], "a rule's pattern")
+    return ConsumerRule(pattern, decode_name(body[name_at:], "a consumer's name"), bool(flags))
+
+
+def check_consumer(state: ConsumerState) -> None:
+    """Raise RecordError if a consumer stands past the last position."""
+    if state.position > POSITION_MAX + 1:
+        raise RecordError(f"a consumer stands at position {state.position}")
+
+
+def check_options(values: OptionValues) -> None:
+    """Raise RecordError if *values* have flags that this version does not know."""
+    if values.flags & ~_OPTION_FLAGS:
+        raise RecordError(f"the options of a queue have unknown flags {values.flags}")
 
 
 def decode_parts(parts: Sequence[memoryview]) -> LogRecord | Commit:
@@ -191,58 +275,6 @@ def decode_parts(parts: Sequence[memoryview]) -> LogRecord | Commit:
     """
     if len(parts) == 1:
         return decode_record(parts[0])
-    if len(parts[0]) >= _APPEND.size and parts[0][0] == APPEND:
-        return _decode_append(*parts)
+    if is_append_head(parts[0]):
+        return decode_append(*parts)
     return decode_record(b"".join(parts))
-
-
-def _decode_append(body: memoryview | bytes, *rest: memoryview) -> Append:
-    _, queue_id, first_position, count = _unpack(_APPEND, body)
-    payload_at = _APPEND.size + OFFSET_BYTES * (count + 1)
-    if rest and payload_at > len(body):
-        body, rest = b"".join((body, *rest)), ()
-    if count < 1 or payload_at > len(body):
-        raise RecordError("a run is shorter than its count says")
-    if first_position + count - 1 > POSITION_MAX:
-        raise RecordError(f"a run goes beyond the last position: {first_position} and {count} records")
-    payload = b"".join((body[payload_at:], *rest)) if rest else bytes(body[payload_at:])
-    offsets = bytes(body[_APPEND.size : payload_at])
-    if count == 1 and offsets == (shared := offsets_of_one(len(payload))):
-        return Append(queue_id, Run(first_position, shared, payload))
-    run = Run(first_position, offsets, payload)
-    check_run(run)
-    return Append(queue_id, run)
-
-
-def check_run(run: Run) -> None:
-    """Check a run's offsets against its payload; raise RecordError if they do not match."""
-    ends = run.ends()
-    if ends[0] != 0 or ends[-1] != len(run.payload) or (len(ends) > 2 and not _ascending(ends)):
-        raise RecordError("the offsets of a run do not fit its payload")
-
-
-def _ascending(numbers: Sequence[int]) -> bool:
-    # Sorting a sorted sequence is a single pass in C.
-    return sorted(numbers) == numbers
-
-
-def _name(encoded: memoryview | bytes, length: int) -> str:
-    if not length or len(encoded) != length:
-        raise RecordError("a queue's name is cut short or empty")
-    try:
-        return str(encoded, "utf-8")
-    except UnicodeDecodeError:
-        raise RecordError("a queue's name is not UTF-8") from None
-
-
-def _unpack(layout: struct.Struct, body: memoryview | bytes) -> tuple[int, ...]:
-    if len(body) < layout.size:
-        raise RecordError("a log record is cut short")
-    unpacked: tuple[int, ...] = layout.unpack_from(body)
-    return unpacked
-
-
-def _unpack_whole(layout: struct.Struct, body: memoryview | bytes) -> tuple[int, ...]:
-    if len(body) != layout.size:
-        raise RecordError("a log record has the wrong length")
-    return layout.unpack(body)

@@ -10,17 +10,11 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST, MIDDLE, Frame, block_left
-from mrecordlog_async.format.record import (
-    APPEND,
-    QUEUES,
-    Commit,
-    LogRecord,
-    RecordError,
-    Table,
-    decode_record,
-    decode_table,
-)
+from mrecordlog_async.format.record import Commit, LogRecord, decode_record
+from mrecordlog_async.format.runs import APPEND, PLACES_BYTES_MAX, places_in_many
+from mrecordlog_async.format.table import TABLE, Table, decode_table
 
 _FRAME_HEADER = struct.Struct("<IHB")
 _APPEND_HEADER = struct.Struct("<BQQIi")  # kind, queue id, first position, records, and the first offset, which is 0
@@ -132,11 +126,11 @@ class FrameJoiner:
             return
         _, _, kind = _FRAME_HEADER.unpack_from(data)
         if kind in (FULL, FIRST):
-            self._note_header(bytes(data[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + _APPEND_HEADER.size]), certain=False)
+            self._note_header(bytes(data[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + PLACES_BYTES_MAX]), certain=False)
 
     def _take(self, body: bytes) -> int | None:
         try:
-            if body[:1] == bytes((QUEUES,)):
+            if body[:1] == bytes((TABLE,)):
                 self._damaged.tables.append(decode_table(body))
                 return None
             record = decode_record(body)
@@ -148,6 +142,8 @@ class FrameJoiner:
         return None
 
     def _note_header(self, body: bytes, certain: bool) -> None:
+        for queue_id, position in places_in_many(body):
+            self._damaged.found.append(LostRun(queue_id, position, 1, certain))
         if len(body) < _APPEND_HEADER.size:
             return
         kind, queue_id, first_position, records, first_offset = _APPEND_HEADER.unpack_from(body)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import CLOSED_BYTES, Closed, HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Table
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange
 from mrecordlog_async.maintenance.scan import ExpectedEnd, SegmentScan
 from mrecordlog_async.model import RecoveryProgress

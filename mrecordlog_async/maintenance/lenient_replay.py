@@ -19,7 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, TableEntry, Truncate
+from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate, queue_ids
+from mrecordlog_async.format.runs import Append, Many, appends_of
+from mrecordlog_async.format.table import Table, TableEntry
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange, LostRun
 from mrecordlog_async.model import Run
 
@@ -95,7 +97,7 @@ class LenientReplay:
         elif type(item) is DamagedRange:
             for table in item.tables:
                 self._correct(table)
-            rescued = sum(record.run.record_count for record in item.records if type(record) is Append)
+            rescued = sum(append.run.record_count for record in item.records for append in appends_of(record))
             place = item.offset, item.bytes, item.reason, item.first_batch, item.last_batch
             self.lose(Damage(segment, *place, rescued))
             for found in item.found:
@@ -133,10 +135,14 @@ class LenientReplay:
             self._queues.setdefault(record.id, created)
         elif type(record) is Delete:
             self._queues.pop(record.id, None)
-        elif type(record) is Append:
-            self._append(self._known(record.id), record.run)
+        elif type(record) is Append or type(record) is Many:
+            for queue_id, run in appends_of(record):
+                self._append(self._known(queue_id), run)
         elif type(record) is Truncate:
             self._truncate(self._known(record.id), record.position)
+        else:
+            for queue_id in queue_ids((record,)):
+                self._known(queue_id)
 
     def _known(self, queue_id: int) -> SalvagedQueue:
         """Return the queue with this id, which the log names here; create it without a name if it is unknown."""

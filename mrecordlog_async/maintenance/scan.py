@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, Frame, read_frame, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
-from mrecordlog_async.format.record import Commit, Table
+from mrecordlog_async.format.record import Commit
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import DamagedRange, FrameJoiner
 from mrecordlog_async.recovery.torn_or_damaged import Evidence, SegmentEnd, Verdict, judge, look_after
 from mrecordlog_async.storage.directory import LogDirectory

@@ -12,8 +12,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Append, Create, Delete, LogRecord, Table, Truncate
+from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
+from mrecordlog_async.format.runs import Append, appends_of
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, ProgressMeter, read_headers
 from mrecordlog_async.maintenance.scan import SegmentScan
@@ -101,7 +104,7 @@ class LogUsage:
     """A whole log.
 
     Attributes:
-        log_id: identifies the log, in hexadecimal.
+        log_id: identifies the log, as `MultiRecordLog.public_id` does.
         closed: the log was closed, and nothing was written since.
         segments: every segment, ascending.
         queues: every queue, sorted by name.
@@ -213,7 +216,7 @@ class _UsageCounter:
         for (number, queue_id), lengths in sorted(self._ends.items()):
             self._count_live(by_number[number], queue_id, lengths)
         queues = sorted(self._queues.values(), key=lambda queue: queue.name)
-        return LogUsage(headers.log_id.hex(), headers.closed is not None, segments, queues)
+        return LogUsage(public_log_id(headers.log_id), headers.closed is not None, segments, queues)
 
     def _segment(self, scan: SegmentScan) -> SegmentUsage:
         segment = SegmentUsage(scan.number, segment_name(scan.number))
@@ -240,12 +243,13 @@ class _UsageCounter:
                 del self._queues[old]  # the DELETE of the older queue is damaged
             self._queues[record.id] = QueueUsage(record.name, 0, 0)
             return
-        queue = self._queues.get(record.id)
-        if type(record) is Append:
-            self._append(segment, queue, record)
-        elif type(record) is Truncate and queue is not None and record.position >= queue.first_position:
-            queue.first_position = record.position + 1
-            queue.next_position = max(queue.next_position, queue.first_position)
+        for append in appends_of(record):
+            self._append(segment, self._queues.get(append.id), append)
+        if type(record) is Truncate:
+            queue = self._queues.get(record.id)
+            if queue is not None and record.position >= queue.first_position:
+                queue.first_position = record.position + 1
+                queue.next_position = max(queue.next_position, queue.first_position)
         elif type(record) is Delete:
             self._queues.pop(record.id, None)
 

@@ -14,6 +14,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import itemgetter
 
+from mrecordlog_async.format.record import ConsumerState, OptionValues
+from mrecordlog_async.format.table import NO_CONSUMERS, LastAppendDigest, TableConsumer, TableEntry
 from mrecordlog_async.memory.gapped import GappedRun, HeldRun, RunsOfGapped, cut_ends
 from mrecordlog_async.memory.last_append import LastAppend, checksum_of
 from mrecordlog_async.memory.retention import SegmentPins
@@ -44,6 +46,9 @@ RUN_OVERHEAD_BYTES = 120
 QUEUE_OVERHEAD_BYTES = 500
 """Memory of an empty queue."""
 
+NO_CONSUMER_STATES: dict[str, ConsumerState] = {}
+"""Shared by all queues without consumers, and always empty."""
+
 
 class ReplayError(ValueError):
     """A log record does not fit the state that the log records before it left."""
@@ -65,12 +70,14 @@ class Queue:
         "_pins",
         "_sealed",
         "began",
+        "consumers",
         "first_position",
         "held_bytes",
         "id",
         "memory_bytes",
         "name",
         "next_position",
+        "options",
         "records",
     )
 
@@ -81,7 +88,7 @@ class Queue:
         self.name = name
         self.first_position = first_position
         self.next_position = next_position
-        self.began = 0  # no record was ever stored below it; 0 if unknown (the table does not say)
+        self.began = 0  # no record was ever stored below it; 0 if unknown
         self.records = 0
         self.held_bytes = 0
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
@@ -96,6 +103,35 @@ class Queue:
         self._dead_records = 0  # records of the oldest run that are before first_position
         self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position after its last record)
         self._newest_segment: int | None = None  # with records up to next_position
+        self.options: OptionValues | None = None
+        self.consumers: dict[str, ConsumerState] = NO_CONSUMER_STATES
+
+    @classmethod
+    def from_table(cls, entry: TableEntry, pins: SegmentPins) -> Queue:
+        """Return a queue as a segment's table has it: positions without records."""
+        queue = cls(entry.id, entry.name, pins, entry.first_position, entry.next_position)
+        queue.began = entry.began
+        if entry.last_append is not None:
+            queue._last_first, queue._last_checksum = entry.last_append
+            queue._last_checksum_of = queue._last_first
+        queue.options = entry.options
+        for name, state in entry.consumers:
+            queue.set_consumer(name, state)
+        return queue
+
+    def table_entry(self) -> TableEntry:
+        """Return what the next segment's table has to say about this queue."""
+        last = self.last_append()
+        return TableEntry(
+            self.id,
+            self.name,
+            self.first_position,
+            self.next_position,
+            self.began,
+            LastAppendDigest(last.first_position, last.checksum) if last is not None else None,
+            self.options,
+            tuple(map(TableConsumer._make, sorted(self.consumers.items()))) if self.consumers else NO_CONSUMERS,
+        )
 
     def append(self, segment: int, run: Run, goes_on: bool = False) -> int:
         """Add *run*, which is stored in *segment*; return by how many bytes the memory in use grew.
@@ -111,7 +147,9 @@ class Queue:
             self._enter(segment)  # seals first: the open runs belong to the segment before
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
-        if not goes_on:
+        if goes_on:
+            self._last_checksum_of = -1
+        else:
             self._last_first = first
         self.next_position = first + records
         self.records += records
@@ -138,7 +176,7 @@ class Queue:
         if position < self.first_position:
             return 0
         before = self.records
-        if self.first_position <= self._last_first <= position:
+        if self.first_position <= self._last_first <= position and self._last_checksum_of != self._last_first:
             self._digest_last_append()  # before its records are dropped: a repeat must still be recognized
         self.first_position = position + 1
         if self.first_position >= self.next_position:
@@ -149,6 +187,8 @@ class Queue:
         else:
             self._drop_dead_runs()
         self._drop_dead_segments()
+        if self.consumers:
+            self._move_consumers()
         return before - self.records
 
     def clear(self) -> None:
@@ -195,16 +235,36 @@ class Queue:
     def last_append(self) -> LastAppend | None:
         """Return the digest of the last append, or None if it is unknown.
 
-        Computed when a truncate first reaches into that append, so that appends pay nothing for it.
+        Computed when a truncate first reaches into it or a table is written, so that appends pay nothing for it.
         """
         first = self._last_first
         if first < 0:
             return None
-        if self.first_position <= first:
-            return LastAppend.of(self.runs(first, self.next_position))
         if self._last_checksum_of != first:
-            return None
+            self._digest_last_append()
         return LastAppend(first, self.next_position - first, self._last_checksum)
+
+    # Consumers.
+
+    def set_consumer(self, name: str, state: ConsumerState) -> None:
+        """Create a consumer, or move it. ReplayError if it would stand past the end of the queue."""
+        if state.position > self.next_position:
+            raise ReplayError(f"queue {self.name!r}: consumer {name!r} stands at {state.position}, past its end")
+        if self.consumers is NO_CONSUMER_STATES:
+            self.consumers = {}
+        self.consumers[name] = state
+
+    def delete_consumer(self, name: str) -> None:
+        """Delete a consumer; ReplayError if it does not exist."""
+        if name not in self.consumers:
+            raise ReplayError(f"queue {self.name!r} has no consumer {name!r}")
+        del self.consumers[name]
+
+    def _move_consumers(self) -> None:
+        """Move the consumers that stand where nothing is retained any more to the first position."""
+        for name, state in self.consumers.items():
+            if state.position < self.first_position:
+                self.consumers[name] = state._replace(position=self.first_position)
 
     def live_bytes(self) -> int:
         """Return the payload bytes from first_position on."""

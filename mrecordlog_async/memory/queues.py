@@ -6,15 +6,28 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from mrecordlog_async.format.record import (
-    TABLE_BYTES,
-    Append,
+    DEFAULT_OPTIONS,
+    Consumer,
+    ConsumerDelete,
+    ConsumerRule,
     Create,
     Delete,
     LogRecord,
-    Table,
-    TableEntry,
+    Opened,
+    Options,
     Truncate,
+)
+from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.table import (
+    OPENING_BYTES,
+    OPENINGS_MAX,
+    TABLE_HEADER_BYTES,
+    Table,
+    TableOpening,
+    TableRule,
+    consumer_bytes,
     entry_bytes,
+    rule_bytes,
 )
 from mrecordlog_async.memory.queue import Queue, ReplayError
 from mrecordlog_async.memory.retention import SegmentPins
@@ -42,8 +55,10 @@ class Queues:
         self.version = 0  # incremented with every batch
         self.pins = SegmentPins()
         self.memory_bytes = 0
-        self.table_bytes = TABLE_BYTES
+        self.table_bytes = TABLE_HEADER_BYTES
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
+        self.rules: set[TableRule] = set()
+        self.openings: list[TableOpening] = []  # oldest first
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
 
@@ -52,16 +67,18 @@ class Queues:
         """Return the queues of a segment's table: positions without records."""
         queues = cls(table.next_queue_id)
         for entry in table.entries:
-            queues._add(Queue(entry.id, entry.name, queues.pins, entry.first_position, entry.next_position))
+            queues._add(Queue.from_table(entry, queues.pins))
+            queues.table_bytes += sum(consumer_bytes(consumer.name) for consumer in entry.consumers)
+        for rule in table.rules:
+            queues._add_rule(rule)
+        for opening in table.openings:
+            queues._add_opening(opening)
         return queues
 
     def table(self) -> Table:
         """Return the table that the next segment starts with."""
-        entries = (
-            TableEntry(queue.id, queue.name, queue.first_position, queue.next_position)
-            for queue in self._by_id.values()
-        )
-        return Table(self.next_queue_id, tuple(entries))
+        entries = tuple([queue.table_entry() for queue in self._by_id.values()])
+        return Table(self.next_queue_id, entries, tuple(sorted(self.rules)), tuple(self.openings))
 
     def get(self, name: str) -> Queue | None:
         """Return the queue called *name*, or None if it does not exist."""
@@ -92,17 +109,47 @@ class Queues:
         """
         if type(record) is Append:
             self.memory_bytes += self._known(record.id).append(segment, record.run)
-            return 0
-        if type(record) is Truncate:
+        elif type(record) is Many:
+            self._append_many(segment, record)
+        elif type(record) is Truncate:
             queue = self._known(record.id)
             before = queue.memory_bytes
             dropped = queue.truncate(record.position)
             self.memory_bytes += queue.memory_bytes - before
             return dropped
-        if type(record) is Create:
-            return self._create(record)
-        assert type(record) is Delete
-        return self._delete(record)
+        elif type(record) is Create:
+            self._create(record)
+        elif type(record) is Delete:
+            return self._delete(record)
+        else:
+            self._apply_setting(record)
+        return 0
+
+    def _append_many(self, segment: int, record: Many) -> None:
+        for queue_id, run in record.appends():
+            self.memory_bytes += self._known(queue_id).append(segment, run)
+
+    def _apply_setting(self, record: LogRecord) -> None:
+        """Apply a record that concerns no payloads: consumers, options, rules, openings."""
+        if type(record) is Consumer:
+            queue = self._known(record.id)
+            if record.name not in queue.consumers:
+                self.table_bytes += consumer_bytes(record.name)
+            queue.set_consumer(record.name, record.state)
+        elif type(record) is ConsumerDelete:
+            self._known(record.id).delete_consumer(record.name)
+            self.table_bytes -= consumer_bytes(record.name)
+        elif type(record) is Options:
+            self._known(record.id).options = record.values if record.values != DEFAULT_OPTIONS else None
+        elif type(record) is ConsumerRule:
+            rule = TableRule(record.pattern, record.name)
+            if record.removes:
+                self._remove_rule(rule)
+            else:
+                self._add_rule(rule)
+        else:
+            assert type(record) is Opened
+            self._add_opening(TableOpening(record.nonce, record.batch))
 
     def apply_all(self, segment: int, records: Iterable[LogRecord]) -> Applied:
         """Apply the records of one batch in order."""
@@ -119,11 +166,14 @@ class Queues:
                 appended += len(offsets) // OFFSET_BYTES - 1
                 size += len(payload)
                 last_id, last = queue_id, run
-            else:
-                last = NO_RUN  # the next run starts an append
-                count = self.apply(segment, record)
-                if type(record) is not Create:
-                    dropped.append(count)
+                continue
+            last = NO_RUN  # the next run starts an append
+            count = self.apply(segment, record)
+            if type(record) is Many:
+                appended += len(record.ids)
+                size += len(record.payload)
+            elif type(record) is Truncate or type(record) is Delete:
+                dropped.append(count)
         return Applied(appended, size, dropped)
 
     def _known(self, queue_id: int) -> Queue:
@@ -132,18 +182,17 @@ class Queues:
             raise ReplayError(f"a log record names queue id {queue_id}, which does not exist")
         return queue
 
-    def _create(self, record: Create) -> int:
+    def _create(self, record: Create) -> None:
         if record.id < self.next_queue_id or record.name in self._by_name:
             raise ReplayError(f"queue {record.name!r} with id {record.id} is created a second time")
         self.next_queue_id = record.id + 1
         self._add(Queue(record.id, record.name, self.pins))
-        return 0
 
     def _delete(self, record: Delete) -> int:
         queue = self._known(record.id)
         dropped = queue.records
         self.memory_bytes -= queue.memory_bytes
-        self.table_bytes -= entry_bytes(queue.name)
+        self.table_bytes -= entry_bytes(queue.name) + sum(map(consumer_bytes, queue.consumers))
         del self._by_id[queue.id]
         del self._by_name[queue.name]
         self._remember(queue)
@@ -160,3 +209,24 @@ class Queues:
         self._by_name[queue.name] = queue
         self.memory_bytes += queue.memory_bytes
         self.table_bytes += entry_bytes(queue.name)
+
+    def _add_rule(self, rule: TableRule) -> None:
+        if rule in self.rules:
+            raise ReplayError(f"rule {rule.pattern!r} for consumer {rule.name!r} is added a second time")
+        self.rules.add(rule)
+        self.table_bytes += rule_bytes(rule)
+
+    def _remove_rule(self, rule: TableRule) -> None:
+        if rule not in self.rules:
+            raise ReplayError(f"rule {rule.pattern!r} for consumer {rule.name!r} is removed, but it does not exist")
+        self.rules.remove(rule)
+        self.table_bytes -= rule_bytes(rule)
+
+    def _add_opening(self, opening: TableOpening) -> None:
+        if self.openings and opening.first_batch <= self.openings[-1].first_batch:
+            raise ReplayError(f"the log was opened before batch {opening.first_batch} twice")
+        if len(self.openings) == OPENINGS_MAX:
+            del self.openings[0]
+        else:
+            self.table_bytes += OPENING_BYTES
+        self.openings.append(opening)

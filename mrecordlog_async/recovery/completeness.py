@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.record import Table
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage.segment import segment_name

@@ -20,7 +20,7 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
-from mrecordlog_async.format.record import Table
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.segment_files import sync_for_readers

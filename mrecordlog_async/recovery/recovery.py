@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import Closed, SegmentHeader
-from mrecordlog_async.format.record import Table
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.recovery.completeness import check_nothing_is_missing
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HEADER_BYTES
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Table
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.recovery.recovered import Counts

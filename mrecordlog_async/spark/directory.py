@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
-from mrecordlog_async.format.record import Append
+from mrecordlog_async.format.runs import appends_of
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.readonly import ReadOnlyLog
@@ -148,12 +149,9 @@ def _removed(name: str, directory: str) -> DataLossError:
 
 
 def _blocks(batch: Batch, part: SegmentPart) -> Iterator[Block]:
-    for record in batch.records:
-        if type(record) is not Append or record.id not in part.wanted:
-            continue
-        queue, start, stop = part.wanted[record.id]
-        run = record.run
+    for queue_id, run in chain.from_iterable(map(appends_of, batch.records)):
+        queue, start, stop = part.wanted.get(queue_id, ("", 0, 0))
         if run.first_position < stop and run.next_position > start:
             run = run.cut(start, stop)
             offsets, payload = memoryview(run.offsets), memoryview(run.payload)
-            yield Block(queue, record.id, run.first_position, run.record_count, offsets, payload)
+            yield Block(queue, queue_id, run.first_position, run.record_count, offsets, payload)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mrecordlog_async.engine.commit import PlannedRun
 from mrecordlog_async.engine.encode import build_records, split_into_runs
-from mrecordlog_async.format import record as log_record
+from mrecordlog_async.format.runs import Append
 from mrecordlog_async.model import RUN_BYTES
 
 
@@ -17,4 +17,4 @@ async def test_runs_are_about_a_block() -> None:
     )
     assert all(len(run.payload) + len(run.offsets) <= RUN_BYTES + 4 for run in runs if run.record_count > 1)
     assert [run.record_count for run in runs if len(run.payload) >= 100_000] == [1]
-    assert build_records([PlannedRun(1, 5, payloads)]) == [log_record.Append(1, run) for run in runs]
+    assert build_records([PlannedRun(1, 5, payloads)]) == [Append(1, run) for run in runs]

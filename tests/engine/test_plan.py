@@ -14,6 +14,7 @@ from mrecordlog_async.engine.encode import build_records
 from mrecordlog_async.engine.plan import Outcome, plan
 from mrecordlog_async.errors import PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record
+from mrecordlog_async.format import runs as log_runs
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
 from mrecordlog_async.options import Limits
@@ -39,7 +40,7 @@ def state() -> Queues:
     queues = Queues(1)
     queues.apply(0, log_record.Create(1, "q"))
     queues.apply(0, log_record.Create(2, "r"))
-    queues.apply(0, log_record.Append(1, Run.of(0, [b"a", b"b"])))
+    queues.apply(0, log_runs.Append(1, Run.of(0, [b"a", b"b"])))
     return queues
 
 

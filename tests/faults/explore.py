@@ -17,7 +17,21 @@ from dataclasses import dataclass, field
 from mrecordlog_async.engine.commit import CommitRequest, PlannedRun
 from mrecordlog_async.engine.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
+from mrecordlog_async.format.record import (
+    KEEP_UNTIL_ACKNOWLEDGED,
+    Consumer,
+    ConsumerDelete,
+    ConsumerRule,
+    ConsumerState,
+    Create,
+    Delete,
+    LogRecord,
+    Opened,
+    Options,
+    OptionValues,
+    Truncate,
+)
+from mrecordlog_async.format.runs import Many
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
@@ -232,12 +246,12 @@ class Explorer:
 def open_twice(disk: Disk, where: str, directory: str = DIRECTORY) -> State:
     """Open and release the log, read it without the lock, open it again. All three must find the same."""
     opened = recover(disk, where, directory)
-    state = state_of(opened.queues)
+    state, table = state_of(opened.queues), opened.queues.table()
     _check_files(disk, opened, where, directory)
     opened.close()
     reader = state_of(ReadOnlyLog.open(directory, filesystem=disk).recovered.queues)
     again = recover(disk, where, directory)
-    if not state == reader == state_of(again.queues):
+    if not state == reader == state_of(again.queues) or again.queues.table() != table:
         raise Violation(f"{where}: opened again it is another log")
     if not again.report.clean:
         raise Violation(f"{where}: the torn tail that was cut is still there")
@@ -266,8 +280,7 @@ def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync
     """Store a batch and apply it, as the writer does."""
     request = CommitRequest(records, opened.queues.pins.oldest(), sync, True)
     result = opened.journal.commit(request)
-    for record in result.records:
-        opened.queues.apply(result.segment, record)
+    opened.queues.apply_all(result.segment, result.records)
 
 
 def empty(opened: OpenedLog) -> None:
@@ -310,6 +323,29 @@ def makes_and_deletes(queues: Queues) -> Iterator[Step]:
     yield [PlannedRun(new, 1, [b"second" * 30])], True
 
 
+def appends_to_many(queues: Queues) -> Iterator[Step]:
+    """Two batches of single records of all queues in one log record each, and one that truncates between them."""
+    ids, ends = [queue.id for queue in queues], [queue.next_position for queue in queues]
+    if ids:
+        twice = [*ends, *[end + 1 for end in ends]]
+        yield [Many.of(ids * 2, twice, [b"M" * (100 + at) for at in range(len(twice))])], True
+        yield [Many.of(ids, [end + 2 for end in ends], [b"m"] * len(ids)), Truncate(ids[0], ends[0] + 1)], False
+        yield [Many.of(ids, [end + 3 for end in ends], [b""] * len(ids))], True
+
+
+def changes_settings(queues: Queues) -> Iterator[Step]:
+    """Every log record that concerns no payloads, then a roll, whose table must hold them."""
+    batch = max([opening.first_batch for opening in queues.openings], default=0) + 1_000
+    yield [Opened(7, batch), ConsumerRule("*", f"every {batch}", removes=False)], True
+    for queue in list(queues)[:2]:
+        state = ConsumerState(queue.first_position, batch, b"o" * 16)
+        yield [Consumer(queue.id, "a", state), Consumer(queue.id, "b", state)], True
+        yield [Options(queue.id, OptionValues(KEEP_UNTIL_ACKNOWLEDGED, 5, 6, 7)), ConsumerDelete(queue.id, "b")], False
+    yield [*_record(queues, 33_000)], True
+    yield [Truncate(queue.id, queue.next_position - 1) for queue in list(queues)[:1] if queue.next_position], True
+    yield [*_record(queues, 33_000)], True
+
+
 def truncates_all(queues: Queues) -> Iterator[Step]:
     """Truncate everything, then append one record."""
     yield [Truncate(queue.id, queue.next_position + 3) for queue in queues], True
@@ -321,7 +357,15 @@ def appends_in_one_batch(queues: Queues) -> Iterator[Step]:
     yield [PlannedRun(queue.id, queue.next_position, [b"N" * 350, b"E" * 30]) for queue in queues], True
 
 
-FOLLOW_UPS = [appends_a_little, makes_and_deletes, appends_in_one_batch, appends_much, truncates_all]
+FOLLOW_UPS = [
+    appends_a_little,
+    makes_and_deletes,
+    appends_in_one_batch,
+    appends_to_many,
+    appends_much,
+    changes_settings,
+    truncates_all,
+]
 
 
 def _record(queues: Queues, size: int) -> Iterator[PlannedRun]:

@@ -22,7 +22,7 @@ from mrecordlog_async.errors import (
     QueueExistsError,
     QueueNotFoundError,
 )
-from mrecordlog_async.format.record import TABLE_BYTES, entry_bytes
+from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, consumer_bytes, entry_bytes, rule_bytes
 from mrecordlog_async.memory.queues import Queues
 
 SLACK_SECONDS = 0.05
@@ -225,12 +225,13 @@ def state_of(queues: Queues) -> State:
 def check_sums(queues: Queues, state: State) -> None:
     """Raise Violation unless the log's counts of memory, records, bytes, pins and table size match its queues."""
     pins: Counter[int] = Counter()
-    table_bytes, memory_bytes = TABLE_BYTES, 0
+    table_bytes = TABLE_HEADER_BYTES + sum(map(rule_bytes, queues.rules)) + OPENING_BYTES * len(queues.openings)
+    memory_bytes = 0
     for seen in state.queues:
         queue = queues.get(seen.name)
         assert queue is not None
         pins.update(queue.segments())
-        table_bytes += entry_bytes(seen.name)
+        table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers))
         memory_bytes += queue.memory_bytes
         live_bytes = sum(len(payload) for _, payload in seen.records)
         found = (queue.records, queue.live_bytes())

@@ -21,7 +21,8 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format import parse
 from mrecordlog_async.format.frame import encode_frames, read_frame
 from mrecordlog_async.format.parse import Batch, SegmentParser
-from mrecordlog_async.format.record import Commit, Table, decode_record
+from mrecordlog_async.format.record import Commit, decode_record
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.recovery import cleanup, recovery, torn_or_damaged
@@ -209,7 +210,7 @@ def part_of_a_batch_applied() -> AbstractContextManager[Any]:
     def feed(self: SegmentParser, piece: Any, base: int) -> Iterator[Batch]:
         yield from original(self, piece, base)
         if self.stopped and self._records:
-            commit = Commit(self.log_id, self.due_batch, 0, self.end, 0, 0)
+            commit = Commit(self.log_id, self.segment, self.due_batch, 0, self.end, 0, 0)
             records, self._records = self._records, []
             yield Batch(records, commit, self.end)
 

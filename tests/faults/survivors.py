@@ -18,7 +18,8 @@ from mrecordlog_async.format import frame
 from mrecordlog_async.format.frame import BLOCK_BYTES, encode_frames, read_frame
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, decode_closed, encode_closed
 from mrecordlog_async.format.parse import SegmentParser
-from mrecordlog_async.format.record import Commit, Table, TableEntry, decode_parts, encode_commit, encode_table
+from mrecordlog_async.format.record import Commit, decode_parts, encode_commit
+from mrecordlog_async.format.table import Table, TableEntry, encode_table
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog
@@ -105,7 +106,7 @@ def batch_of_another_place() -> None:
     parser = SegmentParser(LOG_ID, 0, 1)
     out: list[Any] = [bytes(HEADER_BYTES)]
     at = encode_frames(encode_table(Table(5, (TableEntry(1, "a", 0, 0),))), HEADER_BYTES, parser._seed, out)
-    commit = Commit(LOG_ID, 1, 0, at - 9, 0, 0)
+    commit = Commit(LOG_ID, 0, 1, 0, at - 9, 0, 0)
     encode_frames([encode_commit(commit)], at, parser._seed, out)
     assert not list(parser.feed(b"".join(out), 0)), "a batch that lacks its beginning was taken"
 

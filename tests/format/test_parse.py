@@ -9,16 +9,9 @@ import pytest
 from mrecordlog_async.format.frame import BLOCK_BYTES, Buffer, encode_frames, encode_unsplit, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser, find_commits
-from mrecordlog_async.format.record import (
-    Append,
-    Commit,
-    Create,
-    LogRecord,
-    Table,
-    encode_commit,
-    encode_record,
-    encode_table,
-)
+from mrecordlog_async.format.record import Commit, Create, LogRecord, encode_commit, encode_record
+from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.table import Table, encode_table
 from mrecordlog_async.model import Run
 
 LOG_ID = b"sixteen byte id."
@@ -33,7 +26,7 @@ def segment(batches: list[list[LogRecord]]) -> bytes:
         start = offset = end
         for record in records:
             offset = encode_frames(encode_record(record), offset, SEED, buffers)
-        end = encode_unsplit(encode_commit(Commit(LOG_ID, number, number - 1, start, 0, 0)), offset, SEED, buffers)
+        end = encode_unsplit(encode_commit(Commit(LOG_ID, 0, number, number - 1, start, 0, 0)), offset, SEED, buffers)
     return b"".join(buffers)
 
 
@@ -95,12 +88,12 @@ def test_commit_of_another_batch_is_not_taken() -> None:
     """A COMMIT with the wrong number or beginning ends nothing."""
     data = segment([sized(10)])
     buffers: list[Buffer] = []
-    encode_unsplit(encode_commit(Commit(LOG_ID, 3, 1, len(data), 0, 0)), len(data), SEED, buffers)
+    encode_unsplit(encode_commit(Commit(LOG_ID, 0, 3, 1, len(data), 0, 0)), len(data), SEED, buffers)
     found, parser = parse(data + b"".join(buffers), BLOCK_BYTES)
     assert len(found) == 1
     assert parser.end == len(data)
     buffers = []
-    encode_unsplit(encode_commit(Commit(LOG_ID, 2, 1, 5, 0, 0)), len(data), SEED, buffers)
+    encode_unsplit(encode_commit(Commit(LOG_ID, 0, 2, 1, 5, 0, 0)), len(data), SEED, buffers)
     assert len(parse(data + b"".join(buffers), BLOCK_BYTES)[0]) == 1
 
 
@@ -136,7 +129,7 @@ def test_a_commit_that_names_another_beginning_ends_the_log(distance: int) -> No
     first = batches[0].end
     buffers: list[Buffer] = [whole[:first]]
     offset = encode_frames(encode_record(sized(5)[0]), first, SEED, buffers)
-    encode_unsplit(encode_commit(Commit(LOG_ID, 2, 1, first + distance, 0, 0)), offset, SEED, buffers)
+    encode_unsplit(encode_commit(Commit(LOG_ID, 0, 2, 1, first + distance, 0, 0)), offset, SEED, buffers)
     found, parser = parse(b"".join(buffers), BLOCK_BYTES)
     assert found == batches[:1]
     assert (parser.end, parser.due_batch, parser.stopped) == (first, 2, True)

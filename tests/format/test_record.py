@@ -9,35 +9,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.record import (
     COMMIT_BYTES,
-    Append,
     Commit,
+    Consumer,
+    ConsumerDelete,
+    ConsumerRule,
+    ConsumerState,
     Create,
     Delete,
     LogRecord,
-    RecordError,
-    Table,
-    TableEntry,
+    Opened,
+    Options,
+    OptionValues,
     Truncate,
+    commit_pattern,
     decode_parts,
     decode_record,
-    decode_table,
     encode_commit,
     encode_record,
-    encode_table,
-    entry_bytes,
+    queue_ids,
 )
+from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.model import POSITION_MAX, Run
 
 ids = st.integers(0, 2**63)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50)
 runs = st.builds(Run.of, st.integers(0, 2**40), st.lists(st.binary(max_size=50), min_size=1, max_size=20))
+states = st.builds(ConsumerState, st.integers(0, POSITION_MAX + 1), ids, st.binary(min_size=16, max_size=16))
+options = st.builds(OptionValues, st.integers(0, 7), ids, ids, ids)
+
+
+@st.composite
+def manies(draw: st.DrawFn) -> Many:
+    """Make single records of a few queues."""
+    places = draw(
+        st.lists(st.tuples(ids, st.integers(0, POSITION_MAX), st.binary(max_size=50)), min_size=1, max_size=20)
+    )
+    queues, positions, payloads = zip(*places, strict=True)
+    return Many.of(queues, positions, payloads)
+
+
 records = st.one_of(
     st.builds(Create, ids, names),
     st.builds(Delete, ids),
     st.builds(Append, ids, runs),
     st.builds(Truncate, ids, st.integers(0, POSITION_MAX)),
+    manies(),
+    st.builds(Consumer, ids, names, states),
+    st.builds(ConsumerDelete, ids, names),
+    st.builds(Options, ids, options),
+    st.builds(ConsumerRule, names, names, st.booleans()),
+    st.builds(Opened, ids, ids),
 )
 
 
@@ -57,30 +81,23 @@ def test_records_come_back_wherever_frames_cut_them(record: LogRecord, cuts: lis
 
 
 def test_commit_has_a_fixed_length_and_comes_back() -> None:
-    """A COMMIT is 57 bytes, whatever it says, and begins with the log id behind its kind."""
-    commit = Commit(b"0123456789abcdef", 2**60, 2**60 - 1, 123, 7, 2**62)
-    assert len(encode_commit(commit)) == COMMIT_BYTES == 57
-    assert encode_commit(commit)[1:17] == commit.log_id
+    """A COMMIT is 65 bytes, whatever it says, and begins with the pattern of its segment after its kind."""
+    commit = Commit(b"0123456789abcdef", 5, 2**60, 2**60 - 1, 123, 7, 2**62)
+    assert len(encode_commit(commit)) == COMMIT_BYTES == 65
+    assert encode_commit(commit)[1:25] == commit_pattern(commit.log_id, commit.segment)
+    assert commit_pattern(commit.log_id, 6) != commit_pattern(commit.log_id, 5)
     assert decode_record(encode_commit(commit)) == commit
-
-
-@given(
-    entries=st.lists(st.tuples(names, st.integers(0, 100), st.integers(0, 100)), max_size=10, unique_by=lambda e: e[0])
-)
-def test_tables_come_back(entries: list[tuple[str, int, int]]) -> None:
-    """The table of queues is read as it was written, and its size is the one that was reckoned with."""
-    table = Table(
-        len(entries) * 3,
-        tuple(TableEntry(n * 3, name, start, start + more) for n, (name, start, more) in enumerate(entries)),
-    )
-    encoded = b"".join(encode_table(table))
-    assert decode_table(encoded) == table
-    assert len(encoded) == 13 + sum(entry_bytes(name) for name, _, _ in entries)
 
 
 def run_body(count: int, offsets: list[int], payload: bytes) -> bytes:
     """Put an APPEND together by hand."""
     return struct.pack("<BQQI", 4, 1, 0, count) + struct.pack(f"<{len(offsets)}i", *offsets) + payload
+
+
+def many_body(count: int, queues: list[int], positions: list[int], offsets: list[int], payload: bytes) -> bytes:
+    """Put a MANY together by hand."""
+    places = struct.pack(f"<{len(queues)}Q{len(positions)}Q", *queues, *positions)
+    return struct.pack("<BI", 7, count) + places + struct.pack(f"<{len(offsets)}i", *offsets) + payload
 
 
 @pytest.mark.parametrize(
@@ -106,6 +123,25 @@ def run_body(count: int, offsets: list[int], payload: bytes) -> bytes:
         run_body(2, [0, 1, 3], b"ab"),
         run_body(1, [0, 1], b"ab"),
         struct.pack("<BQQI", 4, 1, POSITION_MAX, 2) + bytes(12),
+        many_body(0, [], [], [0], b""),
+        many_body(2, [1, 2], [0, 0], [0, 1], b"a"),
+        many_body(251, [1] * 251, [0] * 251, [0] * 252, b""),
+        many_body(2**32 - 1, [1], [0], [0, 1], b"a"),
+        many_body(2, [1, 2], [0, 0], [0, 2, 1], b"a"),
+        many_body(2, [1, 2], [0, 0], [0, 1, 2], b"a"),
+        many_body(2, [1, 2], [0, POSITION_MAX + 1], [0, 1, 2], b"ab"),
+        b"\x07" + bytes(3),
+        b"\x08" + bytes(40),  # a consumer without a name
+        b"\x08" + bytes(8) + b"\xff" * 8 + bytes(24) + b"c",
+        b"\x08" + bytes(40) + b"\xff",
+        b"\x09" + bytes(8),
+        b"\x0a" + bytes(33) + b"x",
+        b"\x0a" + bytes(8) + b"\x08" + bytes(24),
+        b"\x0b\x02\x01\x00*c",
+        b"\x0b\x00\x01\x00*",
+        b"\x0b\x00\x00\x00c",
+        b"\x0b\x00\xff\xff*c",
+        b"\x0c" + bytes(15),
         struct.pack("<BQQI", 4, 1, 2**64 - 1, 1) + bytes(8),
     ],
 )
@@ -115,30 +151,15 @@ def test_what_does_not_fit_is_refused(body: bytes) -> None:
         decode_record(body)
 
 
-def table_body(next_id: int, *entries: tuple[int, int, int, bytes]) -> bytes:
-    """Put a QUEUES record together by hand."""
-    packed = [struct.pack("<QQQH", i, start, next_, len(name)) + name for i, start, next_, name in entries]
-    return struct.pack("<BQI", 1, next_id, len(entries)) + b"".join(packed)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"\x02" + bytes(12),
-        struct.pack("<BQI", 1, 5, 2**32 - 1),
-        table_body(5, (1, 0, 0, b"a"))[:-1],
-        table_body(5, (1, 0, 0, b"a")) + b"x",
-        table_body(5, (1, 0, 0, b"")),
-        table_body(5, (1, 0, 0, b"\xff")),
-        table_body(5, (5, 0, 0, b"a")),
-        table_body(5, (2, 0, 0, b"a"), (1, 0, 0, b"b")),
-        table_body(5, (1, 0, 0, b"a"), (2, 0, 0, b"a")),
-        table_body(5, (1, 3, 2, b"a")),
-        table_body(5, (1, 0, 2**63 + 1, b"a")),
-    ],
-)
-def test_table_that_is_not_in_order_is_refused(body: bytes) -> None:
-    """Counts, order of ids, names and positions are all checked."""
-    with pytest.raises(RecordError):
-        decode_table(body)
+def test_queues_that_records_name_are_listed() -> None:
+    """A change of a queue is announced under its id, whatever kind of record made it; rules and openings name none."""
+    state = ConsumerState(0, 1, bytes(16))
+    named: list[LogRecord] = [
+        Create(1, "q"),
+        Many.of([2, 3, 2], [0, 0, 1], [b"", b"", b""]),
+        ConsumerRule("*", "c", False),
+        Opened(5, 1),
+        Consumer(4, "c", state),
+        Options(5, OptionValues(0, 0, 0, 0)),
+    ]
+    assert list(queue_ids(named)) == [1, 2, 3, 2, 4, 5]

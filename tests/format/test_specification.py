@@ -10,21 +10,20 @@ from mrecordlog_async import format as specification
 from mrecordlog_async.format.frame import encode_frames, encode_unsplit, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader, decode_header, encode_header
 from mrecordlog_async.format.parse import SegmentParser
-from mrecordlog_async.format.record import (
-    Append,
-    Commit,
-    Create,
-    Table,
-    encode_commit,
-    encode_record,
-    encode_table,
-)
+from mrecordlog_async.format.record import Commit, Create, encode_commit, encode_record
+from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.table import Table, encode_table
 from mrecordlog_async.model import Run
 
 LOG_ID = bytes(range(16))
 HEADER = SegmentHeader(LOG_ID, 0, 1, 0, 0)
-RECORDS = [Create(7, "q"), Append(7, Run.of(0, [b"hi", b""]))]
-COMMIT = Commit(LOG_ID, 1, 0, 0x54, 0, 123_456_789)
+RECORDS = [
+    Create(7, "q"),
+    Create(8, "r"),
+    Append(7, Run.of(0, [b"hi", b""])),
+    Many.of([7, 8], [2, 0], [b"a", b"b"]),
+]
+COMMIT = Commit(LOG_ID, 0, 1, 0, 0x5C, 0, 123_456_789)
 
 
 def written() -> bytes:

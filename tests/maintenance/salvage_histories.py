@@ -11,18 +11,9 @@ from pathlib import Path
 from mrecordlog_async import MultiRecordLog, PersistPolicy
 from mrecordlog_async.format.frame import BLOCK_BYTES, FILLER, FULL, LAST
 from mrecordlog_async.format.header import HEADER_BYTES, decode_header
-from mrecordlog_async.format.record import (
-    QUEUES,
-    Append,
-    Commit,
-    Create,
-    Delete,
-    LogRecord,
-    Table,
-    Truncate,
-    decode_record,
-    decode_table,
-)
+from mrecordlog_async.format.record import Commit, Create, Delete, LogRecord, Truncate, decode_record
+from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.table import TABLE, Table, decode_table
 from mrecordlog_async.storage.segment import CLOSED_NAME
 from tests import damage
 
@@ -135,7 +126,7 @@ def _pieces(segment: Path) -> list[Piece]:
         parts.append(payload)
         if kind in (FULL, LAST):
             body = b"".join(parts)
-            record = decode_table(body) if body[0] == QUEUES else decode_record(body)
+            record = decode_table(body) if body[0] == TABLE else decode_record(body)
             pieces.append(Piece(segment.name, frames, record))
             frames, parts = [], []
             if isinstance(record, Table):

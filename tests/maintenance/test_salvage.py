@@ -10,7 +10,9 @@ import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog
 from mrecordlog_async.format.header import Closed, encode_closed
-from mrecordlog_async.format.record import APPEND, CREATE, DELETE, QUEUES
+from mrecordlog_async.format.record import CREATE, DELETE
+from mrecordlog_async.format.runs import APPEND
+from mrecordlog_async.format.table import TABLE
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.salvage import salvage
 from tests import damage
@@ -128,7 +130,7 @@ def test_without_that_table_both_queues_stand_apart(directory: Path) -> None:
     segments = build(directory, made_twice_in_segments)
     segments[2].unlink()
     for segment in segments[3:]:
-        harm(segment, QUEUES)
+        harm(segment, TABLE)
     queues = read(directory)
     assert (records(queues["a"]), queues["a"].maybe_gone) == ({0: b"old"}, True)
     newer = queues[lost_name(queues["a"].id + 2)]

@@ -11,7 +11,8 @@ import pytest
 from mrecordlog_async import MultiRecordLog, PersistPolicy
 from mrecordlog_async.format.frame import BLOCK_BYTES, FIRST, FRAME_HEADER_BYTES, LAST
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Append, Table
+from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import read_headers
 from mrecordlog_async.maintenance.scan import SegmentScan

@@ -10,7 +10,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from mrecordlog_async.format.record import Append, Create, Delete, Table, Truncate
+from mrecordlog_async.format.record import Create, Delete, Truncate
+from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.gapped import GappedRun
 from mrecordlog_async.memory.queue import (
     KEPT_BYTES,

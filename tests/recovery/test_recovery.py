@@ -24,7 +24,8 @@ from mrecordlog_async.format.header import (
     encode_closed,
     encode_header,
 )
-from mrecordlog_async.format.record import Commit, Table, decode_table, encode_commit, encode_table
+from mrecordlog_async.format.record import Commit, encode_commit
+from mrecordlog_async.format.table import Table, decode_table, encode_table
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
@@ -288,8 +289,16 @@ async def test_unknown_version_says_so(directory: Path, tmp_path: Path) -> None:
     """A later format is refused by name, not taken for damage."""
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed)
-    damage.write_at(damage.last_segment(crashed), 8, b"\x02")
-    assert "version 2" in (await refuses(crashed)).reason
+    damage.write_at(damage.last_segment(crashed), 8, b"\x03")
+    assert "version 3" in (await refuses(crashed)).reason
+
+
+async def test_version_1_is_refused_by_name(directory: Path, tmp_path: Path) -> None:
+    """A directory of the format before says that no release ever wrote it."""
+    crashed = tmp_path / "crashed"
+    await write_log(directory, crashed)
+    damage.write_at(damage.last_segment(crashed), 8, b"\x01")
+    assert "version 1 was never released" in (await refuses(crashed)).reason
 
 
 async def test_segment_of_another_log_is_refused(directory: Path, tmp_path: Path) -> None:
@@ -381,8 +390,8 @@ async def test_unknown_log_record_is_refused(directory: Path, tmp_path: Path) ->
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed, rounds=1)
     path = damage.last_segment(crashed)
-    forge_batch(path, [b"\x09whatever"])
-    assert "unknown log record kind 9" in (await refuses(crashed, path.name)).reason
+    forge_batch(path, [b"\x0dwhatever"])
+    assert "unknown log record kind 13" in (await refuses(crashed, path.name)).reason
 
 
 def forge_batch(path: Path, bodies: list[bytes]) -> None:
@@ -395,7 +404,7 @@ def forge_batch(path: Path, bodies: list[bytes]) -> None:
     offset = end
     for body in bodies:
         offset = encode_frames([body], offset, seed, buffers)
-    commit = Commit(header.log_id, header.first_batch + batches, 0, end, 0, 0)
+    commit = Commit(header.log_id, header.segment, header.first_batch + batches, 0, end, 0, 0)
     encode_unsplit(encode_commit(commit), offset, seed, buffers)
     damage.write_at(path, end, b"".join(buffers))
 

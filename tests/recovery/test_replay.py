@@ -6,20 +6,25 @@ import pytest
 
 from mrecordlog_async import CorruptionError
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Append, Commit, Table, TableEntry
+from mrecordlog_async.format.record import Commit, ConsumerState, OptionValues
+from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.table import LastAppendDigest, Table, TableConsumer, TableEntry, TableOpening, TableRule
+from mrecordlog_async.memory.last_append import LastAppend
 from mrecordlog_async.model import Run
 from mrecordlog_async.recovery.recovered import Counts
 from mrecordlog_async.recovery.replay import Replay
 
 BEGUN = Table(8, (TableEntry(7, "q", 2, 5),))
-LEFT = Table(8, (TableEntry(7, "q", 2, 6),))
+LEFT = Table(
+    8, (TableEntry(7, "q", 2, 6, last_append=LastAppendDigest(5, LastAppend.of([Run.of(5, [b"a"])]).checksum)),)
+)
 
 
 def replayed() -> Replay:
     """Replay a segment that appends a record to the only queue."""
     replay = Replay(Counts())
     replay.begin("first", BEGUN)
-    replay.add("first", 0, Batch([Append(7, Run.of(5, [b"a"]))], Commit(bytes(16), 1, 0, 0, 0, 0), 500))
+    replay.add("first", 0, Batch([Append(7, Run.of(5, [b"a"]))], Commit(bytes(16), 0, 1, 0, 0, 0, 0), 500))
     return replay
 
 
@@ -34,14 +39,21 @@ def test_the_next_table_is_what_was_left() -> None:
         BEGUN,
         Table(9, LEFT.entries),
         Table(8, ()),
-        Table(8, (TableEntry(7, "p", 2, 6),)),
-        Table(8, (TableEntry(6, "q", 2, 6),)),
-        Table(8, (TableEntry(7, "q", 3, 6),)),
+        Table(8, (LEFT.entries[0]._replace(name="p"),)),
+        Table(8, (LEFT.entries[0]._replace(id=6),)),
+        Table(8, (LEFT.entries[0]._replace(first_position=3),)),
+        Table(8, (LEFT.entries[0]._replace(last_append=None),)),
+        Table(8, (LEFT.entries[0]._replace(last_append=LastAppendDigest(5, 0)),)),
+        Table(8, (LEFT.entries[0]._replace(began=2),)),
+        Table(8, (LEFT.entries[0]._replace(options=OptionValues(4, 0, 0, 0)),)),
+        Table(8, (LEFT.entries[0]._replace(consumers=(TableConsumer("c", ConsumerState(2, 1, bytes(16))),)),)),
+        Table(8, LEFT.entries, (TableRule("*", "c"),)),
+        Table(8, LEFT.entries, (), (TableOpening(1, 1),)),
         Table(8, (*LEFT.entries, TableEntry(8, "r", 0, 0))),
     ],
 )
 def test_any_other_table_is_damage(table: Table) -> None:
-    """An id, a name, a position or a queue more or less: a segment was lost or exchanged in between."""
+    """An id, a name, a position, a setting or a queue more or less: a segment was lost or exchanged in between."""
     with pytest.raises(CorruptionError, match="does not match the end of the previous segment") as refused:
         replayed().begin("second", table)
     assert refused.value.segment == "second"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.frame import BLOCK_BYTES, Buffer, encode_frames, encode_unsplit, read_frame, segment_seed
 from mrecordlog_async.format.header import (
     HEADER_BYTES,
@@ -17,19 +18,31 @@ from mrecordlog_async.format.header import (
 )
 from mrecordlog_async.format.parse import MalformedError, SegmentParser, find_commits
 from mrecordlog_async.format.record import (
-    Append,
     Commit,
+    Consumer,
+    ConsumerDelete,
+    ConsumerRule,
+    ConsumerState,
     Create,
     Delete,
     LogRecord,
-    RecordError,
-    Table,
-    TableEntry,
+    Opened,
+    Options,
+    OptionValues,
     Truncate,
     decode_record,
-    decode_table,
     encode_commit,
     encode_record,
+)
+from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.table import (
+    LastAppendDigest,
+    Table,
+    TableConsumer,
+    TableEntry,
+    TableOpening,
+    TableRule,
+    decode_table,
     encode_table,
 )
 from mrecordlog_async.memory.queue import ReplayError
@@ -39,14 +52,28 @@ from mrecordlog_async.model import Run
 LOG_ID = b"0123456789abcdef"
 SEED = segment_seed(LOG_ID, 0)
 
-_TABLE = Table(7, (TableEntry(1, "a", 0, 0), TableEntry(5, "ü", 3, 9)))
-_COMMIT = Commit(LOG_ID, 1, 0, 0, 0, 5)
+_TABLE = Table(
+    7,
+    (
+        TableEntry(1, "a", 0, 0, consumers=(TableConsumer("c", ConsumerState(0, 1, bytes(16))),)),
+        TableEntry(5, "ü", 3, 9, 2, LastAppendDigest(7, 5), OptionValues(1, 2, 3, 4)),
+    ),
+    (TableRule("r*", "c"),),
+    (TableOpening(3, 1),),
+)
+_COMMIT = Commit(LOG_ID, 0, 1, 0, 0, 0, 5)
 _RECORDS: list[LogRecord] = [
     Create(7, "name"),
     Delete(5),
     Truncate(5, 8),
     Append(5, Run.of(9, [b"one", b"", b"three"])),
     Append(1, Run.of(0, [b"x" * 100])),
+    Many.of([1, 5, 1], [0, 9, 1], [b"one", b"", b"two"]),
+    Consumer(5, "c", ConsumerState(4, 1, bytes(16))),
+    ConsumerDelete(1, "c"),
+    Options(5, OptionValues(5, 1, 2, 3)),
+    ConsumerRule("*", "c", removes=False),
+    Opened(9, 2),
 ]
 
 
@@ -64,6 +91,8 @@ def record(data: bytes) -> None:
         decoded = decode_record(data)
     except RecordError:
         return
+    if isinstance(decoded, Many):
+        assert sum(map(len, decoded.payloads())) == len(decoded.payload) <= len(data)
     if isinstance(decoded, Append):
         assert sum(map(len, decoded.run.payloads())) == len(decoded.run.payload) <= len(data)
 
@@ -106,7 +135,7 @@ def batches(data: bytes) -> None:
     for body in data.split(b"|"):
         end = encode_frames([body], end, SEED, out)
         if not number % 2:
-            end = encode_unsplit(encode_commit(Commit(LOG_ID, number // 2, 0, start, 0, 5)), end, SEED, out)
+            end = encode_unsplit(encode_commit(Commit(LOG_ID, 0, number // 2, 0, start, 0, 5)), end, SEED, out)
             start = end
         number += 1
     parser = SegmentParser(LOG_ID, 0, 1)
@@ -131,7 +160,11 @@ def seeds(name: str) -> list[bytes]:
     if name == "record":
         return [*bodies, encode_commit(_COMMIT)]
     if name == "batches":
-        return [b"|".join([bodies[0], bodies[3], bodies[2], bodies[1]]), bodies[3] + b"|" + bodies[4]]
+        return [
+            b"|".join([bodies[0], bodies[3], bodies[2], bodies[1]]),
+            bodies[3] + b"|" + bodies[4],
+            b"|".join(bodies[5:]),
+        ]
     if name == "table":
         return [b"".join(encode_table(_TABLE)), b"".join(encode_table(Table(0, ())))]
     if name == "header":

@@ -1,0 +1,254 @@
+"""The table at the beginning of a segment: everything that earlier segments said and that still holds.
+
+It lets a segment stand for itself: once no record in an earlier segment is live, those can go.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+from mrecordlog_async.format.fields import FieldReader, RecordError
+from mrecordlog_async.format.frame import Buffer
+from mrecordlog_async.format.record import (
+    DEFAULT_OPTIONS,
+    OWNER_BYTES,
+    ConsumerState,
+    OptionValues,
+    check_consumer,
+    check_options,
+)
+from mrecordlog_async.model import POSITION_MAX
+
+TABLE = 1
+
+_HEADER = struct.Struct("<BQIII")
+_ENTRY = struct.Struct("<QQQBH")
+_BEGAN = struct.Struct("<Q")
+_LAST_APPEND = struct.Struct("<QI")
+_OPTIONS = struct.Struct("<BQQQ")
+_COUNT = struct.Struct("<I")
+_CONSUMER = struct.Struct(f"<QQ{OWNER_BYTES}sH")
+_LENGTH = struct.Struct("<H")
+_OPENING = struct.Struct("<QQ")
+
+_HAS_BEGAN, _HAS_LAST_APPEND, _HAS_OPTIONS, _HAS_CONSUMERS = 1, 2, 4, 8
+_FLAGS = _HAS_BEGAN | _HAS_LAST_APPEND | _HAS_OPTIONS | _HAS_CONSUMERS
+
+TABLE_HEADER_BYTES = _HEADER.size
+OPENINGS_MAX = 1_024
+"""So many openings of the log are remembered, the newest ones."""
+
+NO_CONSUMERS: tuple[TableConsumer, ...] = ()
+
+Item = TypeVar("Item")
+
+
+class TableConsumer(NamedTuple):
+    """A consumer of a queue, in the table."""
+
+    name: str
+    state: ConsumerState
+
+
+class LastAppendDigest(NamedTuple):
+    """The append that ends at a queue's next position: its first position and the CRC-32C of its records.
+
+    The checksum is that of the n lengths as u32, then of the n payloads, however the append was cut into runs.
+    """
+
+    first_position: int
+    checksum: int
+
+
+class TableEntry(NamedTuple):
+    """One queue in the table: first_position … next_position - 1 are retained; equal means empty.
+
+    began: no record was ever stored below this position; 0 where that is not known. last_append: None where nothing was
+    appended, or a truncate went past the end since.
+    """
+
+    id: int
+    name: str
+    first_position: int
+    next_position: int
+    began: int = 0
+    last_append: LastAppendDigest | None = None
+    options: OptionValues | None = None
+    consumers: tuple[TableConsumer, ...] = NO_CONSUMERS
+
+
+class TableRule(NamedTuple):
+    """Queues whose names match *pattern* get a consumer called *name* when they are created."""
+
+    pattern: str
+    name: str
+
+
+class TableOpening(NamedTuple):
+    """An opening of the log for writing: a random number, and the first batch that was written after it."""
+
+    nonce: int
+    first_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The state at the start of a segment.
+
+    next_queue_id: what the next queue gets. entries: the queues, by ascending id. rules: by pattern and name.
+    openings: by batch, at most `OPENINGS_MAX`.
+    """
+
+    next_queue_id: int
+    entries: tuple[TableEntry, ...]
+    rules: tuple[TableRule, ...] = ()
+    openings: tuple[TableOpening, ...] = ()
+
+
+def encode_table(table: Table) -> tuple[Buffer, ...]:
+    """Encode the TABLE record."""
+    parts = [
+        _HEADER.pack(TABLE, table.next_queue_id, len(table.entries), len(table.rules), len(table.openings)),
+    ]
+    for entry in table.entries:
+        parts += _entry_parts(entry)
+    for pattern, name in table.rules:
+        parts += (*_with_length(pattern), *_with_length(name))
+    parts += [_OPENING.pack(*opening) for opening in table.openings]
+    return (b"".join(parts),)
+
+
+def _entry_parts(entry: TableEntry) -> Iterator[bytes]:
+    queue_id, name, first_position, next_position, began, last_append, options, consumers = entry
+    encoded = name.encode()
+    flags = _HAS_BEGAN if began else 0
+    if last_append is not None:
+        flags |= _HAS_LAST_APPEND
+    if options is not None:
+        flags |= _HAS_OPTIONS
+    if consumers:
+        flags |= _HAS_CONSUMERS
+    yield _ENTRY.pack(queue_id, first_position, next_position, flags, len(encoded))
+    yield encoded
+    if began:
+        yield _BEGAN.pack(began)
+    if last_append is not None:
+        yield _LAST_APPEND.pack(*last_append)
+    if options is not None:
+        yield _OPTIONS.pack(*options)
+    if consumers:
+        yield _COUNT.pack(len(consumers))
+    for consumer, (position, epoch, owner) in consumers:
+        encoded = consumer.encode()
+        yield _CONSUMER.pack(position, epoch, owner, len(encoded))
+        yield encoded
+
+
+def _with_length(name: str) -> tuple[bytes, bytes]:
+    encoded = name.encode()
+    return _LENGTH.pack(len(encoded)), encoded
+
+
+def entry_bytes(name: str) -> int:
+    """Return the number of bytes that a queue of this name takes in the table at most, its consumers aside."""
+    return _ENTRY.size + _BEGAN.size + _LAST_APPEND.size + _OPTIONS.size + _COUNT.size + len(name.encode())
+
+
+def consumer_bytes(name: str) -> int:
+    """Return the number of bytes that a consumer of this name takes in the table."""
+    return _CONSUMER.size + len(name.encode())
+
+
+def rule_bytes(rule: TableRule) -> int:
+    """Return the number of bytes that *rule* takes in the table."""
+    return 2 * _LENGTH.size + len(rule.pattern.encode()) + len(rule.name.encode())
+
+
+OPENING_BYTES = _OPENING.size
+"""Bytes of an opening in the table."""
+
+
+def decode_table(body: memoryview | bytes) -> Table:
+    """Decode a TABLE record; raise RecordError if it is another kind, not in order or inconsistent."""
+    reader = FieldReader(body)
+    kind, next_queue_id, queues, rules, openings = reader.fields(_HEADER)
+    if kind != TABLE:
+        raise RecordError("a segment must begin with the table of queues")
+    least = queues * _ENTRY.size + rules * 2 * _LENGTH.size + openings * _OPENING.size
+    if least > reader.left():
+        raise RecordError("the table of queues is shorter than its counts say")
+    table = Table(
+        next_queue_id,
+        tuple(_decode_entry(reader) for _ in range(queues)),
+        tuple(TableRule(_decode_text(reader), _decode_text(reader)) for _ in range(rules)),
+        tuple(TableOpening(*reader.fields(_OPENING)) for _ in range(openings)),
+    )
+    if reader.left():
+        raise RecordError("the table of queues is longer than its counts say")
+    _check_order(table)
+    return table
+
+
+def _decode_entry(reader: FieldReader) -> TableEntry:
+    queue_id, first_position, next_position, flags, name_bytes = reader.fields(_ENTRY)
+    name = reader.name(name_bytes)
+    if flags & ~_FLAGS:
+        raise RecordError(f"the table has an entry with unknown flags {flags}")
+    if not first_position <= next_position <= POSITION_MAX + 1:
+        raise RecordError("the table of queues holds positions out of order")
+    if not flags:
+        return TableEntry(queue_id, name, first_position, next_position)
+    began = reader.fields(_BEGAN)[0] if flags & _HAS_BEGAN else 0
+    last_append = LastAppendDigest(*reader.fields(_LAST_APPEND)) if flags & _HAS_LAST_APPEND else None
+    options = OptionValues(*reader.fields(_OPTIONS)) if flags & _HAS_OPTIONS else None
+    consumers = tuple(_decode_consumers(reader, next_position)) if flags & _HAS_CONSUMERS else NO_CONSUMERS
+    if began > first_position or bool(flags & _HAS_BEGAN) != bool(began):
+        raise RecordError(f"queue {name!r} cannot have begun at position {began}")
+    if last_append is not None and last_append.first_position >= next_position:
+        raise RecordError(f"queue {name!r} cannot end with an append at position {last_append.first_position}")
+    if options is not None:
+        check_options(options)
+        if options == DEFAULT_OPTIONS:
+            raise RecordError(f"the table holds options of queue {name!r} that say nothing")
+    return TableEntry(queue_id, name, first_position, next_position, began, last_append, options, consumers)
+
+
+def _decode_consumers(reader: FieldReader, next_position: int) -> Iterator[TableConsumer]:
+    (count,) = reader.fields(_COUNT)
+    previous = ""
+    if not count:
+        raise RecordError("the table announces consumers and holds none")
+    for _ in range(count):
+        position, epoch, owner, name_bytes = reader.fields(_CONSUMER)
+        name = reader.name(name_bytes, "a consumer's name")
+        state = ConsumerState._make((position, epoch, owner))
+        check_consumer(state)
+        if position > next_position or name <= previous:
+            raise RecordError(f"the table holds consumer {name!r} in the wrong place")
+        previous = name
+        yield TableConsumer(name, state)
+
+
+def _decode_text(reader: FieldReader) -> str:
+    (length,) = reader.fields(_LENGTH)
+    return reader.name(length, "a rule's text")
+
+
+def _check_order(table: Table) -> None:
+    ids = [entry.id for entry in table.entries]
+    if not _ascending(ids) or (ids and ids[-1] >= table.next_queue_id):
+        raise RecordError("the table of queues is not in order")
+    if len({entry.name for entry in table.entries}) != len(table.entries):
+        raise RecordError("the table names a queue twice")
+    if not _ascending(table.rules):
+        raise RecordError("the table's rules are not in order")
+    if not _ascending([opening.first_batch for opening in table.openings]) or len(table.openings) > OPENINGS_MAX:
+        raise RecordError("the table's openings are not in order")
+
+
+def _ascending(items: Sequence[Item]) -> bool:
+    return all(left < right for left, right in pairwise(items))  # type: ignore[operator]  # integers and pairs of text
