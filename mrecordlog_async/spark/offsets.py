@@ -41,10 +41,13 @@ class DataLossError(RecordLogError):
 
 @dataclass(slots=True)
 class Checked:
-    """Which parts of a start offset are still valid. positions: where to continue. lost: one sentence for each loss.
+    """Which parts of a start offset are still valid.
 
-    back: the losses due to logs that went back, without advice.
-    intact: server → queue → position, of queues that match the offset: only those may be truncated.
+    Attributes:
+        positions: where to continue.
+        intact: the positions of queues that match the offset: only those may be truncated.
+        lost: one sentence for each loss, with advice.
+        back: one sentence for each log that went back, without advice.
     """
 
     positions: Offset = field(default_factory=dict)
@@ -79,45 +82,59 @@ def check(
     includes: Callable[[str], bool] = lambda queue: True,
     again: Offset | None = None,
 ) -> Checked:
-    """Compare *start* with what the servers have. again: positions whose queues are reread from their first record.
+    """Compare *start* with what the servers have.
 
     Positions of servers that are not listed and of queues that are not subscribed are kept and not read: if they are
-    subscribed again, reading continues there. Where records are lost, the position moves to the first record left.
-    A log that went back is reread from its first record: no record is skipped, some may be read twice.
+    subscribed again, reading continues there. If records are lost, the position moves to the first record left. A log
+    that went back is reread from its first record: no record is skipped, some may be read twice.
+
+    Args:
+        start: the positions of the checkpoint.
+        surveys: server → its listing; servers that could not be reached are missing.
+        marks: server → queue → what was last seen at the position.
+        answers: server → what was requested about its positions (see `proof`).
+        includes: returns whether a queue is subscribed.
+        again: positions whose queues are reread from their first record, because the log went back and was accepted.
     """
     checked = Checked(positions={server: dict(queues) for server, queues in start.items()})
     for server, listed in surveys.items():
-        known, intact = checked.positions.get(server), checked.intact.setdefault(server, {})
-        if known is None:
-            continue
+        checked.intact.setdefault(server, {})
         seen, answered = (marks or {}).get(server, {}), (answers or {}).get(server, Answers())
-        for queue, (queue_id, position) in start[server].items():
-            if not includes(queue):
-                continue
-            summary = listed.queues.get(queue)
-            if summary is None or summary.id != queue_id:
-                loss = _loss_of_deleted(position, answered.ended.get(queue), again=summary is not None)
-            elif (again or {}).get(server, {}).get(queue) == [queue_id, position]:
-                known[queue] = [queue_id, summary.first_position]
-                continue
-            else:
-                back = went_back(summary, position, seen.get(queue), listed, answered.tails)
-                if back is not None:
-                    checked.back.append(f"server {server!r}, queue {queue!r}: {back}: it went back")
-                loss = _loss(summary, position, back)
-            if loss is not None:
-                checked.lost.append(f"server {server!r}, queue {queue!r}: {loss}")
-            if summary is None:
-                del known[queue]
-            elif loss is not None or summary.id != queue_id:
-                known[queue] = [summary.id, summary.first_position]
-            else:
-                intact[queue] = known[queue]
+        for queue, position in start.get(server, {}).items():
+            if includes(queue):
+                reread = (again or {}).get(server, {}).get(queue) == position
+                _check_queue(checked, server, queue, listed, seen.get(queue), answered, reread=reread)
     return checked
 
 
+def _check_queue(
+    checked: Checked, server: str, queue: str, listed: Listed, mark: Mark | None, answers: Answers, *, reread: bool
+) -> None:
+    """Move the position of one queue to where reading continues, and note in *checked* what is lost."""
+    known = checked.positions[server]
+    (queue_id, position), summary = known[queue], listed.queues.get(queue)
+    if summary is None or summary.id != queue_id:
+        loss = _loss_of_deleted(position, answers.ended.get(queue), again=summary is not None)
+    elif reread:
+        known[queue] = [queue_id, summary.first_position]
+        return
+    else:
+        back = went_back(summary, position, mark, listed, answers.tails)
+        if back is not None:
+            checked.back.append(f"server {server!r}, queue {queue!r}: {back}: it went back")
+        loss = _loss(summary, position, back)
+    if loss is not None:
+        checked.lost.append(f"server {server!r}, queue {queue!r}: {loss}")
+    if summary is None:
+        del known[queue]
+    elif loss is not None or summary.id != queue_id:
+        known[queue] = [summary.id, summary.first_position]
+    else:
+        checked.intact[server][queue] = known[queue]
+
+
 def _loss_of_deleted(position: int, ended: int | None, *, again: bool) -> str | None:
-    how = "it was deleted and created again" if again else "it was deleted"
+    how = "it was deleted and recreated" if again else "it was deleted"
     if ended is None:
         return f"{how}; it is unknown whether it held records from position {position} on"
     return f"{how}; positions {position} to {ended - 1} were not read" if ended > position else None
@@ -127,8 +144,8 @@ def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
     if back is not None:
         first = summary.first_position
         return (
-            f"{back}: it went back. Without failOnDataLoss all that it holds is read again from position {first}; "
-            "nothing is skipped, and records that were read before come twice"
+            f"{back}: it went back. With failOnDataLoss=false everything that it holds is reread from position {first}; "
+            "nothing is skipped, and records that were read before are read twice"
         )
     if max(position, summary.began) < summary.first_position:
         return f"positions {position} to {summary.first_position - 1} were truncated before they were read"
@@ -136,7 +153,7 @@ def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
 
 
 def truncations(intact: Offset, listings: Listings) -> Offset:
-    """Return what may be truncated: server → queue → [id, last position], only where records are left to delete."""
+    """Return what may be truncated: server → queue → [id, last position]; only queues that still have such records."""
     found: Offset = {}
     for server, queues in intact.items():
         listing = listings[server]
@@ -165,20 +182,23 @@ def refuse_unknown_queues(
         if unknown:
             raise OptionError(
                 f"subscribe: no server has a queue {unknown[0]!r}; create it first, or use subscribePattern for queues "
-                "that come later"
+                "that will be created later"
             )
     for positions in offsets:
         for server, queues in {} if isinstance(positions, str) else positions.items():
             unknown = sorted(set(queues) - set(listings.get(server, queues))) if server not in start else []
             if unknown:
-                raise OptionError(f"startingOffsets, endingOffsets: server {server!r} has no queue {unknown[0]!r}")
+                raise OptionError(
+                    f"startingOffsets, endingOffsets: server {server!r} has no queue {unknown[0]!r}; remove it, or "
+                    "correct its name"
+                )
 
 
 def enrol(start: Offset, listings: Listings, starting: str | Positions) -> tuple[Offset, list[str]]:
-    """Return the first positions of queues that are not in *start*, and which of *starting* are not possible.
+    """Return the first positions of queues that are not in *start*, and one sentence for each that had to be moved.
 
-    `startingOffsets` applies to servers seen for the first time; a queue created later is read from its first
-    position, because otherwise its records would be skipped.
+    `startingOffsets` applies to servers that are new in the checkpoint. A queue that is created later on a known server
+    is read from its first position: otherwise its records would be skipped.
     """
     first_positions: Offset = {}
     lost: list[str] = []
@@ -199,7 +219,17 @@ def enrol(start: Offset, listings: Listings, starting: str | Positions) -> tuple
 def resolve_position(
     wanted: str | Positions, server: str, summary: QueueSummary, *, absent: int = EARLIEST
 ) -> tuple[int, str | None]:
-    """Return the position that *wanted* means for a queue, moved to where records exist, and the loss if it moved."""
+    """Return the position that *wanted* means for a queue, moved to where records exist.
+
+    Args:
+        wanted: "earliest", "latest" or positions.
+        server: the queue's server, as *wanted* names it.
+        summary: the queue as it is now.
+        absent: the position if *wanted* does not name the queue: `EARLIEST` or `LATEST`.
+
+    Returns:
+        The position, and a sentence about the records that are lost if it was moved.
+    """
     first, following = summary.first_position, summary.next_position
     if isinstance(wanted, str):
         return (following if wanted == "latest" else first), None
@@ -224,7 +254,7 @@ def backlog(positions: Mapping[str, Sequence[int]], listing: Listing) -> int:
 
 
 def shares(limit: int, weights: Mapping[K, int]) -> dict[K, int]:
-    """Split *limit* in proportion to *weights*, at least 1 for each that has any; only this minimum may exceed it."""
+    """Split *limit* in proportion to *weights*; at least 1 for each weight above 0, even if that exceeds *limit*."""
     total = sum(weights.values())
     return {name: max(1, limit * weight // total) for name, weight in weights.items() if weight > 0}
 
@@ -240,7 +270,7 @@ def assemble(start: Offset, positions: Offset, ends: Offset, first_positions: Of
 
 
 def advanced(start: Offset, end: Offset) -> Iterator[tuple[str, str, int, int, int]]:
-    """Yield (server, queue, id, first, stop) where *end* is ahead of *start*; a new or recreated queue is not read."""
+    """Yield (server, queue, id, start, stop) where *end* is ahead of *start*; a new or recreated queue is not read."""
     for server, queues in end.items():
         known = start.get(server, {})
         for queue, (queue_id, stop) in queues.items():

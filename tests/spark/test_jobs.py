@@ -237,7 +237,7 @@ def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, service: ThreadedS
     finally:
         spark.sql("DROP TABLE IF EXISTS served")
         spark.sql("DROP VIEW IF EXISTS stored")
-    with pytest.raises(Exception, match="read each by itself"):
+    with pytest.raises(Exception, match="load each one"):
         spark.read.format("mrecordlog").load(["/a", "/b"]).collect()
 
 
