@@ -1,8 +1,8 @@
 """Lets Spark find the data source `mrecordlog` without registration.
 
-Spark imports every top-level module called `pyspark_*` and takes its class `DefaultSource`. It does so for all users of
-an environment, and an error here would take all their Python data sources away. So this module stays light, and where
-the data source does not work with the installed Spark, only who asks for `mrecordlog` is told.
+Spark imports every top-level module named `pyspark_*` and takes its class `DefaultSource`. It does so for all users of
+an environment, and an error here would disable all Python data sources. So this module stays light, and if the data
+source does not work with the installed Spark, only users of `mrecordlog` see an error.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ __all__ = ["DefaultSource"]
 
 
 def _refusing(cause: str) -> Any:
-    """Return a data source of our name that says *cause* when it is used; None where Spark knows no data sources."""
+    """Return a data source named mrecordlog that raises *cause* when it is used; None if Spark has no data sources."""
     try:
         from pyspark.sql.datasource import DataSource
     except Exception:
         return None
 
     class DefaultSource(DataSource):
-        """Stands in for the data source where it cannot be imported."""
+        """Stands in for the data source if it cannot be imported."""
 
         def __init__(self, options: Any) -> None:
             raise RuntimeError(
                 f"the data source 'mrecordlog' does not work with this pyspark: {cause}; "
-                "install a version that fits with pip install 'mrecordlog_async[spark]'"
+                "install a supported version with pip install 'mrecordlog_async[spark]'"
             )
 
         @classmethod
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 else:
     try:
         from mrecordlog_async.spark.source import RecordLogDataSource as DefaultSource
-    except Exception as error:  # whatever it is: Spark must go on
+    except Exception as error:  # whatever it is: Spark must continue
         DefaultSource = _refusing(f"{type(error).__name__}: {error}")
         if DefaultSource is None:
-            del DefaultSource  # Spark looks whether there is one
+            del DefaultSource  # Spark checks whether the module has one

@@ -1,10 +1,10 @@
-"""Spark's own files about the batches of a query: offsets and commits of the checkpoint, the manifest of the output.
+"""Spark's own files about the batches of a query: offsets and commits in the checkpoint, the manifest in the output.
 
     <checkpoint>/offsets/N       where batch N ends; written before it runs
     <output>/_spark_metadata/N   the files of batch N; every tenth is N.compact with the files of all batches up to N
     <checkpoint>/commits/N       batch N is done; written after the manifest
 
-A power failure may leave any of them empty or cut short: what does not parse counts as not written.
+A power failure may leave any of them empty or truncated: a file that cannot be parsed counts as not written.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Batches:
     output: Lake
 
     def end(self, batch: int) -> Offset | None:
-        """Return the offset at which *batch* ends; {} before the first; None if the file is missing or damaged."""
+        """Return the positions at which *batch* ends; {} before the first; None if the file is missing or damaged."""
         found = self.checkpoint_at(batch)
         return None if found is None else found.positions
 
@@ -93,7 +93,7 @@ class Batches:
         return found
 
     def is_committed(self, batch: int) -> bool:
-        """Return whether Spark has recorded, in a readable file, that *batch* is done."""
+        """Return whether a readable commit file says that *batch* is done."""
         lines = _lines(self.checkpoint.read(f"{COMMITS}/{batch}"))
         return lines is not None and len(lines) >= 1 and _json(lines[0]) is not None
 
@@ -138,10 +138,14 @@ class Batches:
                     lake.forget_cached(f"{directory}/{number}{COMPACT}")
 
     def drop(self, batch: int, *, keep_offset: bool) -> None:
-        """Make Spark rerun *batch* and all later ones; keep_offset: *batch* itself runs with the same end as before.
+        """Remove Spark's files about *batch* and all later ones, so that it runs them again.
 
-        The order ensures that the next start drops any intermediate state again: the manifest must never be ahead of
-        the offsets, and in each directory the newest file is removed first.
+        The order matters, because a kill may happen in between, and the next start must notice it: the manifest must
+        never be ahead of the offsets, and in each directory the newest file is removed first.
+
+        Args:
+            batch: the first batch to run again.
+            keep_offset: keep the offset of *batch*, so that it ends where it ended before.
         """
         _drop_from(self.output, MANIFEST, batch)
         _drop_from(self.checkpoint, COMMITS, batch)

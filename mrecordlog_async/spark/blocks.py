@@ -1,8 +1,8 @@
-"""Runs to Arrow RecordBatches, and RecordBatches to runs. Buffers are wrapped, cut and joined; no record is touched.
+"""Runs to Arrow RecordBatches, and RecordBatches to runs. Buffers are wrapped, cut and joined, never record by record.
 
 A block on the wire already has the layout of an Arrow BinaryArray: int32 offsets and payloads. Reading wraps it. Small
-blocks are joined, because a RecordBatch has a fixed cost in Spark; a large one becomes a RecordBatch by itself. Blocks
-that contain only positions are cut.
+blocks are joined, because each RecordBatch has a fixed cost in Spark; a large block becomes one RecordBatch. A long
+block that contains only positions is cut.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class MalformedRowsError(RecordLogError, ValueError):
 
 
 class RowRun(NamedTuple):
-    """Consecutive rows of one queue: one run, at the position the rows state; None for the queue's next position."""
+    """Consecutive rows of one queue as one run. position: of the first row; None if the log is to assign it."""
 
     queue: str
     position: int | None
@@ -108,7 +108,7 @@ def _spans(blocks: list[Block]) -> list[tuple[str, int, int]]:
 def _payloads(block: Block) -> Any:
     buffers = [None, pa.py_buffer(block.offsets), pa.py_buffer(block.payload)]
     column = pa.Array.from_buffers(pa.binary(), block.record_count, buffers)
-    # Offsets come from outside; decreasing ones would crash the process that reads the column.
+    # The offsets come from a service; decreasing ones would crash the process that reads the column.
     column.validate(full=True)
     return column
 
@@ -131,7 +131,7 @@ def _wrap(positions: array[int]) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
 
 
-# Both are the same for every block: built once and sliced, they cost 1 % of filling them each time.
+# Both are the same for every block: building them once and slicing costs 1 % of filling them each time.
 @lru_cache(maxsize=64)
 def _repeated(text: str, size: int) -> Any:
     return pa.repeat(pa.scalar(text, pa.string()), size)
@@ -152,8 +152,12 @@ def _join(columns: list[Any]) -> Any:
 def row_runs(batch: pa.RecordBatch, queue: str | None) -> Iterator[RowRun]:
     """Cut rows into runs: a new one starts where the queue changes or a position does not follow the previous one.
 
-    queue: the queue of all rows if there is no column `queue`. Raises MalformedRowsError for nulls and for types that
-    cannot be records.
+    Args:
+        batch: rows with the column payload, and optionally queue and position.
+        queue: the queue of all rows, if there is no column queue.
+
+    Raises:
+        MalformedRowsError: a column contains nulls.
     """
     names = batch.schema.names
     payloads = _binary_column(batch)
@@ -161,19 +165,19 @@ def row_runs(batch: pa.RecordBatch, queue: str | None) -> Iterator[RowRun]:
     positions = batch.column("position").cast(pa.int64()) if "position" in names else None
     for column, name in ((queues, "queue"), (positions, "position")):
         if column is not None and column.null_count:
-            raise MalformedRowsError(f"the column {name!r} is null in {column.null_count} rows")
-    for first, behind in _bounds(batch.num_rows, queues, positions):
+            raise MalformedRowsError(f"the column {name!r} is null in {column.null_count} rows; filter them")
+    for first, stop in _bounds(batch.num_rows, queues, positions):
         yield RowRun(
             str(queues[first].as_py()) if queues is not None else queue or "",
             positions[first].as_py() if positions is not None else None,
-            _run(payloads, first, behind, positions[first].as_py() if positions is not None else 0),
+            _run(payloads, first, stop, positions[first].as_py() if positions is not None else 0),
         )
 
 
 def _binary_column(batch: pa.RecordBatch) -> Any:
     column = batch.column("payload")
     if column.null_count:
-        raise MalformedRowsError(f"the column 'payload' is null in {column.null_count} rows")
+        raise MalformedRowsError(f"the column 'payload' is null in {column.null_count} rows; filter them")
     if column.type == pa.large_binary() or column.type == pa.large_string():
         column = column.cast(pa.large_binary())
     return column.cast(pa.binary())
@@ -196,13 +200,13 @@ def _bounds(rows: int, queues: Any, positions: Any) -> Iterator[tuple[int, int]]
     yield first, rows
 
 
-def _run(payloads: Any, first: int, behind: int, position: int) -> Run:
-    part = payloads.slice(first, behind - first)
+def _run(payloads: Any, first: int, stop: int, position: int) -> Run:
+    part = payloads.slice(first, stop - first)
     _, offsets_buffer, data = part.buffers()
     offsets = pa.Array.from_buffers(pa.int32(), len(part) + 1, [None, offsets_buffer], offset=part.offset)
     base, end = offsets[0].as_py(), offsets[len(part)].as_py()
     if base:
-        offsets = pc.subtract(offsets, pa.scalar(base, pa.int32()))  # with a plain int it would become int64
+        offsets = pc.subtract(offsets, pa.scalar(base, pa.int32()))  # a plain int would make it int64
     start = offsets.offset * 4
     packed = offsets.buffers()[1].slice(start, (len(part) + 1) * 4).to_pybytes()
     payload = data.slice(base, end - base).to_pybytes() if data is not None else b""

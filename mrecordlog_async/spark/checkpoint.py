@@ -2,10 +2,10 @@
 
     {"version": 2, "servers": {"a": {"log": "…", "openings": {"9f…": {"orders": [id, next, tail]}}}}}
 
-log: the log that the server's name referred to. openings: under which opening of that log the positions were last
-checked, usually one. id, next: the queue's incarnation and the next position to read. tail: a digest of the last record
-before `next` that was read, if any. Log, opening and tail serve to detect a log that went back, however far it has
-grown since (see `proof`).
+log: identifies the log that the server's name referred to. openings: the openings of that log under which positions
+were last checked, usually one. id, next: the queue's incarnation and the next position to read. tail: a digest of the
+last record before `next` that was read, if any. Log, opening and tail serve to detect a log that went back, however far
+it has grown since (see `proof`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ class CheckpointError(RecordLogError):
 
 
 class Mark(NamedTuple):
-    """What was last seen at a position: the log's opening, and the digest of the record before it (None: not read)."""
+    """What was last seen at a position.
+
+    Attributes:
+        opening: the log's opening at that time.
+        tail: digest of the record before the position; None if that record was not read.
+    """
 
     opening: str
     tail: int | None = None
@@ -35,7 +40,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Checkpoint:
-    """Positions, each with the mark that proves it. logs: server → its log's name."""
+    """Positions, each with the mark that proves it. logs: server → what identifies its log."""
 
     positions: Offset = field(default_factory=dict)
     marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
@@ -50,13 +55,16 @@ class Checkpoint:
         if offset.get("version") != VERSION:
             raise CheckpointError(
                 f"the checkpoint holds offsets of version {offset.get('version', 1)!r}, this package reads version "
-                f"{VERSION}: go on with the package that wrote it, or begin with a new checkpoint and a new output"
+                f"{VERSION}: continue with the package that wrote it, or start with a new checkpoint and a new output"
             )
         try:
             for server, known in offset["servers"].items():
                 found._add(server, known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"an offset in the checkpoint is damaged: {error!r}") from None
+            raise CheckpointError(
+                f"an offset in the checkpoint is damaged ({error!r}): restore the checkpoint, or start with a new "
+                "checkpoint and a new output"
+            ) from None
         return found
 
     def next_positions(self) -> dict[str, dict[str, int]]:

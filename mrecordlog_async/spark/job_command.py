@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Report = Callable[[str], None]
-"""Takes one sentence for the user."""
+"""Is called with one sentence for the user."""
 
 
 class JobFailedError(RecordLogError):
-    """The query failed; the message is the cause. What it had committed is kept, and the next run continues there."""
+    """The query failed; the message says why. What it had committed is kept, and the next run continues there."""
 
 
 class ServiceDownError(JobFailedError):
@@ -31,14 +31,14 @@ class ServiceDownError(JobFailedError):
 
 
 class Stop:
-    """Requests a stop at the first SIGTERM or SIGINT, and raises KeyboardInterrupt at the second."""
+    """Notes the first SIGTERM or SIGINT as a request to stop, and raises KeyboardInterrupt at the second."""
 
     def __init__(self) -> None:
         self.requested = False
         self.install()
 
     def install(self) -> None:
-        """Handle both signals; call it again after Spark has started, which replaces the handler of SIGINT."""
+        """Handle both signals. Call it again after Spark has started: Spark replaces the handler of SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
@@ -52,10 +52,10 @@ class Stop:
         self.requested = True
 
 
-def teller(session: SparkSession) -> Report:
+def reporter(session: SparkSession) -> Report:
     """Return a function that writes a line to standard error.
 
-    spark-submit merges both outputs of a Python program into its own standard output, but not what Java writes.
+    spark-submit merges both outputs of a Python program into its own standard output, except what Java writes.
     """
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return lambda line: print(line, file=sys.stderr, flush=True)
@@ -66,7 +66,7 @@ def teller(session: SparkSession) -> Report:
 
 @contextmanager
 def failures_as_sentences() -> Iterator[None]:
-    """Convert the long errors of Spark and its Java to JobFailedError or ServiceDownError with one sentence."""
+    """Replace the long errors of Spark and its Java by one sentence: raise JobFailedError or ServiceDownError."""
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has none
     from pyspark.errors import PySparkException
 
@@ -78,12 +78,12 @@ def failures_as_sentences() -> Iterator[None]:
         raise kind(cause_of(text)) from error
     except ServerDownError as error:
         raise ServiceDownError(str(error)) from error
-    except Py4JJavaError as error:  # Java responded: it is still running
+    except Py4JJavaError as error:  # Java responded, so it is still running
         raise JobFailedError(str(error.java_exception).partition("\n")[0]) from error
     except (Py4JError, ConnectionError, EOFError) as error:
         raise JobFailedError(
-            "Spark's Java process ended during the job (killed, or out of memory); what was not committed is still in "
-            "the log, start again"
+            "Spark's Java process ended during the job: it was killed or ran out of memory. What was not committed is "
+            "still in the log; start again"
         ) from error
 
 
@@ -93,7 +93,7 @@ def cause_of(text: str) -> str:
     if ours:
         return str(ours[-1])
     if "XXKST" in text and "Broken pipe" in text:
-        return "the source's Python process ended during the job (killed, or out of memory); start again"
+        return "the data source's Python process ended during the job: it was killed or ran out of memory; start again"
     return text.partition("\n")[0]
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from mrecordlog_async.errors import RecordLogError
 
 OWN = "_mrecordlog"
-"""The directory with our files, in the output and in the checkpoint; Spark ignores names that begin with _."""
+"""The directory of this package's files, in output and checkpoint. Spark ignores names that begin with _."""
 
 
 class SyncFailedError(RecordLogError):
@@ -20,11 +20,11 @@ class SyncFailedError(RecordLogError):
 
 
 class WriteFailedError(RecordLogError):
-    """One of our files could not be written; its previous content is unchanged."""
+    """A file of this package could not be written; its previous content is unchanged."""
 
 
 class LockedError(RecordLogError):
-    """Another process has the lock."""
+    """Another process holds the lock."""
 
 
 class Held(NamedTuple):
@@ -80,9 +80,14 @@ class Lake(Protocol):
         """Make the next read of a file come from the medium."""
 
     def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
-        """Count the rows of Parquet *files*, (URI, size), by queue. Raises UnreadableError.
+        """Count the rows of Parquet files, by queue.
 
-        whole: decode every column from the medium, past the page cache.
+        Args:
+            files: (URI, size in bytes) of each file.
+            whole: decode every column, and read from the medium instead of the page cache.
+
+        Raises:
+            UnreadableError: a file is missing, has another size, or cannot be decoded.
         """
 
     def close(self) -> None:

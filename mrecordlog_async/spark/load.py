@@ -1,7 +1,7 @@
 """Parquet into a log, exactly once: `mrecordlog load-parquet`, or `python -m mrecordlog_async.spark load`.
 
-Rows carry their position, so repeating a task or the whole job stores nothing twice. Meant for restoring a log from
-what was drained, and for moving a log: positions, and with them every consumer's progress, stay the same.
+Rows carry their position, so repeating a task or the whole job stores nothing twice. Use it to restore a log from what
+was drained, or to move a log: positions stay the same, and with them the progress of every consumer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ COLUMNS = ("queue", "position", "payload")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How many rows were new (stored), already in the log (present), or already truncated there (skipped)."""
+    """What a load did.
+
+    Attributes:
+        stored: rows that were new.
+        present: rows that were already in the log.
+        skipped: rows at positions that the log has truncated.
+    """
 
     stored: int
     present: int
@@ -57,13 +63,24 @@ def run_load(
 ) -> Loaded:
     """Store the rows of the Parquet files in *source* in the service at *url*, and count the outcomes.
 
-    The count is taken before the first row is stored, from what the service lists then; other writers make the numbers
-    inexact, but affect nothing else.
+    The rows are counted before the first one is stored, against what the service lists at that time. If others write at
+    the same time, the counts are inexact; nothing else is affected.
+
+    Args:
+        session: the Spark session that runs the job.
+        source: directory of Parquet files with the columns queue, position and payload, and optionally server.
+        url: the service to load into, http://host:port.
+        from_server: load only rows of this server.
+        token: bearer token of the service.
+        skip_truncated: skip rows at positions that the log has truncated, instead of refusing to load.
+
+    Returns:
+        How many rows were stored, present and skipped.
 
     Raises:
-        RefusedError: nothing was stored: rows of several servers would share one queue, rows have no positions, or
-            (without skip_truncated) the log is already truncated at their positions and cannot store them again.
-        ServerDownError, ServiceRefusedError: the service cannot be reached, or refused a request.
+        RefusedError: nothing was stored: a column is missing, the rows come from several servers, or the log has
+            truncated their positions and *skip_truncated* is not set.
+        ServerDownError, ServiceRefusedError: the service could not be reached, or refused a request.
     """
     rows = _rows(session.read.parquet(source), from_server)
     options = {"servers": url} | ({"token": token} if token else {})
@@ -80,7 +97,7 @@ def run_load(
 
 
 def _placed(session: SparkSession, rows: DataFrame, options: Options) -> DataFrame:
-    """Add to each row where its queue begins and ends in the log; 0 and 0 if the queue does not exist."""
+    """Add to each row the first and next position of its queue in the log; 0 and 0 if the queue does not exist."""
     from pyspark.sql.functions import broadcast
 
     fleet = Fleet(options)
@@ -117,7 +134,7 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
     missing = set(COLUMNS) - set(frame.columns)
     if missing:
         raise RefusedError(
-            f"the files have no column {', '.join(sorted(missing))}; load needs queue, position and payload"
+            f"the files have no column {', '.join(sorted(missing))}; a load needs queue, position and payload"
         )
     if "server" in frame.columns:
         if from_server is not None:
@@ -136,7 +153,7 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run the command; return its exit code."""
     token = read_token(arguments.token_file)
     with failures_as_sentences():
         session = job_session("mrecordlog load", arguments.master)

@@ -65,7 +65,7 @@ class LocalLake:
         target = Path(self.path, name)
         temporary = self._beside(target, content)
         try:
-            os.link(temporary, target)  # unlike rename, fails if it exists; unlike O_EXCL, never half written
+            os.link(temporary, target)  # unlike rename, fails if it exists; unlike O_EXCL, is never half written
         except FileExistsError:
             return False
         finally:
@@ -74,7 +74,7 @@ class LocalLake:
         return True
 
     def remove(self, directory: str, names: Iterable[str]) -> None:
-        """Remove files of *directory*, in this order, durably, each with the checksum file that Hadoop adds to it."""
+        """Remove files of *directory*, in this order, durably, each with the checksum file that Hadoop wrote for it."""
         place = Path(self.path, directory)
         for name in names:
             (place / name).unlink(missing_ok=True)
@@ -109,8 +109,8 @@ class LocalLake:
             syncfs(self._handle)
         except OSError as error:
             raise SyncFailedError(
-                f"{self.path}: the disk did not take what was written ({error.strerror}); nothing was truncated, and "
-                "the next start reads the last batches from the medium and runs again what is not there"
+                f"{self.path} could not be synced ({error.strerror}); nothing was truncated. Check the disk and start "
+                "again: the start reads the last batches from the medium, and reruns those that are not intact"
             ) from error
 
     def forget_cached(self, name: str) -> None:
@@ -134,7 +134,7 @@ class LocalLake:
         os.close(self._handle)
 
     def _beside(self, target: Path, content: bytes) -> Path:
-        """Write *content* durably next to *target*, and create the directory, durably too."""
+        """Write *content* durably to a temporary file next to *target*, and create the directory if it is missing."""
         if not target.parent.exists():
             target.parent.mkdir(exist_ok=True)  # another start may create it at this moment
             _sync_directory(target.parent.parent)
@@ -147,7 +147,7 @@ class LocalLake:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise WriteFailedError(
-                f"{target} could not be written ({error.strerror}); the log keeps what it holds. Make space, or repair "
+                f"{target} could not be written ({error.strerror}); nothing more is truncated. Free space or repair "
                 "the disk, and start again"
             ) from error
         return temporary
@@ -174,14 +174,14 @@ def _forget_cached(path: str) -> None:
 
 
 def _rows_of(path: str, size: int, *, whole: bool) -> Iterator[tuple[tuple[str, str], Held]]:
-    """Yield the queues of a Parquet file with their rows; a queue may come several times."""
+    """Yield the queues of a Parquet file with their rows; one queue may be yielded several times."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         found = os.stat(path).st_size
         if found != size:
-            raise UnreadableError(f"{path} has {found} bytes, the manifest says {size}")
+            raise UnreadableError(f"{path} has {found} bytes; the manifest says {size}")
         if whole:
             _forget_cached(path)
         with pq.ParquetFile(path, read_dictionary=["server", "queue"]) as file:

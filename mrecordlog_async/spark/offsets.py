@@ -144,7 +144,7 @@ def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
     if back is not None:
         first = summary.first_position
         return (
-            f"{back}: it went back. With failOnDataLoss=false everything that it holds is reread from position {first}; "
+            f"{back}: it went back. With failOnDataLoss=false all that it holds is reread from position {first}; "
             "nothing is skipped, and records that were read before are read twice"
         )
     if max(position, summary.began) < summary.first_position:

@@ -12,7 +12,7 @@ RECORD_COST = 200
 """A record costs a task about as much as this many bytes, in addition to its own."""
 
 SMALL_PARTITION_COST = 8 << 20
-"""Less does not justify another task: a task has a fixed cost of 35 to 55 ms, that of 20,000 records of 200 bytes."""
+"""Less is not worth another task: the fixed cost of a task, 35 to 55 ms, is that of 20,000 records of 200 bytes."""
 
 
 class Range(NamedTuple):
@@ -50,7 +50,14 @@ class PartitionSize:
 def partition_size(
     ranges: Iterable[Range], partitions_min: int | None, records_max: int | None, cores: int
 ) -> PartitionSize:
-    """Choose the size: one partition per core, but not so small that the task costs more than its records."""
+    """Choose how much one task reads: one partition per core, but none that costs less than the task itself.
+
+    Args:
+        ranges: everything that is read.
+        partitions_min: how many partitions the user wants, about; None for one per core.
+        records_max: limit per partition; None for no limit.
+        cores: how many tasks run at once.
+    """
     costs = [_cost(each) for each in ranges]
     total = sum(costs)
     wanted = -(-total // partitions_min) if partitions_min else max(-(-total // cores), SMALL_PARTITION_COST)

@@ -1,17 +1,17 @@
-"""A drain's settings, and what it refuses to start, because truncating is final.
+"""A drain's settings, and what it refuses to start: truncating cannot be undone.
 
-| would lose data | what happens |
+| what would lose data | what happens |
 |---|---|
-| a checkpoint of another query, an older or lost one; an output of unknown origin or older | refused (`identity`) |
-| a second job on the same output or checkpoint, even at the same time | refused (`identity`, and a lock) |
-| a batch that the sink skipped, or that differs from the log | not truncated, the query ends (`release`) |
-| power failure with a local disk: Spark never calls fsync | synced, recorded and only then truncated (`release`) |
-| local paths on several machines: each has only its part | refused |
-| the same with `shared_paths`: a machine without the mount | its tasks fail (see `shared_storage`) |
-| a loss that was detected before | refused until it is accepted (`refusal`) |
-| a format whose commits cannot be read here | refused with truncate |
+| a lost or older checkpoint, or another query's; an older output, or one of unknown origin | refused (`identity`) |
+| a second job on the same output or checkpoint | refused (`identity`; a lock while the first one runs) |
+| a batch that the sink skipped, or that differs from the log | not truncated; the query ends (`release`) |
+| a power failure with local disks: Spark never calls fsync | synced, recorded and only then truncated (`release`) |
+| local paths on several machines: each stores only its part | refused |
+| the same with `shared_paths`, and a machine without the mount | its tasks fail (`shared_storage`) |
+| a loss that was detected before | refused until the user accepts it (`refusal`) |
+| a format whose commits this package cannot read | refused, unless nothing is truncated |
 
-Checkpoint and output belong together: keep and delete both or none. An output cannot be moved (`identity`).
+Checkpoint and output belong together: keep both or delete both. An output cannot be moved (`identity`).
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ COPIES = {"server": "_server", "queue": "_queue"}
 
 @dataclass(frozen=True, slots=True)
 class DrainJob:
-    """What to drain and where to.
+    """What to drain, and where to.
 
     Attributes:
         servers: as the option `servers`: name=url, separated by commas.
         output: directory of the output, on any file system that Spark knows.
         checkpoint: directory of the checkpoint; belongs to the output.
-        every_seconds: at most one batch in this time; None to stop when the job has caught up.
+        every_seconds: the shortest time between two batches; None to stop when the job has caught up.
         format: format of the output; truncating needs "parquet".
         truncate: whether the logs are truncated up to what is stored.
-        partition_by: server, queue or both. Directories carry copies of them (`_queue=…`), because Spark reads the
-            values of directories as numbers if they look like numbers: queues 007 and 7 would become one.
+        partition_by: server, queue or both. Directories are named after copies of these columns (`_queue=…`), because
+            Spark reads names that look like numbers as numbers: queues 007 and 7 would become one.
         shared_paths: every machine mounts the file system of output and checkpoint at the same path (NFS, say); on a
             cluster, local paths are refused without it.
-        accept_went_back: reread everything from a log that went back, though the output has some of these positions.
+        accept_went_back: reread everything from a log that went back, though the output has some of it already.
         adopt_output: accept an output without an owner file.
         options: further options of the data source.
     """
@@ -74,10 +74,12 @@ class DrainJob:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def source_options(self, shared_marker: str | None = None, again: Offset | None = None) -> dict[str, str]:
-        """Return the options of the data source. It never truncates by itself: `release` does, after the proof.
+        """Return the options of the data source. It does not truncate: `release` does, after the proof.
 
-        again: the positions of logs that went back and are reread; any other log that went back fails the query,
-        whatever `options` allow.
+        Args:
+            shared_marker: file that every task must see.
+            again: the positions of logs that went back and are reread; any other log that went back fails the query,
+                whatever `options` allow.
         """
         found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {}), **self.options}
         if shared_marker is not None:
@@ -86,7 +88,16 @@ class DrainJob:
 
 
 def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
-    """Raise RefusedError for a job that is invalid or would lose data. local: output or checkpoint is on a disk."""
+    """Check the settings of a job.
+
+    Args:
+        job: the job.
+        local: output or checkpoint is on a disk of this machine.
+        master: where Spark runs.
+
+    Raises:
+        RefusedError: a setting is invalid, or the job would lose data.
+    """
     try:
         Options.parse({**job.source_options(), "truncate": str(job.truncate).lower()}).check_stream_read()
     except OptionError as error:
@@ -100,7 +111,7 @@ def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
         return
     if job.format != PROVABLE:
         raise RefusedError(
-            f"what the format {job.format} has stored cannot be checked here, so the log must not be truncated: add "
+            f"what the format {job.format} stores cannot be read back, so the log must not be truncated: add "
             "--no-truncate, or use --format parquet"
         )
     on_one_machine = master.startswith("local") or job.shared_paths
@@ -125,7 +136,7 @@ class LakeFiles:
         return str(files.getUri().getScheme()) == "file"
 
     def open(self, path: str) -> Lake:
-        """Return the directory *path*; a local one is created if it is missing."""
+        """Open the directory *path*; a local one is created if it is missing."""
         files, at = self._at(path)
         if self.is_local(path):
             return LocalLake(str(files.makeQualified(at).toUri().getPath()))
@@ -133,16 +144,16 @@ class LakeFiles:
 
     @contextmanager
     def locked(self, lakes: list[Lake]) -> Iterator[None]:
-        """Hold the locks of *lakes*; raise RefusedError while another drain has one.
+        """Hold the locks of *lakes*; raise RefusedError if another drain holds one.
 
-        Java gets its own lock: it writes batches, and may run a moment longer than a driver that was killed.
+        Java has its own lock: it writes the batches, and may run a moment longer than a driver that was killed.
         """
         with ExitStack() as held:
             for lake in {lake.path: lake for lake in lakes if isinstance(lake, LocalLake)}.values():
                 try:
                     lake.lock()
                 except LockedError as error:
-                    raise RefusedError(f"another drain is using {lake.path} ({error}); stop it first") from None
+                    raise RefusedError(f"another drain uses {lake.path} ({error}); stop it first") from None
                 held.callback(self._lock_in_java(f"{lake.path}/{OWN}/lock-java").close)
             yield
 
@@ -154,8 +165,8 @@ class LakeFiles:
             if time.monotonic() >= deadline:
                 file.close()
                 raise RefusedError(
-                    f"the Java of another drain still writes to {path.removesuffix(f'/{OWN}/lock-java')}; it ends "
-                    "after its driver: start again in a few seconds"
+                    f"the Java process of another drain still writes to {path.removesuffix(f'/{OWN}/lock-java')}; it "
+                    "ends soon after its driver: start again in a few seconds"
                 )
             time.sleep(0.1)
         return file

@@ -1,4 +1,4 @@
-"""Whether a log still matches a checkpoint: the questions to ask, and what the answers mean. Pure.
+"""Whether a log still matches a checkpoint: what to request, and what the responses mean. Pure.
 
 A log goes back when a snapshot is restored, when a power failure loses unsynced records under a weak policy, or when a
 live copy replaces it. Positions do not show it: they grow past the checkpoint again. So each position carries a mark,
@@ -26,7 +26,14 @@ from mrecordlog_async.spark.option_values import OptionError
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One server's listing. queues: those subscribed. opened: queue id → next position when the log was opened."""
+    """One server's listing.
+
+    Attributes:
+        queues: the subscribed queues, by name.
+        log: identifies the log; "" if the service does not state it.
+        opening: identifies the log's current opening.
+        opened: queue id → the next position when the log was opened.
+    """
 
     queues: Mapping[str, QueueSummary]
     log: str = ""
@@ -36,7 +43,12 @@ class Listed:
 
 @dataclass(slots=True)
 class Questions:
-    """What one server's listing leaves open. gone: queue → id. tails: queue → [id, position after the record]."""
+    """What one server's listing leaves open.
+
+    Attributes:
+        gone: queue → id, of queues that are no longer listed under that id.
+        tails: queue → [id, position], of queues whose record before that position must be compared.
+    """
 
     gone: dict[str, int] = field(default_factory=dict)
     tails: dict[str, list[int]] = field(default_factory=dict)
@@ -44,7 +56,12 @@ class Questions:
 
 @dataclass(slots=True)
 class Answers:
-    """ended: queue → where the requested incarnation ended, None: unknown. tails: queue → digest, None: not there."""
+    """What a server returned for `Questions`.
+
+    Attributes:
+        ended: queue → where the incarnation that is no longer listed ended; None if the service does not know.
+        tails: queue → digest of the record before the position; None if it is not retained.
+    """
 
     ended: dict[str, int | None] = field(default_factory=dict)
     tails: dict[str, int | None] = field(default_factory=dict)
@@ -73,22 +90,24 @@ def went_back(
 ) -> str | None:
     """Return the evidence that the log went back below *position*, or None if there is none."""
     if position > summary.next_position:
-        return f"the next position read is {position}, but the log ends at {summary.next_position}"
+        return f"the checkpoint continues at position {position}, but the log ends at {summary.next_position}"
     if mark is None or mark.opening == listed.opening:
         return None
     opened = listed.opened.get(summary.id, 0)
     if position > opened:
-        return f"the next position read is {position}, but the log was opened at {opened} since"
+        return f"the checkpoint continues at position {position}, but the log ended at {opened} when it was last opened"
     tail = tails.get(summary.queue)
     if mark.tail is not None and tail is not None and tail != mark.tail:
-        return f"the record before position {position} is another one than the one that was read"
+        return f"the record before position {position} is not the one that was read"
     return None
 
 
 def refuse_renamed(known: Mapping[str, str], listed: Iterable[tuple[str, str]]) -> None:
     """Raise OptionError if a log is named twice, or has a different name than in the checkpoint.
 
-    known: server → log, from the checkpoint. listed: the current (server, log) pairs.
+    Args:
+        known: server → log, from the checkpoint.
+        listed: the current (server, log) pairs.
     """
     names: dict[str, str] = {log: server for server, log in known.items() if log}
     seen: dict[str, str] = {}
@@ -96,11 +115,11 @@ def refuse_renamed(known: Mapping[str, str], listed: Iterable[tuple[str, str]]) 
         if not log:
             continue
         if log in seen:
-            raise OptionError(f"servers: {seen[log]!r} and {server!r} are the same log; name it once")
+            raise OptionError(f"servers: {seen[log]!r} and {server!r} are addresses of the same log; name it once")
         seen[log] = server
         before = names.get(log, server)
         if before != server and server not in known:
             raise OptionError(
                 f"servers: {server!r} is the log that the checkpoint knows as {before!r}; under another name all of it "
-                f"would be read again. Name it {before!r}"
+                f"would be reread. Name it {before!r}"
             )

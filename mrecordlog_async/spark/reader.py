@@ -1,6 +1,6 @@
-"""The batch reader: a table whose contents are fixed when it is planned, from services or from a directory.
+"""The batch reader: services as a table whose contents are fixed when the query is planned.
 
-Each action of a DataFrame reads the planned positions again; once they are truncated, it fails.
+Each action of a DataFrame reads the planned positions again. It fails once they are truncated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PlannedPartition(InputPartition):
 
 
 class NothingPartition(InputPartition):
-    """Represents an empty read: Spark replaces an empty list by a partition without a value."""
+    """An empty read: Spark would replace an empty list by one partition without a value."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -57,7 +57,13 @@ class LogReader(DataSourceReader):
         self._stop = POSITION_MAX + 1
 
     def partitions(self) -> list[InputPartition]:
-        """Decide what is read, and split it into partitions."""
+        """Decide what is read, and split it into partitions.
+
+        Raises:
+            DataLossError: the options name positions that are no longer retained.
+            OptionError: the options name a queue that does not exist.
+            ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
+        """
         try:
             found = self.fleet.partitions(self._wanted(self.fleet.listings()))
         finally:
@@ -65,7 +71,11 @@ class LogReader(DataSourceReader):
         return [PlannedPartition(partition) for partition in found] or [NothingPartition()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition; all of them, or an error that makes Spark run the task again."""
+        """Yield the rows of one partition.
+
+        Raises:
+            ShortResponseError, ServerDownError, ServiceRefusedError: not all rows could be read; Spark reruns the task.
+        """
         if not isinstance(partition, PlannedPartition):
             return iter(())
         return read_partition(self.fleet, partition.value, payload=self._options.payload)
@@ -127,7 +137,7 @@ class PushingLogReader(LogReader):
 
 
 def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iterator[pa.RecordBatch]:
-    """Fetch a partition and yield its rows."""
+    """Fetch a partition and yield its rows; payload: False for positions only."""
     client = fleet.client(partition.server)
     try:
         blocks: Iterable[Block] = client.fetch(partition, payload=payload)

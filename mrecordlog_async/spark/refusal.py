@@ -1,7 +1,7 @@
-"""A detected loss is refused until the user accepts it, whatever the log looks like later.
+"""After a loss was detected, every start is refused until the user accepts it, whatever the log looks like later.
 
-A log that went back grows past the checkpoint again: a drain that is restarted often enough would one day continue as
-if nothing had happened. The sentence is stored in `<checkpoint>/_mrecordlog/refused`.
+A log that went back grows past the checkpoint again. A drain that is restarted often enough would then continue as if
+nothing had happened. So the sentence that reports the loss is stored in `<checkpoint>/_mrecordlog/refused`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mrecordlog_async.spark.lake import OWN, Lake
 
 REFUSED = f"{OWN}/refused"
 ACCEPTED = f"{OWN}/accepted"
-"""The positions at which a log that went back was accepted, until the checkpoint has moved on from them."""
+"""The positions at which a log that went back was accepted, kept until the checkpoint has moved on from them."""
 
 WENT_BACK = "--accept-went-back"
 LOSS = "--allow-data-loss"
@@ -34,17 +34,17 @@ def is_loss(failure: str) -> bool:
 
 
 def remember(checkpoint: Lake, sentence: str) -> None:
-    """Refuse every start with *checkpoint* from now on.
+    """Refuse every start with *checkpoint* from now on, with *sentence* as the reason.
 
-    The first sentence is kept. Other queues that went back are added to it; otherwise one that is found later would
-    keep those already accepted from being read.
+    A sentence that is already stored is kept, and other queues that went back are added to it. They are accepted
+    together: otherwise a queue found later would stop those that were accepted before from being reread.
     """
     content = checkpoint.read(REFUSED)
     if content is None:
         found = {"why": sentence, "when": datetime.now(UTC).isoformat(timespec="seconds")}
         checkpoint.create(REFUSED, json.dumps(found).encode())
         return
-    known = _told(checkpoint, content)
+    known = _stored(checkpoint, content)
     new = not set(_named(sentence)) <= set(_named(known["why"]))
     if new and flag_for(sentence) == flag_for(known["why"]) == WENT_BACK:
         checkpoint.remove(OWN, ["accepted"])
@@ -52,18 +52,28 @@ def remember(checkpoint: Lake, sentence: str) -> None:
 
 
 def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
-    """Raise RefusedError for a loss that was found before, unless *accepted* names its flag.
+    """Refuse a start after a loss that was not accepted.
 
-    position: the checkpoint's current position. Returns what must be reread from its first record: the queues of a log
-    that went back. Their refusal is kept until the checkpoint has moved on from that position; otherwise a start that
-    is killed would leave no trace of it.
+    The refusal of a log that went back is kept until the checkpoint has moved on from *position*: otherwise a start
+    that is killed would leave no trace of it.
+
+    Args:
+        checkpoint: the checkpoint's directory.
+        accepted: the flags that the user set: `WENT_BACK`, `LOSS`.
+        position: where the checkpoint is.
+
+    Returns:
+        The positions of queues that must be reread from their first record, because their log went back.
+
+    Raises:
+        RefusedError: a loss was found before, and *accepted* does not have its flag.
     """
     content = checkpoint.read(REFUSED)
     if content is None:
         return {}
-    found = _told(checkpoint, content)
-    told = json.loads(checkpoint.read(ACCEPTED) or b"null")
-    if told and _left(checkpoint, told["again"], told["batch"], position):
+    found = _stored(checkpoint, content)
+    earlier = json.loads(checkpoint.read(ACCEPTED) or b"null")
+    if earlier and _left(checkpoint, earlier["again"], earlier["batch"], position):
         _forget(checkpoint)
         return {}
     flag = flag_for(found["why"])
@@ -75,28 +85,28 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
         if at is not None:
             again.setdefault(server, {})[queue] = at
     if again:
-        told = {"batch": newest(checkpoint, OFFSETS), "again": again}
-        checkpoint.write(ACCEPTED, json.dumps(told).encode())
+        content = json.dumps({"batch": newest(checkpoint, OFFSETS), "again": again}).encode()
+        checkpoint.write(ACCEPTED, content)
     else:
         _forget(checkpoint)
     return again
 
 
 def _left(checkpoint: Lake, again: Offset, accepted_at: int, position: Offset) -> bool:
-    """Return whether the checkpoint has left every accepted position since; rereading may have ended there again."""
+    """Return whether the checkpoint has moved on from every accepted position, even if it came back to it since."""
     batches = Batches(checkpoint, checkpoint)
     later = [batches.end(batch) for batch in numbers(checkpoint, OFFSETS) if batch > accepted_at]
     seen = [position, *(end for end in later if end is not None)]
     return all(any(_at(end, server, queue) != at for end in seen) for server, queue, at in _entries(again))
 
 
-def _told(checkpoint: Lake, content: bytes) -> dict[str, str]:
+def _stored(checkpoint: Lake, content: bytes) -> dict[str, str]:
     try:
         found = json.loads(content)
         return {"why": str(found["why"]), "when": str(found["when"])}
     except (ValueError, KeyError, TypeError):
         raise RefusedError(
-            f"{checkpoint.path}/{REFUSED} is damaged; it recorded lost records or a log that went back. A new output "
+            f"{checkpoint.path}/{REFUSED} is damaged; it records lost records or a log that went back. A new output "
             "and a new checkpoint store everything that the log still holds, and leave this output as it is"
         ) from None
 
@@ -124,7 +134,7 @@ def flag_for(sentence: str) -> str:
 
 
 def advice(flag: str) -> str:
-    """Return what the user can do, the non-destructive options first."""
+    """Return what the user can do, what changes nothing first."""
     fresh = (
         "A new output and a new checkpoint store everything that the log still holds, and leave this output as it is."
     )

@@ -1,4 +1,4 @@
-"""A SparkSession set up for this package: it finds Java, workers run this Python, data moves over Unix sockets."""
+"""A SparkSession set up for this package: Java is found, workers run this Python, data goes over Unix sockets."""
 
 from __future__ import annotations
 
@@ -22,40 +22,47 @@ SETTINGS = {
 LOOPBACK = "127.0.0.1"
 
 LOCAL_SETTINGS = {
-    # Everything runs in this process: no other host needs Spark's ports, which require no password.
+    # Everything runs on this machine: no other host needs Spark's ports, which require no password.
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
 }
 
 JOB_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
-"""Settings of a job that runs as a command, on this machine; its progress lines say what a page would."""
+"""Settings of a job that runs as a command: its progress lines replace Spark's console and web page."""
 
 
 def job_session(name: str, master: str | None) -> SparkSession:
-    """Return the session of a command, whose Java does not end at a SIGTERM that the whole group gets.
+    """Return the session of a command; its Java ignores SIGTERM.
 
-    systemd sends one to all processes of a service: the driver decides when the query ends, and Java ends after it.
+    systemd sends SIGTERM to all processes of a service. The driver decides when the query ends, and Java ends after it.
+
+    Args:
+        name: the application's name in Spark.
+        master: where Spark runs; None for what spark-submit or the environment says, else this machine.
+
+    Raises:
+        NoJavaError: there is no Java that Spark can run on.
     """
-    global _deaf  # a hook of fork has no arguments
-    _deaf = True
+    global _ignore_sigterm  # a fork hook takes no arguments
+    _ignore_sigterm = True
     try:
         session = spark_session(name, master=master, settings=JOB_SETTINGS)
     finally:
-        _deaf = False
+        _ignore_sigterm = False
     _quiet(session)
     return session
 
 
-_deaf = False
-"""Whether processes that are started now ignore SIGTERM. Java leaves a signal alone that it finds ignored."""
+_ignore_sigterm = False
+"""Whether child processes ignore SIGTERM. Java does not handle a signal that was ignored when it started."""
 
 
-def _turn_deaf() -> None:
-    if _deaf:
+def _apply_in_child() -> None:
+    if _ignore_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-os.register_at_fork(after_in_child=_turn_deaf)
+os.register_at_fork(after_in_child=_apply_in_child)
 
 
 def spark_session(
@@ -63,8 +70,14 @@ def spark_session(
 ) -> SparkSession:
     """Return the running SparkSession, or start one. A local one listens on the loopback address only.
 
-    master: where Spark runs, `local[*]` unless spark-submit or the environment said otherwise. settings: Spark
-    configuration on top of ours. Raises NoJavaError where there is no Java, ImportError without pyspark.
+    Args:
+        name: the application's name in Spark.
+        master: where Spark runs; None for what spark-submit or the environment says, else `local[*]`.
+        settings: Spark configuration, which overrides this package's own.
+
+    Raises:
+        NoJavaError: there is no Java that Spark can run on.
+        ImportError: pyspark is not installed.
     """
     own = dict(SETTINGS)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has started Java and chosen the Python
@@ -73,7 +86,7 @@ def spark_session(
         ensure_python(local=local)
         if local:
             own |= LOCAL_SETTINGS
-            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # where the web pages listen; no setting says that
+            os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # where the web pages listen; there is no setting for it
     from pyspark.sql import SparkSession
 
     builder = SparkSession.Builder().appName(name)
@@ -85,7 +98,7 @@ def spark_session(
 
 
 def _quiet(session: SparkSession) -> None:
-    """Leave out of the log what the caller says in a sentence: why a query ended. Other errors stay."""
+    """Keep out of Spark's log why a query ended, which the command reports in one sentence. Other errors stay."""
     session.sparkContext.setLogLevel("ERROR")
     java: Any = session.sparkContext._jvm  # py4j has no types
     log4j = java.org.apache.logging.log4j
@@ -96,6 +109,6 @@ def _quiet(session: SparkSession) -> None:
 
 
 def _is_local(master: str | None, settings: Mapping[str, str]) -> bool:
-    """Tell whether executors run in this process; what a configuration directory says is not read here."""
+    """Return whether executors run in this process; False if a configuration directory may say otherwise."""
     chosen = master or settings.get("spark.master") or os.environ.get("MASTER") or "local"
     return chosen.startswith("local") and "SPARK_CONF_DIR" not in os.environ

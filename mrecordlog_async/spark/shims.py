@@ -1,4 +1,4 @@
-"""Small scripts that replace a program which Spark starts: written once, kept in the user's cache."""
+"""Small scripts that stand in for a program that Spark starts: written once, kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from pathlib import Path
 
 
 def stand_in(name: str, script: str) -> Path:
-    """Write *script* under *name*, `java` or `bin/java` say, into a directory of its own; return that directory.
+    """Write an executable *script* into its own directory, unless it is already there.
 
-    The same script is found again, and processes that write it at once do not disturb each other. Raises OSError where
-    neither the user's cache nor the directory for temporary files can be written.
+    Several processes may do this at the same time.
+
+    Args:
+        name: path of the script in that directory, such as `java` or `bin/java`.
+        script: the script's text.
+
+    Returns:
+        The directory; the same one for the same script.
+
+    Raises:
+        OSError: neither the user's cache nor the directory for temporary files can be written.
     """
     place = f"{Path(name).name}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:
@@ -23,11 +32,11 @@ def stand_in(name: str, script: str) -> Path:
 
 
 def write(home: Path, name: str, script: str) -> Path:
-    """Write an executable *script* to *home*/*name* unless it is there; another process may be doing the same."""
+    """Write an executable *script* to *home*/*name* unless it is already there. Raises OSError."""
     program = home / name
     program.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if home.stat().st_uid != os.getuid():
-        raise PermissionError(f"{home} belongs to somebody else")
+        raise PermissionError(f"{home} belongs to another user")
     if not program.exists() or program.read_text() != script:
         handle, temporary = tempfile.mkstemp(dir=program.parent)
         with os.fdopen(handle, "w") as file:

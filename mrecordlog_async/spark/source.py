@@ -32,7 +32,7 @@ POSITIONS_SCHEMA = "server string, queue string, position bigint"
 
 
 class RecordLogDataSource(DataSource):
-    """Queues of one or many logs, as a table or a stream.
+    """The queues of one or many logs, as a table or a stream.
 
         spark.read.format("mrecordlog").option("servers", "http://127.0.0.1:8080").load()
         spark.read.format("mrecordlog").load("/var/lib/log")               # a directory, on this machine
@@ -53,8 +53,8 @@ class RecordLogDataSource(DataSource):
             OptionError: an option is unknown, malformed, or excluded by another one.
         """
         super().__init__(options)
-        if options:  # Spark asks a table of its catalog for its schema before it hands its options over
-            self.parsed  # noqa: B018  # refuses invalid options here, not in a task
+        if options:  # for a table of its catalog, Spark requests the schema before it passes the options
+            self.parsed  # noqa: B018  # refuses invalid options here rather than in a task
 
     @classmethod
     def name(cls) -> str:
@@ -66,23 +66,38 @@ class RecordLogDataSource(DataSource):
         """The options, checked. Raises OptionError."""
         if not self.options:
             raise OptionError(
-                "no options arrived: Spark drops those of CREATE TABLE when it reads from a Python source. "
+                "no options were passed: Spark drops those of CREATE TABLE when it reads from a Python data source. "
                 "Use CREATE TEMPORARY VIEW … USING mrecordlog OPTIONS (…), or SELECT … FROM table WITH ('servers' = …)"
             )
         return Options.parse(self.options)
 
     def schema(self) -> str:
-        """Return the columns of a read."""
+        """Return the columns of a read, as Spark's DDL."""
         return SCHEMA if not self.options or self.parsed.payload else POSITIONS_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a table."""
+        """Return the reader of a table.
+
+        Args:
+            schema: the columns that the user gave, or those of `schema()`.
+
+        Raises:
+            OptionError: the options are for streams or writes only, or *schema* differs from `schema()`.
+        """
         self.parsed.check_batch_read()
         self._check_schema(schema)
         return self._batch_reader()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Return the reader of a stream."""
+        """Return the reader of a stream.
+
+        Args:
+            schema: the columns that the user gave, or those of `schema()`.
+
+        Raises:
+            OptionError: the options are for batch reads or writes only, *schema* differs from `schema()`, or this
+                pyspark cannot stream from a Python data source with limits.
+        """
         self.parsed.check_stream_read()
         self._check_schema(schema)
         try:
@@ -96,14 +111,22 @@ class RecordLogDataSource(DataSource):
         return LogStreamReader(self.parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return the writer of a table."""
+        """Return the writer of a table.
+
+        Args:
+            schema: the columns of the rows.
+            overwrite: not supported.
+
+        Raises:
+            OptionError: the columns or the options do not describe a write, or *overwrite* is set.
+        """
         self._check_write(schema, overwrite)
         from mrecordlog_async.spark.writer import LogWriter
 
         return LogWriter(self.parsed)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Return the writer of a stream."""
+        """Return the writer of a stream. Arguments and errors are those of `writer`."""
         self._check_write(schema, overwrite)
         from mrecordlog_async.spark.writer import LogStreamWriter
 
@@ -119,17 +142,19 @@ class RecordLogDataSource(DataSource):
         return PushingLogReader(self.parsed) if self.parsed.pushdown else LogReader(self.parsed)
 
     def _check_schema(self, schema: StructType) -> None:
-        """Refuse a schema given by the user that differs from the columns that are read."""
+        """Raise OptionError if the user gave a schema other than the columns that are read."""
         given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
         if given != self.schema():
             raise OptionError(
-                f"this source reads ({self.schema()}), not ({given}); remove the schema, and select or cast afterwards"
+                f"this source reads ({self.schema()}), not ({given}); remove the schema, then select or cast columns"
             )
 
     def _check_write(self, schema: StructType, overwrite: bool) -> None:
         self.parsed.check_write()
         if overwrite:
-            raise OptionError("mode('overwrite') is not supported: a log is only appended to; use mode('append')")
+            raise OptionError(
+                "mode('overwrite') is not supported, because rows can only be appended to a log; use mode('append')"
+            )
         from mrecordlog_async.spark.writer import check_columns
 
         check_columns({field.name: field.dataType.simpleString() for field in schema}, self.parsed.queue)

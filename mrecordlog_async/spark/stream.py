@@ -1,16 +1,17 @@
 """The streaming reader: Spark's calls, in its order.
 
-One trigger (see `plan` for the decisions):
+One trigger (see `offsets` for the decisions):
 
     latestOffset(start)   list → check start → truncate up to start → enrol what is new → plan → end
     commit(end of the batch before)
     partitions(start, end) → tasks: read(partition) → the sink commits → Spark writes commits/N
 
-`start` is the end of the last batch whose commit file exists, in a running query and after a restart alike: Spark will
-never ask for less again, so truncating there is as safe as in `commit`, and comes in time: `commit` is called one batch
-late, and after the last batch not at all. (Spark's asyncProgressTracking writes commit files late: not with truncate.)
+`start` is the end of the last batch whose commit file exists, both in a running query and after a restart. Spark never
+requests anything before it again, so truncating there is as safe as in `commit`, and it is in time: `commit` is called
+one batch late, and not at all after the last one. Spark's asyncProgressTracking writes commit files late, and therefore
+excludes truncate.
 
-Spark keeps one instance for all triggers of a query in a Python process of its own, and sends pickled copies to the
+Spark keeps one instance for all triggers of a query, in a separate Python process, and sends pickled copies to the
 tasks. A truncate that gets no response is logged and retried at the next trigger; it does not fail the query. A failed
 sync does.
 
@@ -61,25 +62,25 @@ from mrecordlog_async.spark.shared_storage import check_marker
 logger = logging.getLogger("mrecordlog_async.spark")
 
 REOPENED_MAX = 5
-"""How often one trigger asks again because a log was opened in the middle of it."""
+"""How often one trigger starts over because a log was opened in the middle of it."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads services as a stream, and truncates what the checkpoint has if told to."""
+    """Reads services as a stream; with the option `truncate`, truncates what the checkpoint has committed."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._fleet = Fleet(options, patience_seconds=options.server_wait_seconds)
         self._target: Offset | None = None  # of an AvailableNow run: read up to here
         self._latest: dict[str, Any] | None = None
-        self._looked = False  # whether the queues that the options name are there
-        self._settled: dict[str, Any] | None = None  # the offset that was last truncated up to
-        self._again = options.read_again or {}  # what went back and is not read again yet
+        self._looked = False  # whether the queues that the options name were looked up
+        self._settled: dict[str, Any] | None = None  # the offset up to which the logs were last truncated
+        self._again = options.read_again or {}  # queues that went back and are not reread yet
 
     # The driver's side.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Return the constant {}: it is asked several times and not kept in the checkpoint."""
+        """Return the constant {}: Spark calls this several times and does not keep the result."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -91,12 +92,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {server: _ends(listing) for server, listing in self._fleet.listings().items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Truncate what is committed, and return where the next batch ends; *start* itself if nothing is new."""
+        """Truncate what is committed, and return where the next batch ends; *start* itself if nothing is new.
+
+        Raises:
+            DataLossError: records were deleted before they were read, or a log went back.
+            OptionError: a log is named twice or renamed, or a queue that the options name does not exist.
+            ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
+        """
         for _ in range(REOPENED_MAX):
             try:
                 return self._next(start, limit)
             except ReopenedError:
-                logger.info("a log was opened again while it was asked; it is listed again")
+                logger.info("a log was reopened between two requests; listing it again")
         return start
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -114,7 +121,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._looked = True
         first_positions, lost = enrol(known.positions, self._targeted(listings), self._options.starting)
         self._fleet.report_losses(lost)
-        # Only what is intact moves: a position that was corrected must be in the checkpoint before it is read from.
+        # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.
         plans = self._fleet.advance(checked.intact, surveys, self._target, self._limits(limit))
         ends: Offset = {}
         for server, plan in plans:
@@ -127,26 +134,26 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _marked(known, positions, surveys, checked.intact, plans).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where the queues ended at the last listing, and `waiting`: records behind the batch, by server."""
+        """Return where the queues ended at the last listing, and `waiting`: server → records after the batch."""
         return self._latest
 
     def _check(self, known: Checkpoint, surveys: dict[str, Listed]) -> Checked:
-        """Compare the checkpoint with what the servers have, and prove it where they were opened since."""
+        """Compare the checkpoint with what the servers have; for logs that were opened since, request proof."""
         refuse_renamed(known.logs, ((server, listed.log) for server, listed in surveys.items()))
         answers = self._fleet.prove(known, surveys)
         includes = self._options.subscription.includes
-        again = self._again  # once: reading again may end where it began
+        again = self._again  # only once: rereading may end at the same position
         return check(known.positions, surveys, marks=known.marks, answers=answers, includes=includes, again=again)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Cut the positions from *start* to *end* into what tasks read."""
+        """Divide the positions from *start* to *end* among tasks."""
         moved = advanced(Checkpoint.decode(start).positions, Checkpoint.decode(end).positions)
         return [PlannedPartition(partition) for partition in self._fleet.partitions(moved)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Truncate up to *end*: the batch that ends there has its commit file.
 
-        Spark calls this after `latestOffset(end)`, which has done it: then nothing is asked again.
+        If `latestOffset(end)` was called before, which is usual, that has truncated and nothing is requested here.
         """
         if self._options.truncate and end != self._settled:
             surveys = self._fleet.survey()
@@ -160,13 +167,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # The tasks' side.
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition; all of them, or an error that makes Spark run the task again."""
+        """Yield the rows of one partition.
+
+        Raises:
+            ShortResponseError, ServerDownError, ServiceRefusedError: not all rows could be read; Spark reruns the task.
+            NotSharedError: this machine does not mount the output (see `shared_storage`).
+        """
         assert isinstance(partition, PlannedPartition)
         if self._options.shared_marker is not None:
             check_marker(self._options.shared_marker)
         return read_partition(self._fleet, partition.value, payload=self._options.payload)
 
-    # Helpers.
+    # One trigger.
 
     def _limits(self, limit: ReadLimit) -> Limits:
         options = self._options
@@ -180,17 +192,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Limits(options.records_per_trigger, options.bytes_per_trigger)
 
     def _refuse_unknown(self, positions: Offset, listings: Mapping[str, Listing]) -> None:
-        """Refuse to catch up with queues that are not there; a stream that goes on waits for them, and says so."""
+        """Raise OptionError if a run that ends names queues that do not exist; a continuous one logs it and waits."""
         options, names = self._options, self._fleet.names
         try:
             refuse_unknown_queues(positions, listings, names, options.subscription, options.starting)
         except OptionError as error:
             if self._target is not None or options.starting not in ("earliest", "latest"):
                 raise
-            logger.warning("%s; until then nothing of it is read", error)
+            logger.warning("%s; the queue is read once it exists", error)
 
     def _targeted(self, listings: Mapping[str, Listing]) -> Mapping[str, Listing]:
-        """Return the queues that may be begun: in an AvailableNow run those that were there when it started."""
+        """Return the queues that may be enrolled: in an AvailableNow run those that existed when it started."""
         target = self._target
         if target is None:
             return listings
@@ -210,7 +222,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         due = truncations(intact, {server: listed.queues for server, listed in surveys.items()})
         if not due:
             return
-        # A failure ends the query: a failed sync may have lost pages, and the next one would not report it.
+        # A failure ends the query: a failed sync may have lost pages, and the next sync would not report it.
         sync_file_systems(self._options.sync_directories)
         for server, queues in due.items():
             self._truncate_one(server, queues, surveys[server].opening)
@@ -221,7 +233,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if answer.status != "ok":
                     logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
         except (ServerDownError, ServiceRefusedError) as error:
-            logger.warning("truncating what is committed failed, it is tried again: %s", error)
+            logger.warning("truncating what is committed failed; retrying at the next trigger: %s", error)
 
     def _note_latest(self, begun: Offset, surveys: Mapping[str, Listed], plans: list[tuple[str, QueuePlan]]) -> None:
         latest = {server: _ends(listed.queues) for server, listed in surveys.items()}
@@ -240,7 +252,7 @@ def _marked(
     intact: Offset,
     plans: list[tuple[str, QueuePlan]],
 ) -> Checkpoint:
-    """Return *positions* with their marks: what was checked carries the opening it was checked under."""
+    """Return *positions* with their marks: each queue's is the opening under which it was last checked."""
     marks = {server: dict(queues) for server, queues in known.marks.items()}
     logs = dict(known.logs)
     for server, listed in surveys.items():
@@ -257,7 +269,7 @@ def _marked(
 
 
 def sync_file_systems(directories: tuple[str, ...]) -> None:
-    """Bring the file systems of *directories* to the medium.
+    """Sync the file systems of *directories* to the medium. Raises OSError.
 
     Spark never calls fsync: without this, a power failure after a truncate loses records in both output and log.
     """

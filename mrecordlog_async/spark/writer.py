@@ -1,14 +1,14 @@
 """Writing rows into a service, from a table or a stream.
 
-With a column `position` a row is stored exactly once: a block that is already there is recognised by position and
-content, so a task that runs twice, an answer that was lost and a whole job that is repeated change nothing. Rows must
-come in order, each queue in one task:
+With a column `position` a row is stored exactly once. Rows that are already stored are recognised by position and
+content, so neither a task that runs twice, nor a lost response, nor a repeated job changes anything. Rows must be in
+order, and each queue in one task:
 
     frame.repartition(n, "queue").sortWithinPartitions("queue", "position").write.format("mrecordlog")…
 
-Spark does not sort streams: to write one with positions, do this in `foreachBatch`.
+Spark does not sort streams: to write positions from a stream, do this in `foreachBatch`.
 
-Without the column the log assigns positions as rows arrive, and what is sent again is stored again: at least once.
+Without the column the log assigns positions as rows arrive. What is sent again is stored again: at least once.
 """
 
 from __future__ import annotations
@@ -38,14 +38,18 @@ IN_ORDER = 'frame.repartition(n, "queue").sortWithinPartitions("queue", "positio
 
 
 class PositionConflictError(RecordLogError):
-    """A position is taken by another record, or by one that was written out of order."""
+    """A position is already taken by a different record, for example because rows were written out of order."""
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task wrote. Of its records, repeated were there before, truncated stood where the log has let go already.
+    """What a task wrote.
 
-    Whether a truncated one was the same record cannot be seen any more.
+    Attributes:
+        records: how many records the task was given.
+        repeated: how many of them were already stored.
+        truncated: how many were not stored, because the log has truncated their positions. Whether those held the same
+            records can no longer be checked.
     """
 
     records: int = 0
@@ -60,16 +64,16 @@ class LogWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Store the rows of one task."""
+        """Store the rows of one task. Raises MalformedRowsError, PositionConflictError."""
         return write_rows(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Report what was stored: every task's rows are in the log already."""
+        """Log what was stored; the rows of every task are already in the log."""
         _report(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Report that what was stored stays: appends cannot be undone."""
-        logger.warning("the write failed; rows of finished tasks stay in the log")
+        """Log that what was stored stays: appends cannot be undone."""
+        logger.warning("the write failed; the rows of finished tasks stay in the log")
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
@@ -79,42 +83,52 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Store the rows of one task."""
+        """Store the rows of one task. Raises MalformedRowsError, PositionConflictError."""
         return write_rows(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Report what was stored: every task's rows are in the log already."""
+        """Log what was stored; the rows of every task are already in the log."""
         _report(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say that what was stored stays; with positions the next attempt recognises it."""
-        logger.warning("batch %d failed; rows of finished tasks stay in the log", batchId)
+        """Log that what was stored stays; with positions the next attempt recognises it."""
+        logger.warning("batch %d failed; the rows of finished tasks stay in the log", batchId)
 
 
 def check_columns(columns: Mapping[str, str], queue: str | None) -> None:
-    """Raise OptionError for rows that cannot be written: *columns* is name → type."""
+    """Check that rows can be written.
+
+    Args:
+        columns: name → type of the rows' columns.
+        queue: the queue of all rows, if the option `queue` is set.
+
+    Raises:
+        OptionError: a column is missing, unknown or of the wrong type.
+    """
     if "server" in columns:
         raise OptionError(
-            "the column 'server' is not stored: a write goes to the server of the option. Choose the rows of one "
-            "server, and drop the column"
+            "the column 'server' is not stored: a write goes to the server that the option servers names. Filter the "
+            "rows of one server, and drop the column"
         )
     unknown = sorted(set(columns) - {"queue", "position", "payload"})
     if unknown:
-        raise OptionError(f"unknown columns {', '.join(unknown)}: a row has payload, queue and, if wanted, position")
+        raise OptionError(f"unknown columns {', '.join(unknown)}; drop them: rows have payload, queue and position")
     if "payload" not in columns:
-        raise OptionError("there is no column 'payload'")
+        raise OptionError("the rows have no column 'payload'; rename or select the column with the bytes")
     if "queue" not in columns and queue is None:
-        raise OptionError("there is no column 'queue'; name one queue for all rows with the option 'queue'")
+        raise OptionError(
+            "the rows have no column 'queue'; add it, or name one queue for all rows with the option queue"
+        )
     if "queue" in columns and queue is not None:
-        raise OptionError("the rows have a column 'queue' already; leave out the option 'queue', or drop the column")
+        raise OptionError("the rows have a column 'queue' and the option queue is set; drop the column or the option")
     if columns["payload"] not in ("binary", "string"):
-        raise OptionError(f"'payload' must be binary or string, not {columns['payload']}")
+        raise OptionError(f"the column 'payload' must be binary or string, not {columns['payload']}; cast it")
     if columns.get("position", "bigint") not in ("bigint", "int", "smallint", "tinyint"):
-        raise OptionError(f"'position' must be a whole number, not {columns['position']}")
+        raise OptionError(f"the column 'position' must be a whole number, not {columns['position']}; cast it")
 
 
 def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Store rows, block by block, in the order they come."""
+    """Store rows, block by block, in the order in which they arrive."""
     (server,) = options.servers
     client = Fleet(options).client(server.name)
     appender = Appender(client, create=options.create_queues)
@@ -129,7 +143,7 @@ def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
 
 
 class Appender:
-    """Gathers runs that follow each other and appends them together."""
+    """Gathers consecutive runs of one queue and appends them together."""
 
     def __init__(self, client: ServiceClient, *, create: bool) -> None:
         self.written = Written()
@@ -141,7 +155,7 @@ class Appender:
         self._due: dict[str, int] = {}  # queue → the position after the last row seen
 
     def add(self, row_run: RowRun) -> None:
-        """Take the next rows."""
+        """Accept the next rows. Raises MalformedRowsError if they are out of order."""
         self._check_order(row_run)
         if self._waiting and not self._follows(row_run):
             self.flush()
@@ -154,7 +168,7 @@ class Appender:
                 self.flush()
 
     def flush(self) -> None:
-        """Store what waits."""
+        """Store the rows gathered so far."""
         waiting, self._waiting = self._waiting, []
         self._bytes = self._records = 0
         if waiting:
@@ -167,8 +181,8 @@ class Appender:
             raise MalformedRowsError(f"queue {row_run.queue!r}: position {row_run.position} is below 0")
         if row_run.position < self._due.get(row_run.queue, 0):
             raise MalformedRowsError(
-                f"queue {row_run.queue!r}: position {row_run.position} comes after {self._due[row_run.queue] - 1}; "
-                f"write {IN_ORDER}"
+                f"queue {row_run.queue!r}: position {row_run.position} follows position "
+                f"{self._due[row_run.queue] - 1}; sort the rows: {IN_ORDER}"
             )
         self._due[row_run.queue] = row_run.run.next_position
 
@@ -179,7 +193,7 @@ class Appender:
         return row_run.position is None or row_run.position == last.run.next_position
 
     def _put(self, queue: str, position: int | None, runs: list[Run]) -> None:
-        """Append, and work out what a refusal means: the rows, or some of them, may be there already."""
+        """Append *runs*; if the service refuses the position, some or all of the rows may be stored already."""
         records = sum(run.record_count for run in runs)
         try:
             answer = self._client.append(queue, runs, position=position, create=self._create)
@@ -194,21 +208,24 @@ class Appender:
     def _put_overlapping(self, queue: str, position: int, runs: list[Run], records: int, next_position: int) -> None:
         if position < next_position < position + records:
             before = [run.cut(position, next_position) for run in runs if run.first_position < next_position]
-            behind = [run.cut(next_position, run.next_position) for run in runs if run.next_position > next_position]
+            after = [run.cut(next_position, run.next_position) for run in runs if run.next_position > next_position]
             self._put(queue, position, before)
-            self._put(queue, next_position, behind)
+            self._put(queue, next_position, after)
             return
         first = self._client.queue(queue).first_position
         if position + records <= first:
-            # They were stored, read and truncated in the meantime; the log does not assign a position twice.
-            logger.warning("queue %r: positions %d … were truncated already and are not stored again", queue, position)
+            # They were stored, read and truncated in the meantime: the log does not assign a position twice.
+            last = position + records - 1
+            logger.warning(
+                "queue %r: positions %d to %d were truncated and are not stored again", queue, position, last
+            )
             self.written.records += records
             self.written.truncated += records
             return
         raise PositionConflictError(
-            f"queue {queue!r}: positions {position} to {position + records - 1} are taken, and not by these records "
-            f"(the next position is {next_position}). Is the queue written by somebody else, or by another task of "
-            f"this job? Each queue goes through one task: {IN_ORDER}"
+            f"queue {queue!r}: positions {position} to {position + records - 1} are taken by different records, and "
+            f"the next position is {next_position}. Make sure that nothing else writes to the queue, and that each "
+            f"queue is in one task: {IN_ORDER}"
         )
 
 
@@ -227,10 +244,10 @@ def _report(messages: Iterable[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, Written)]
     records, repeated = sum(each.records for each in written), sum(each.repeated for each in written)
     truncated = sum(each.truncated for each in written)
-    logger.info("stored %d records, %d more were there before", records - repeated - truncated, repeated)
+    logger.info("stored %d records; %d more were already stored", records - repeated - truncated, repeated)
     if truncated:
         logger.warning(
-            "%d records were not stored: the log had given their positions away and truncated them. That is right for "
-            "rows that are written a second time; a log that is to be restored must be empty",
+            "%d records were not stored: the log had truncated their positions. That is right for rows that were "
+            "written before; to restore a log, write to an empty one",
             truncated,
         )

@@ -1,8 +1,8 @@
 """Exactly once under SIGKILL: `python -m tests.spark.campaign --kills 5`.
 
-A feeder appends to a service and makes new queues while a drain runs; driver and JVM are killed, at a random moment
-after they have committed a batch, as often as asked. Then the feeder ends, one more drain catches up, and every
-acknowledged record must be in the output once, at its position, with its payload, and the log must be empty.
+A feeder appends to a service and creates queues while a drain runs. Driver and JVM are killed as often as requested,
+each time at a random moment after they have committed a batch. Then the feeder ends, and one more drain catches up.
+Every acknowledged record must be in the output once, at its position, with its payload, and the log must be empty.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DEADLINE_SECONDS = 120
 
 @dataclass(slots=True)
 class Outcome:
-    """What a campaign saw."""
+    """What happened in a campaign."""
 
     kills: int
     records: int
@@ -63,7 +63,7 @@ def served(directory: Path) -> Iterator[str]:
 
 
 class Feeder(threading.Thread):
-    """Appends to a few queues at a time until stopped; remembers what was acknowledged."""
+    """Appends to a few queues at a time until it is stopped, and remembers what was acknowledged."""
 
     def __init__(self, url: str, seed: int) -> None:
         super().__init__(daemon=True)
@@ -83,7 +83,7 @@ class Feeder(threading.Thread):
             number += 1
 
     def end(self) -> dict[str, int]:
-        """Stop; return queue → next position."""
+        """Stop appending; return queue → next position."""
         self._ended.set()
         self.join(DEADLINE_SECONDS)
         self._client.close()
@@ -91,7 +91,7 @@ class Feeder(threading.Thread):
 
 
 def run_campaign(session: SparkSession, place: Path, kills: int, seed: int) -> Outcome:
-    """Run one campaign in *place*; AssertionError if a record is missing, there twice, or not what was sent."""
+    """Run one campaign in *place*; raise AssertionError if a record is missing, stored twice or changed."""
     chance = random.Random(seed)
     output, checkpoint = place / "out", place / "checkpoint"
     outcome = Outcome(kills, 0, 0)
@@ -112,7 +112,7 @@ def run_campaign(session: SparkSession, place: Path, kills: int, seed: int) -> O
 
 
 def kill_one(url: str, output: Path, checkpoint: Path, chance: random.Random) -> None:
-    """Start a driver, wait until it has committed two batches more, and kill it and its JVM a random moment later."""
+    """Start a driver, wait until it has committed two more batches, and kill it and its JVM after a random time."""
     before = committed(checkpoint)
     command = [sys.executable, "-m", "mrecordlog_async.spark", "drain", "--server", f"a={url}", "--every", "100ms"]
     command += ["--output", str(output), "--checkpoint", str(checkpoint), "--master", "local[2]"]
@@ -134,7 +134,7 @@ def kill_one(url: str, output: Path, checkpoint: Path, chance: random.Random) ->
 
 
 def committed(checkpoint: Path) -> int:
-    """Return how many batches have a commit file, counting those that Spark has cleaned up."""
+    """Return how many batches have been committed, including those whose files Spark has deleted."""
     commits = checkpoint / "commits"
     names = os.listdir(commits) if commits.exists() else []
     return max((int(name) + 1 for name in names if name.isdigit()), default=0)
@@ -152,7 +152,7 @@ def check_output(session: SparkSession, output: Path, acknowledged: dict[str, in
 
 
 def check_log(url: str, acknowledged: dict[str, int]) -> None:
-    """Check that nothing is left, and that no position was lost."""
+    """Check that the log is empty, and that no position was lost."""
     client = client_of(url)
     listing = {queue.queue: (queue.records, queue.next_position) for queue in client.queues()}
     client.close()

@@ -1,8 +1,8 @@
 """A Spark cluster of several processes on this machine, and a way to stop one of its tasks in the middle.
 
-One master and two workers of one core each, as `spark-class` starts them; each worker starts an executor in a process
-of its own. They need what they would need on separate machines. Linux only: the owner of a connection is read
-from /proc.
+One master and two workers of one core each, as `spark-class` starts them; each worker starts an executor as a separate
+process. They need what they would need on separate machines. Linux only: the owner of a connection is read from
+/proc.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cluster:
     environment: dict[str, str]
 
     def executor_of(self, port: int) -> int:
-        """Return the id of the executor among whose processes is the one connected from *port*."""
+        """Return the id of the executor whose process is connected from *port*."""
         process = _holder(_inode(port))
         while (parent := _parent(process)) not in self.workers:
             assert parent > 1, f"port {port} belongs to no executor"
@@ -46,7 +46,7 @@ class Cluster:
 
 @contextmanager
 def cluster(place: Path, environment: dict[str, str]) -> Iterator[Cluster]:
-    """Start a master and two workers with their files in *place*; kill them, and what they started, at the end."""
+    """Start a master and two workers with their files in *place*; at the end, kill them and what they started."""
     environment = environment | {
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -94,9 +94,9 @@ def wait_for(pattern: str, messages: Path) -> str:
 
 
 class Gate:
-    """Sits in front of a service and forwards everything, but stops in the middle of its nth response to `/v1/fetch`.
+    """A proxy that forwards everything to a service, but stops in the middle of its nth response to `/v1/fetch`.
 
-    When it has stopped, `held` is set and `port` is the response's destination; `open` lets it continue.
+    When it stops, it sets `held`, and `port` is the response's destination; `open` makes it continue.
     """
 
     def __init__(self, url: str, stop_at: int) -> None:
@@ -112,11 +112,11 @@ class Gate:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def open(self) -> None:
-        """Go on."""
+        """Continue."""
         self._opened.set()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self._opened.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -128,7 +128,7 @@ class Gate:
                 threading.Thread(target=self._serve, args=(reader, port), daemon=True).start()
 
     def _serve(self, reader: socket.socket, port: int) -> None:
-        """Forward requests and their responses, in turn; their bytes are never mixed."""
+        """Forward one request and its response at a time."""
         with reader, socket.create_connection(self._service) as service, suppress(OSError):
             stop = threading.Event()
             answers = threading.Thread(target=self._answer, args=(service, reader, port, stop), daemon=True)
@@ -162,7 +162,7 @@ class Gate:
 
 
 def _inode(port: int) -> str:
-    """Return the socket bound to *port*."""
+    """Return the inode of the socket bound to *port*."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if int(fields[1].rpartition(":")[2], 16) == port and fields[9] != "0":
@@ -171,7 +171,7 @@ def _inode(port: int) -> str:
 
 
 def _holder(inode: str) -> int:
-    """Return the process that has a socket open."""
+    """Return the process that has the socket open."""
     for handle in Path("/proc").glob("[0-9]*/fd/*"):
         with suppress(OSError):
             if os.readlink(handle) == inode:

@@ -1,4 +1,4 @@
-"""What the tests of the pipeline share: services, and one Spark session for all of them."""
+"""Fixtures of the pipeline's tests: services, and one Spark session for all of them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Return a wait for something that another process does, with an end."""
+    """Return a function that waits, for a limited time, for something that another process does."""
 
     def wait(condition: Callable[[], bool], seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds

@@ -1,6 +1,6 @@
-"""Spark's part of a drain, played by hand: offsets, Parquet, manifest and commits in the files and the order of Spark.
+"""Spark's part of a drain without Spark: offsets, Parquet, manifest and commits are written as Spark writes them.
 
-What a kill leaves is had by stopping after a step, what a power cut leaves by emptying files.
+Stopping after a step leaves what a kill leaves; emptying files leaves what a power failure leaves.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Engine:
 
     @contextmanager
     def started(self, *, truncate: bool = True, adopt: bool = False, accept: Collection[str] = ()) -> Iterator[Run]:
-        """Do what a start of the drain does; everything but the locks is given back at the end.
+        """Do what a start of the drain does, without its locks; close everything at the end.
 
-        accept: the flags for losses that were found.
+        accept: the flags of losses that the user accepts.
         """
         checkpoint, output = LocalLake(str(self.checkpoint_path)), LocalLake(str(self.output_path))
         fleet, reader = Fleet(self.options), LogStreamReader(self.options)
@@ -66,14 +66,14 @@ class Engine:
             output.close()
 
     def drain(self, *, accept: Collection[str] = ()) -> int:
-        """Start, run to the end, release; return the proven rows."""
+        """Start, run until nothing is new, release; return the number of proven rows."""
         with self.started(accept=accept) as run:
             while run.batch():
                 run.release.advance()
             return run.release.rows
 
     def rows(self) -> list[tuple[str, str, int, bytes]]:
-        """Read what the manifest names."""
+        """Read the rows of all files that the manifest names."""
         output = LocalLake(str(self.output_path))
         files = Batches(output, output).files_up_to(newest(output, MANIFEST))
         output.close()
@@ -82,7 +82,7 @@ class Engine:
         return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
 
     def empty(self, *names: str) -> None:
-        """Leave of files what a power cut does; *names* such as `out/_spark_metadata/3`."""
+        """Empty files, as a power failure may; *names* such as `out/_spark_metadata/3`."""
         for name in names:
             top, _, rest = name.partition("/")
             ({"out": self.output_path, "checkpoint": self.checkpoint_path}[top] / rest).write_bytes(b"")
@@ -103,7 +103,10 @@ class Run:
         lake.close()
 
     def batch(self, *, until: str = "commit") -> bool:
-        """Run a batch, or the rest of one, as Spark does; False if there is nothing new. until: offset, manifest."""
+        """Run a batch, or the rest of one, as Spark does; return False if nothing is new.
+
+        until: the last step: offset, manifest or commit.
+        """
         number = self._planned
         if self._planned == self._committed:
             start = self._end(self._planned)
@@ -122,7 +125,7 @@ class Run:
         return True
 
     def sink(self, number: int, rows: pa.Table) -> None:
-        """Write a batch, unless the manifest has one with its number: then skip it, as Spark does."""
+        """Write a batch; as Spark does, skip it if the manifest has an entry with its number."""
         manifest = self._output / MANIFEST
         known = [int(path.name.removesuffix(".compact")) for path in manifest.glob("[0-9]*")]
         if number <= max(known, default=-1):

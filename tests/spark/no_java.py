@@ -1,4 +1,4 @@
-"""Run by a test on a PATH without Java: read a log as a table, drain it, and say which Java did it."""
+"""A program that a test runs without Java on PATH: read a log as a table, drain it, print which Java was used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real services for the tests of the pipeline: in a thread of this process, or a process of their own."""
+"""Real services for the tests of the pipeline, each in a thread of this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class ThreadedService:
-    """A log and its service on an event loop of their own; the test talks to both."""
+    """A log and its service on an event loop in a thread; the test can use both."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -39,15 +39,15 @@ class ThreadedService:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Open the log and serve it, after `stop` at the same address."""
+        """Open the log and serve it; after `stop`, at the same address."""
         self.call(self._start())
 
     def stop(self) -> None:
-        """Close service and log."""
+        """Close the service and the log."""
         self.call(self._stop())
 
     def end(self) -> None:
-        """Stop, and end the thread."""
+        """Stop the service and end the thread."""
         self.stop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -58,7 +58,7 @@ class ThreadedService:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     def append(self, queue: str, payloads: Iterable[bytes], position: int | None = None) -> None:
-        """Append records to a queue that is made if it is missing."""
+        """Append records to a queue, which is created if it is missing."""
 
         async def append() -> None:
             await self.log.create_queue(queue, exist_ok=True)
@@ -73,7 +73,7 @@ class ThreadedService:
         self.call(self.log.delete_queue(queue))
 
     def replace_by_nothing(self) -> None:
-        """Serve an empty directory in place of the log."""
+        """Serve an empty directory instead of the log."""
         self.stop()
         shutil.rmtree(self.directory)
         self.start()
@@ -85,7 +85,7 @@ class ThreadedService:
         self.start()
 
     def go_back(self, copy: Path) -> None:
-        """Serve *copy* in place of the log, as after restoring a snapshot."""
+        """Serve *copy* instead of the log, as after restoring a snapshot."""
         self.stop()
         shutil.rmtree(self.directory)
         shutil.copytree(copy, self.directory)
@@ -130,7 +130,7 @@ class ThreadedService:
 
 
 def numbered(queue: str, start: int, stop: int) -> list[bytes]:
-    """Make payloads that say where they belong."""
+    """Make payloads that name their queue and position."""
     return [f"{queue}:{position}".encode() for position in range(start, stop)]
 
 

@@ -1,4 +1,4 @@
-"""The command lines: what is typed is the job that runs."""
+"""The command lines: the job that runs is the one that was typed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHERE = ["--output", "/lake/out/", "--checkpoint", "/lake/checkpoint"]
 
 
 def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
-    """Flags become the options of the data source; a token comes from a file, never from the command line."""
+    """Flags become options of the data source; the token is read from a file, never from the command line."""
     (tmp_path / "token").write_text("secret\n")
     line = ["drain", "--server", "a=http://h1:8080", "--server", "b=http://h2:8080", *WHERE, "--every", "10s"]
     line += ["--subscribe", "q", "--max-records-per-trigger", "7", "--skip-down", "--allow-data-loss"]
@@ -45,7 +45,7 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
 
 
 def test_a_drain_stops_when_it_has_caught_up_and_truncates() -> None:
-    """This is the default."""
+    """Without flags, a drain runs once and truncates."""
     job = job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE]))
     assert (job.every_seconds, job.truncate, job.format, job.shared_paths) == (None, True, "parquet", False)
     assert (
@@ -56,7 +56,7 @@ def test_a_drain_stops_when_it_has_caught_up_and_truncates() -> None:
 
 @pytest.mark.parametrize("extra", [["--once", "--every", "1s"], ["--format", "csv"], ["--every", "soon"]])
 def test_what_makes_no_sense_is_refused(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """With argparse's exit code, before Spark is started."""
+    """argparse exits with its own code before Spark is started."""
     with pytest.raises(SystemExit) as ended:
         main(["drain", "--server", "http://h:1", *WHERE, *extra])
     assert ended.value.code == 2
@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_refused(extra: list[str], capsys: pytest.Capture
 def test_what_a_job_refuses_is_wrong_usage(
     job: ModuleType, line: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both jobs say why on standard error, and a script sees it from the exit code."""
+    """Both jobs print the reason on standard error and exit with code 2."""
 
     def refuse(arguments: Namespace) -> int:
         raise RefusedError("the log would lose records")

@@ -29,7 +29,7 @@ def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2**62), PAYLOADS), max_size=12))
 def test_every_record_is_a_row(parts: list[tuple[str, int, list[bytes]]]) -> None:
-    """Queues, positions and payloads come out as they went in, in order, however blocks are joined on the way."""
+    """Queues, positions and payloads are the same and in order, however blocks are joined."""
     found = list(record_batches("s", [block(queue, Run.of(at, payloads)) for queue, at, payloads in parts]))
     assert rows_of(found) == [
         ("s", queue, at + n, payload) for queue, at, payloads in parts for n, payload in enumerate(payloads)
@@ -38,7 +38,7 @@ def test_every_record_is_a_row(parts: list[tuple[str, int, list[bytes]]]) -> Non
 
 
 def test_small_blocks_are_joined_and_large_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A RecordBatch has a fixed cost; a large one would have to be copied to be joined."""
+    """A RecordBatch has a fixed cost, so small blocks are joined; joining a large one would copy it."""
     monkeypatch.setattr(blocks, "BATCH_RECORDS", 10)
     monkeypatch.setattr(blocks, "BATCH_BYTES", 100)
     small = [block("q", Run.of(at, [b"x"] * 4)) for at in range(0, 12, 4)]
@@ -47,7 +47,7 @@ def test_small_blocks_are_joined_and_large_ones_are_not(monkeypatch: pytest.Monk
 
 
 def test_positions_alone() -> None:
-    """Without payload there are three columns."""
+    """Without payloads there are three columns."""
     found = list(record_batches("s", [block("q", Run.of(7, [b"x", b"y"]))], payload=False))
     assert rows_of(found) == [("s", "q", 7), ("s", "q", 8)]
 
@@ -55,7 +55,7 @@ def test_positions_alone() -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2**62), st.integers(1, 40)), max_size=12))
 def test_every_position_is_a_row(parts: list[tuple[str, int, int]]) -> None:
-    """Blocks without payloads are joined and cut at will; the rows are the same."""
+    """However blocks without payloads are joined and cut, the rows are the same."""
     empty = memoryview(b"")
     sent = [Block(queue, 1, first, records, empty, empty) for queue, first, records in parts]
     with pytest.MonkeyPatch.context() as patch:
@@ -66,14 +66,14 @@ def test_every_position_is_a_row(parts: list[tuple[str, int, int]]) -> None:
 
 
 def test_long_stretches_are_counted_in_c() -> None:
-    """Above the threshold positions come from pyarrow; they are the same."""
+    """Above the threshold pyarrow computes the positions; the result is the same."""
     records = blocks.RAMP_RECORDS_MIN + 5
     (found,) = record_batches("s", [block("q", Run.of(10**15, [b""] * records))])
     assert found.column("position").to_pylist() == list(range(10**15, 10**15 + records))
 
 
 def test_offsets_that_go_down_are_refused() -> None:
-    """They would make a reader of the column read elsewhere."""
+    """Decreasing offsets would make a reader of the column read outside of it."""
     bad = Run(0, b"".join(n.to_bytes(4, "little") for n in (0, 9, 2, 4)), b"abcd")
     with pytest.raises(pa.ArrowInvalid):
         list(record_batches("s", [block("q", bad)]))
@@ -87,7 +87,7 @@ ROWS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 6), st.bin
 def test_rows_are_cut_where_queue_or_position_jumps(
     rows: list[tuple[str, int, bytes]], skip: int, kind: pa.DataType
 ) -> None:
-    """A row_run is one queue and consecutive positions; slices, whose offsets do not begin at 0, are cut the same."""
+    """A run has one queue and consecutive positions; slices, whose offsets do not begin at 0, are cut the same way."""
     batch = pa.RecordBatch.from_pydict(
         {
             "queue": pa.array([row[0] for row in rows], pa.string()),
@@ -103,7 +103,7 @@ def test_rows_are_cut_where_queue_or_position_jumps(
 
 
 def test_text_is_utf8_and_one_queue_may_be_named_for_all() -> None:
-    """Rows without queue and position: the option names the queue, the log gives positions."""
+    """For rows without queue and position, the option names the queue and the log assigns positions."""
     batch = pa.RecordBatch.from_pydict({"payload": pa.array(["grün", "x"])})
     (row_run,) = row_runs(batch, "q")
     assert (row_run.queue, row_run.position) == ("q", None)
@@ -112,7 +112,7 @@ def test_text_is_utf8_and_one_queue_may_be_named_for_all() -> None:
 
 @pytest.mark.parametrize("column", ["queue", "position", "payload"])
 def test_null_is_no_record(column: str) -> None:
-    """An empty payload is a record, null is a mistake upstream."""
+    """An empty payload is a record; null is refused."""
     columns: dict[str, list[Any]] = {"queue": ["a", "a"], "position": [1, 2], "payload": [b"", b"x"]}
     columns[column] = [None, columns[column][1]]
     with pytest.raises(MalformedRowsError, match=f"'{column}' is null in 1 rows"):

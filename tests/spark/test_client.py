@@ -1,4 +1,4 @@
-"""The blocking client against the real service, and against what only a broken one would do."""
+"""The blocking client against the real service, and against responses that only a broken one would send."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ LISTING = b'{"queues": []}'
 
 
 def test_listing_and_plan(service: ThreadedService) -> None:
-    """What is there, and how far limits reach."""
+    """A listing has every queue; a plan says how far the limits reach."""
     service.append("q", numbered("q", 0, 100))
     with client_of(service.url) as client:
         (found,) = client.queues()
@@ -79,7 +79,7 @@ def test_listing_and_plan(service: ThreadedService) -> None:
 
 
 def test_a_long_listing_comes_in_pages(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together they are the listing, of one opening; an unchanged one costs one request."""
+    """The pages are joined if the log was not reopened in between; an unchanged listing costs one request."""
     monkeypatch.setattr("mrecordlog_async.spark.client.PAGE_QUEUES", 3)
     names = [f"a/b ü {index}" for index in range(10)]
     for name in names:
@@ -106,7 +106,7 @@ def test_a_long_listing_comes_in_pages(service: ThreadedService, monkeypatch: py
 
 
 def test_fetch_and_truncate(service: ThreadedService) -> None:
-    """Records are returned as runs; a truncate is acknowledged queue by queue."""
+    """Records are returned as runs; a truncate returns an outcome for each queue."""
     service.append("a/b ü", numbered("q", 0, 10))
     with client_of(service.url) as client:
         queue_id = client.queue("a/b ü").id
@@ -123,7 +123,7 @@ def test_fetch_and_truncate(service: ThreadedService) -> None:
 
 
 def test_errors_survive_pickling() -> None:
-    """A task sends them home."""
+    """A task's errors reach the driver by pickle, with all their facts."""
     for error in (
         ServiceRefusedError("s", 410, {"code": "truncated", "detail": "gone"}),
         ServerDownError("s", "http://h", "refused"),
@@ -142,7 +142,7 @@ def test_busy_and_not_ready_are_asked_again() -> None:
 
 
 def test_a_connection_that_the_service_closed_while_idle_costs_no_attempt() -> None:
-    """Between two triggers the service may close it; that is not a server that is down."""
+    """The service may close an idle connection between two triggers; that does not count as a failure."""
     with answering(http(LISTING), http(LISTING)) as (url, asked), client_of(url, retries=0) as client:
         assert client.queues() == client.queues() == []
         assert len(asked) == 2
@@ -164,7 +164,7 @@ BROKEN = {
 
 
 class Clock:
-    """Time that passes by sleeping alone."""
+    """A clock that only sleeping advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -184,7 +184,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_whatever_breaks_is_asked_again_and_then_down(broken: str, clock: Clock) -> None:
-    """Partial responses, proxies and HTML pages all mean the same to a caller: the server is down."""
+    """Partial responses, errors of proxies and HTML pages are retried, then mean that the server is down."""
     with answering(BROKEN[broken], http(LISTING)) as (url, asked), client_of(url, retries=1) as client:
         assert client.queues() == []
         assert len(asked) == 2
@@ -195,7 +195,7 @@ def test_whatever_breaks_is_asked_again_and_then_down(broken: str, clock: Clock)
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_plans_and_truncates_are_exchanges_too(broken: str, clock: Clock) -> None:
-    """Their bodies are read where an attempt can still fail."""
+    """Their bodies are read within the attempt, so a broken body is retried too."""
     good = http(b'{"queues": []}')
     with answering(BROKEN[broken], good, BROKEN[broken], good) as (url, _), client_of(url, retries=1) as client:
         assert client.plan([]) == []
@@ -204,7 +204,7 @@ def test_plans_and_truncates_are_exchanges_too(broken: str, clock: Clock) -> Non
 
 
 def test_an_answer_that_stalls_is_asked_again(clock: Clock) -> None:
-    """A listing that stops half way costs its timeout, no more."""
+    """A listing that stalls half way fails after its timeout, and is retried."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         client = ServiceClient(Server("s", url), token=None, timeout_seconds=0.05, retries=2)
@@ -215,7 +215,7 @@ def test_an_answer_that_stalls_is_asked_again(clock: Clock) -> None:
 
 
 def test_retry_after_is_the_shortest_pause(clock: Clock) -> None:
-    """A service knows best when it is ready; pauses grow without it."""
+    """With Retry-After the pause is at least that long; without it, pauses grow."""
     busy = http(b"{}", "503 Service Unavailable", "Retry-After: 7\r\n")
     with answering(busy, http(LISTING)) as (url, _), client_of(url, retries=1) as client:
         client.queues()
@@ -223,7 +223,7 @@ def test_retry_after_is_the_shortest_pause(clock: Clock) -> None:
 
 
 def test_a_service_that_has_answered_is_waited_for(clock: Clock) -> None:
-    """As long as its restart may take; one that was never there is not."""
+    """A service that has responded before is waited for as long as a restart may take; an unknown one is not."""
     with answering(http(LISTING)) as (url, _):
         client = ServiceClient(Server("s", url), token=None, timeout_seconds=1, retries=2, patience_seconds=60)
         client.queues()
@@ -238,8 +238,8 @@ def test_a_service_that_has_answered_is_waited_for(clock: Clock) -> None:
     assert len(clock.pauses) == 2
 
 
-def test_a_partition_is_fetched_in_smallrequests_for(service: ThreadedService) -> None:
-    """A slow task is never far behind: the ranges, records and bytes of a request are bounded."""
+def test_a_partition_is_fetched_in_small_parts(service: ThreadedService) -> None:
+    """The ranges, records and bytes of one request are bounded."""
     service.append("q", [b"x" * 1_000] * 20_000)
     for queue in ("a", "b"):
         service.append(queue, numbered(queue, 0, 5))
@@ -255,7 +255,7 @@ def test_a_partition_is_fetched_in_smallrequests_for(service: ThreadedService) -
 
 
 def test_many_queues_are_asked_for_in_many_requests(service: ThreadedService) -> None:
-    """No request names more than a thousand."""
+    """No request names more than a thousand queues."""
     wanted = {f"q{index}": [1, 0] for index in range(2_500)}
     with client_of(service.url) as client:
         assert [each.status for each in client.truncate(wanted)] == ["missing"] * 2_500
@@ -265,7 +265,7 @@ def test_many_queues_are_asked_for_in_many_requests(service: ThreadedService) ->
 
 
 def test_what_is_secret_in_an_address_is_sent_and_never_shown() -> None:
-    """User and password become a header; messages name the place alone."""
+    """User and password are sent as a header; messages show only host and port."""
     with answering(http(LISTING)) as (url, asked), client_of(url.replace("//", "//me:s%40crit@")) as client:
         client.queues()
         assert b"Authorization: Basic bWU6c0Bjcml0\r\n" in asked[0]
@@ -275,7 +275,7 @@ def test_what_is_secret_in_an_address_is_sent_and_never_shown() -> None:
 
 
 def test_other_refusals_are_final() -> None:
-    """A wrong token will be wrong again."""
+    """A refusal that a retry cannot change, such as a wrong token, is raised at once."""
     with answering(http(b'{"detail": "no"}', "401 Unauthorized")) as (url, asked), client_of(url, retries=3) as client:
         with pytest.raises(ServiceRefusedError, match="401: no"):
             client.queues()
@@ -283,14 +283,14 @@ def test_other_refusals_are_final() -> None:
 
 
 def test_the_token_is_sent() -> None:
-    """As a bearer token, in a header."""
+    """The token is sent as a bearer token."""
     with answering(http(LISTING)) as (url, asked), client_of(url, token="secret") as client:
         client.queues()
         assert b"Authorization: Bearer secret\r\n" in asked[0]
 
 
 def test_a_server_that_is_gone_is_named() -> None:
-    """With its name, its address and the reason."""
+    """The message has the server's name, its address and the reason."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with client_of(url, retries=1) as client, pytest.raises(ServerDownError, match=r"'s' at http.*Refused"):
@@ -303,7 +303,7 @@ WANTED = Partition("s", (Range("q", 7, 0, 10, 10, 10),))
 
 @pytest.mark.parametrize("cut", [4, 20, 60, 100])
 def test_an_answer_cut_short_is_an_error(cut: int) -> None:
-    """Whether the connection broke or the service ended the body early: no task takes part of it for all."""
+    """Whether the connection broke or the service ended the body early, a part is never taken for the whole."""
     broken = http(RUNS)[: cut - len(RUNS)]
     for answer in (broken, http(RUNS[:cut])):
         with answering(answer) as (url, _), client_of(url) as client, pytest.raises(ServerDownError, match="broke off"):
@@ -312,7 +312,7 @@ def test_an_answer_cut_short_is_an_error(cut: int) -> None:
 
 @pytest.mark.parametrize("cut", [4, 100, len(RUNS) - 32, len(RUNS) - 1])
 def test_a_broken_answer_is_continued_where_it_ended(cut: int) -> None:
-    """Records handed out are not requested again; if all arrived, the missing end of the response costs nothing."""
+    """Only missing records are requested again; if only the end of the response is missing, nothing is."""
     broken = http(RUNS)[: cut - len(RUNS)]
     with answering(broken, http(RUNS)) as (url, _), client_of(url, retries=1) as client:
         assert sum(block.record_count for block in client.fetch(WANTED)) == 10
@@ -327,7 +327,7 @@ RANGES = (Range("a", 1, 0, 10, 10, 0), Range("b", 2, 5, 100, 3, 0), Range("empty
 
 
 def test_what_was_planned_is_let_through() -> None:
-    """Blocks as they like, as long as they are the records that were planned."""
+    """Blocks may have any size, as long as they hold the records that were planned."""
     good = blocks(("a", 1, 0, 4), ("a", 1, 4, 6), ("b", 2, 7, 1), ("b", 2, 98, 2))
     assert list(verified(good, RANGES)) == good
 
@@ -347,6 +347,6 @@ def test_what_was_planned_is_let_through() -> None:
     ],
 )
 def test_what_was_not_planned_is_refused(bad: list[tuple[str, int, int, int]]) -> None:
-    """The task fails, and Spark runs it again."""
+    """Any other records fail the task, and Spark runs it again."""
     with pytest.raises(ShortResponseError):
         list(verified(blocks(*bad), RANGES))

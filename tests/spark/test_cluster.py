@@ -1,4 +1,4 @@
-"""The drain on a cluster: executors in processes of their own, one of which dies in the middle of a task."""
+"""The drain on a cluster: executors are separate processes, and one of them dies in the middle of a task."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def spark_cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_every_record_is_stored_once_though_an_executor_is_killed(
     spark: SparkSession, spark_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Two executors drain two services; one is killed in the middle of a response: each record is stored once."""
+    """Two executors drain two services; one is killed in the middle of a response, and each record is stored once."""
     with served(tmp_path / "wal-a") as a, served(tmp_path / "wal-b") as b:
         for url in (a, b):
             fill(url)
@@ -90,7 +90,7 @@ def fill(url: str) -> None:
 
 
 def left(url: str) -> list[tuple[str, int, int]]:
-    """Return what the log still holds: queue, records, next position."""
+    """Return what the log still holds: queue, number of records, next position."""
     client = client_of(url)
     found = [(queue.queue, queue.records, queue.next_position) for queue in client.queues()]
     client.close()

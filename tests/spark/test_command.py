@@ -1,4 +1,4 @@
-"""The command as a shell sees it: what it prints where, how it ends, where it listens."""
+"""The command as a shell sees it: what it prints, its exit codes, where it listens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mrecordlog_async.spark.job_command import (
     ServiceDownError,
     failures_as_sentences,
     read_token,
-    teller,
+    reporter,
 )
 from tests.spark.services import ThreadedService, numbered
 
@@ -36,7 +36,7 @@ from tests.spark.services import ThreadedService, numbered
 def test_sigterm_ends_a_drain_with_its_summary(
     service: ThreadedService, tmp_path: Path, until: Callable[[Callable[[], bool]], None]
 ) -> None:
-    """Exit code 0, one JSON object alone on standard output, no traces; until then it listens on loopback only."""
+    """It exits with 0 and prints only a JSON object, without tracebacks; while running it listens on loopback only."""
     service.append("q", numbered("q", 0, 100))
     command = [sys.executable, "-m", "mrecordlog_async", "drain", "--server", f"a={service.url}", "--every", "200ms"]
     command += ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "c"), "--json"]
@@ -106,11 +106,11 @@ def _address(text: str) -> str:
             "server 'a' cannot be reached",
         ),
         (ServerDownError("a", "http://h:1", "refused"), ServiceDownError, "server 'a' at http://h:1"),
-        (PySparkException("Broken pipe SQLSTATE: XXKST"), JobFailedError, "the source's Python process ended"),
+        (PySparkException("Broken pipe SQLSTATE: XXKST"), JobFailedError, "the data source's Python process ended"),
     ],
 )
 def test_failures_are_told_in_a_sentence(failure: Exception, kind: type[Exception], said: str) -> None:
-    """The person who runs it at night reads one line, not a traceback from another program."""
+    """A failure is one line, not a traceback of Spark or Java."""
     with pytest.raises(kind) as told, failures_as_sentences():
         raise failure
     assert str(told.value).startswith(said)
@@ -123,7 +123,7 @@ def test_failures_are_told_in_a_sentence(failure: Exception, kind: type[Exceptio
 def test_exit_codes(
     failure: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same from both ways to start it: wrong usage, service not there, failed."""
+    """Both ways to start a job exit with the same codes: wrong usage, service down, failed."""
 
     def fail(arguments: Namespace) -> int:
         raise failure
@@ -138,19 +138,19 @@ def test_exit_codes(
 def test_progress_goes_past_spark_submits_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would merge both outputs of Python into its standard output; then Java says the lines."""
+    """spark-submit would merge both outputs of Python into its standard output, so Java prints the progress."""
     lines: list[str] = []
     java = SimpleNamespace(System=SimpleNamespace(err=SimpleNamespace(println=lines.append)))
     session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jvm=java))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    teller(session)("one")
+    reporter(session)("one")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    teller(session)("two")
+    reporter(session)("two")
     assert (capsys.readouterr().err, lines) == ("one\n", ["two"])
 
 
 def test_a_token_file_is_read_as_the_service_reads_it(tmp_path: Path) -> None:
-    """Comments and empty lines are passed over; the first token counts, the others are the service's business."""
+    """Comments and empty lines are skipped; the first token is used, further ones are for the service only."""
     path = tmp_path / "token"
     path.write_text("# rotated in November\n\n  new  # of the drain\nold\n")
     assert read_token(str(path)) == "new"

@@ -1,4 +1,4 @@
-"""What Spark finds when it looks through an environment: our data source, and never an error of ours."""
+"""What Spark finds when it searches an environment: the data source, and never an error."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ except RuntimeError as error:
 
 
 def test_the_data_source_is_found_under_its_name() -> None:
-    """Spark takes the class `DefaultSource` of every module called pyspark_*."""
+    """Spark registers the class `DefaultSource` of every module named pyspark_*."""
     assert python(USE) == "mrecordlog\n"
 
 
 @pytest.mark.parametrize("missing", ["DataSourceStreamArrowWriter", "DataSourceArrowWriter", "DataSourceStreamReader"])
 def test_an_older_spark_keeps_its_other_data_sources(missing: str) -> None:
-    """Names that it does not know fail only who uses `mrecordlog`, and the message says what is missing."""
+    """With a Spark that is too old, only users of `mrecordlog` get an error, and it says what is missing."""
     hide = f"import pyspark.sql.datasource as known; del known.{missing}\n"
     name, told = python(hide + USE).splitlines()
     assert name == "mrecordlog"
@@ -43,7 +43,7 @@ def test_an_older_spark_keeps_its_other_data_sources(missing: str) -> None:
 
 @pytest.mark.parametrize("hidden", ["pyspark", "pyspark.sql.datasource"])
 def test_a_spark_without_data_sources_imports_the_module(hidden: str) -> None:
-    """There is nothing to find then, and nothing fails."""
+    """With a Spark that has no data sources, the module imports and defines none."""
     assert (
         python(f"import sys; sys.modules[{hidden!r}] = None\nimport pyspark_mrecordlog as m\nprint(dir(m))").find(
             "'DefaultSource'"

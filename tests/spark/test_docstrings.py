@@ -30,7 +30,7 @@ def test_the_session_of_the_data_source_runs(spark: SparkSession, service: Threa
 
 
 def test_the_package_lists_its_modules() -> None:
-    """A module that is added or removed is so in the package's docstring too."""
+    """The package's docstring names every module and no other."""
     named = set(re.findall(r"(?:^ {4}| {2,})(\w+)  ", spark_package.__doc__ or "", re.MULTILINE))
     modules = {path.stem for path in Path(spark_package.__file__ or "").parent.glob("*.py")}
     assert modules - {"__init__", "__main__"} == named

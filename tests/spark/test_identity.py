@@ -1,4 +1,4 @@
-"""Whose an output is: what may start together, and what is refused."""
+"""Which checkpoint an output belongs to: what may start together, and what is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _open: list[LocalLake] = []
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """Give descriptors back."""
+    """Close all lakes at the end of a test."""
     yield
     while _open:
         _open.pop().close()
@@ -34,7 +34,7 @@ def start(place: Path, checkpoint: str = "checkpoint", output: str = "out", *, a
 
 
 def run_batch(place: Path, number: int, checkpoint: str = "checkpoint", output: str = "out") -> None:
-    """Leave what Spark leaves of a batch."""
+    """Write the files that Spark writes for a batch."""
     for top, directory in ((checkpoint, "offsets"), (output, "_spark_metadata"), (checkpoint, "commits")):
         path = place / top / directory / str(number)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def run_batch(place: Path, number: int, checkpoint: str = "checkpoint", output: 
 
 
 def test_the_first_start_ties_both_together(tmp_path: Path) -> None:
-    """Spark takes the id of the query from the checkpoint's file; later starts find the same bond."""
+    """Spark uses the query id that the first start wrote; later starts find the same bond."""
     bond = start(tmp_path)
     assert json.loads((tmp_path / "checkpoint/metadata").read_bytes()) == {"id": bond.query}
     assert start(tmp_path) == bond
@@ -52,7 +52,7 @@ def test_the_first_start_ties_both_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [["metadata"], ["metadata", "owner"]])
 def test_a_first_start_that_was_killed_goes_on(tmp_path: Path, left: list[str]) -> None:
-    """After every file that it writes."""
+    """A first start that is killed after any of its files continues at the next start."""
     bond = start(tmp_path)
     (tmp_path / "checkpoint" / OUTPUT).unlink()
     if "owner" not in left:
@@ -63,7 +63,7 @@ def test_a_first_start_that_was_killed_goes_on(tmp_path: Path, left: list[str]) 
 
 
 def test_two_jobs_that_begin_on_one_empty_output(tmp_path: Path) -> None:
-    """The second job is refused before anything is written; otherwise it would find its batches already there."""
+    """The second job is refused before it writes anything; Spark would skip its batches as already written."""
     start(tmp_path, "checkpoint-a")
     with pytest.raises(RefusedError, match="another checkpoint"):
         start(tmp_path, "checkpoint-b")
@@ -82,7 +82,7 @@ def _race(place: Path, name: str, ready: object, results: object) -> None:
 
 
 def test_one_of_many_that_start_at_once_gets_the_output(tmp_path: Path) -> None:
-    """The process that links the owner file first is the owner."""
+    """The process that links the owner file first gets the output."""
     context = multiprocessing.get_context("fork")
     for round_number in range(5):
         place = tmp_path / str(round_number)
@@ -98,7 +98,7 @@ def test_one_of_many_that_start_at_once_gets_the_output(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_another_pipeline_is_refused(tmp_path: Path) -> None:
-    """Both exist, both have batches: they do not name each other."""
+    """A checkpoint and an output that do not name each other are refused, though both have batches."""
     start(tmp_path)
     start(tmp_path, "other-checkpoint", "other-out")
     for number in range(3):
@@ -109,7 +109,7 @@ def test_a_checkpoint_of_another_pipeline_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_new_checkpoint_over_an_old_output_is_refused(tmp_path: Path) -> None:
-    """Spark would skip the first batches as already written."""
+    """With a new checkpoint, Spark would skip the first batches as already written."""
     start(tmp_path)
     run_batch(tmp_path, 0)
     shutil.rmtree(tmp_path / "checkpoint")
@@ -118,7 +118,7 @@ def test_a_new_checkpoint_over_an_old_output_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_its_output_is_refused(tmp_path: Path) -> None:
-    """However many batches it has seen: Spark removes the files of old ones."""
+    """A checkpoint is refused at any output but its own, however few of its batches still have files."""
     start(tmp_path)
     for number in range(120, 123):
         run_batch(tmp_path, number)
@@ -128,7 +128,7 @@ def test_a_checkpoint_without_its_output_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_from_before_the_bond_without_its_output_is_refused(tmp_path: Path) -> None:
-    """Its commits show that it wrote somewhere."""
+    """A checkpoint without a bond, but with commits, wrote to another output."""
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint/metadata").write_text('{"id":"x"}')
     run_batch(tmp_path, 7)
@@ -138,7 +138,7 @@ def test_a_checkpoint_from_before_the_bond_without_its_output_is_refused(tmp_pat
 
 
 def test_an_older_checkpoint_is_refused(tmp_path: Path) -> None:
-    """A copy from a backup: the output has batches that it does not know; no way is offered that loses records."""
+    """If the output has newer batches, the checkpoint is refused, and the message offers no way that loses records."""
     start(tmp_path)
     run_batch(tmp_path, 0)
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
@@ -150,7 +150,7 @@ def test_an_older_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_output_of_unknown_origin_is_refused(tmp_path: Path) -> None:
-    """Also where nothing of it is Spark's; a checkpoint in the output itself is the job's own."""
+    """An output with foreign files is refused; the job's own checkpoint inside the output is not foreign."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out/part-0.parquet").touch()
     with pytest.raises(RefusedError, match=r"holds 'part-0\.parquet'"):
@@ -162,7 +162,7 @@ def test_an_output_of_unknown_origin_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_output_from_before_the_bond_can_be_adopted(tmp_path: Path) -> None:
-    """The user confirms that this checkpoint wrote it; an older checkpoint is still refused."""
+    """The user may confirm that this checkpoint wrote the output; an older checkpoint is still refused."""
     start(tmp_path)
     run_batch(tmp_path, 0)
     run_batch(tmp_path, 1)
@@ -175,7 +175,7 @@ def test_an_output_from_before_the_bond_can_be_adopted(tmp_path: Path) -> None:
 
 
 def test_another_partitioning_is_refused(tmp_path: Path) -> None:
-    """Spark could not read an output with both."""
+    """Spark could not read an output with two ways of partitioning."""
     start(tmp_path)
     with pytest.raises(RefusedError, match="partitioned by nothing"):
         claim(lake(tmp_path / "checkpoint"), lake(tmp_path / "out"), ("queue",))
@@ -183,7 +183,7 @@ def test_another_partitioning_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["checkpoint/metadata", f"out/{OWNER}", f"checkpoint/{OUTPUT}"])
 def test_a_damaged_bond_is_refused(tmp_path: Path, name: str) -> None:
-    """It is never taken for a missing one."""
+    """A damaged bond is not treated as a missing one."""
     start(tmp_path)
     (tmp_path / name).write_bytes(b"")
     with pytest.raises(RefusedError, match="is damaged"):
@@ -191,7 +191,7 @@ def test_a_damaged_bond_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_lost_id_of_the_query_can_be_restored(tmp_path: Path) -> None:
-    """Spark would draw another one; the refusal names the one that it had."""
+    """Spark would generate a new query id; the refusal names the one to restore."""
     bond = start(tmp_path)
     content = (tmp_path / "checkpoint/metadata").read_bytes()
     (tmp_path / "checkpoint/metadata").unlink()
@@ -202,7 +202,7 @@ def test_a_lost_id_of_the_query_can_be_restored(tmp_path: Path) -> None:
 
 
 def test_a_name_of_the_checkpoints_path_excuses_no_foreign_file(tmp_path: Path) -> None:
-    """Only a checkpoint inside the output is left out of what is found there."""
+    """Only a checkpoint that is inside the output is excluded from the check for foreign files."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / tmp_path.parts[1]).touch()
     with pytest.raises(RefusedError, match="written with another checkpoint"):

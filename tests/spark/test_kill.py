@@ -1,4 +1,4 @@
-"""Exactly once, shown: one campaign with one kill. More of them: `python -m tests.spark.campaign --kills 5`."""
+"""Exactly once, shown by one campaign with one kill. For more: `python -m tests.spark.campaign --kills 5`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def test_every_record_is_stored_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
-    """Driver and JVM are killed while records and queues arrive: all are in the output once, and the log is empty."""
+    """Driver and JVM are killed while records and queues arrive; each record is stored once, and the log is empty."""
     outcome = run_campaign(spark, tmp_path, kills=1, seed=1)
     assert outcome.records > 0 and outcome.batches_at_kills[0] >= 2

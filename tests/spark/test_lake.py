@@ -1,4 +1,4 @@
-"""Small files, durably; locks; what Parquet files hold."""
+"""Durable small files, locks, and counting the rows of Parquet files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_contents(found: Lake, place: Path) -> None:
 
 
 def test_a_directory_on_a_disk(tmp_path: Path) -> None:
-    """Files are whole or not there; rows are counted by queue."""
+    """Files are written completely or not at all; rows are counted by queue."""
     found = LocalLake(str(tmp_path / "new" / "lake"))
     check_files(found)
     check_contents(found, tmp_path)
@@ -69,7 +69,7 @@ def test_a_directory_on_a_disk(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_hadoop_knows(spark: SparkSession, tmp_path: Path) -> None:
-    """The same through Hadoop and Spark, shown here with Hadoop's own view of a disk."""
+    """Through Hadoop and Spark the results are the same; Hadoop's view of a disk stands in for HDFS."""
     (tmp_path / "lake").mkdir()
     found = HadoopLake(spark, (tmp_path / "lake").as_uri())
     check_files(found)
@@ -78,7 +78,7 @@ def test_a_directory_that_hadoop_knows(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_a_lock_is_held_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one says which process has it."""
+    """A second lock is refused, and the error names the process that holds the first."""
     monkeypatch.setattr(local_lake, "LOCK_SECONDS", 0.0)
     first, second = LocalLake(str(tmp_path)), LocalLake(str(tmp_path))
     first.lock()
@@ -90,7 +90,7 @@ def test_a_lock_is_held_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_checksum_goes_with_its_file(tmp_path: Path) -> None:
-    """Hadoop would compare the next file of that name with it."""
+    """A removed file takes Hadoop's checksum file with it; otherwise Hadoop would check the next file against it."""
     found = LocalLake(str(tmp_path))
     for name in ("7", ".7.crc"):
         (tmp_path / "commits").mkdir(exist_ok=True)

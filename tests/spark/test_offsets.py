@@ -33,7 +33,7 @@ def summary(queue: str, first: int, following: int, queue_id: int = 1, records: 
 @settings(deadline=None)
 @given(st.integers(1, 10_000), st.dictionaries(st.text(max_size=3), st.integers(0, 10_000), max_size=6))
 def test_shares_are_in_proportion_and_never_nothing(limit: int, weights: dict[str, int]) -> None:
-    """Who has anything gets at least one; the sum passes the limit only by those."""
+    """Every server with records gets at least one; only that minimum may exceed the limit."""
     found = shares(limit, weights)
     assert set(found) == {name for name, weight in weights.items() if weight}
     assert all(share >= 1 for share in found.values())
@@ -44,18 +44,18 @@ def test_shares_are_in_proportion_and_never_nothing(limit: int, weights: dict[st
 
 
 def test_offsets_are_equal_as_text() -> None:
-    """Spark compares offsets as text: the order of keys must not make a new batch."""
+    """Spark compares offsets as text, so the order of keys must not start a new batch."""
     assert as_text({"b": {"z": [1, 2], "a": [3, 4]}, "a": {}}) == '{"a":{},"b":{"a":[3,4],"z":[1,2]}}'
 
 
 def test_start_itself_is_returned_when_nothing_is_new() -> None:
-    """Otherwise every trigger would make an empty batch."""
+    """A new but equal offset would make every trigger run an empty batch."""
     start: Offset = {"a": {"q": [1, 5]}}
     assert assemble(start, {"a": {"q": [1, 5]}}, {}, {"a": {}}) is start
 
 
 def test_only_what_moved_in_the_same_queue_is_read() -> None:
-    """Pinned and recreated queues are read from the next batch on."""
+    """Enrolled and recreated queues are read from the next batch on."""
     start: Offset = {"a": {"q": [1, 5], "same": [2, 7], "anew": [3, 1]}}
     end: Offset = {"a": {"q": [1, 9], "same": [2, 7], "anew": [8, 4], "pinned": [9, 100]}}
     assert list(advanced(start, end)) == [("a", "q", 1, 5, 9)]
@@ -64,13 +64,13 @@ def test_only_what_moved_in_the_same_queue_is_read() -> None:
 @pytest.mark.parametrize(
     ("first", "following", "queue_id", "message"),
     [
-        (0, 50, 2, "again; it is unknown whether it held records"),
+        (0, 50, 2, "recreated; it is unknown whether it held records"),
         (0, 4, 1, "went back"),
         (6, 9, 1, "positions 5 to 5 were truncated"),
     ],
 )
 def test_losses_are_seen_and_never_truncated(first: int, following: int, queue_id: int, message: str) -> None:
-    """A queue that is not what the checkpoint says is left alone."""
+    """A queue that does not match the checkpoint is reported and not truncated."""
     listings = {"a": {"q": summary("q", first, following, queue_id)}}
     checked = check({"a": {"q": [1, 5]}}, {"a": Listed(listings["a"])})
     assert [message in loss for loss in checked.lost] == [True]
@@ -79,21 +79,21 @@ def test_losses_are_seen_and_never_truncated(first: int, following: int, queue_i
 
 
 def test_truncations_are_what_is_behind_and_still_there() -> None:
-    """Position included, so 5 read means 4 may go; nothing where nothing is left to go."""
+    """A truncate includes its position: if 5 is next, up to 4 is truncated, and only if such records are left."""
     listings = {"a": {"q": summary("q", 2, 9), "done": summary("done", 5, 9), "fresh": summary("fresh", 0, 3)}}
     intact: Offset = {"a": {"q": [1, 5], "done": [1, 5], "fresh": [1, 0]}}
     assert truncations(intact, listings) == {"a": {"q": [1, 4]}}
 
 
 def test_a_starting_position_is_for_a_server_seen_first() -> None:
-    """A queue that is made later is read from its first record, also with startingOffsets=latest."""
+    """A queue that is created later is read from its first record, even with startingOffsets=latest."""
     listings = {"known": {"new": summary("new", 3, 9)}, "fresh": {"new": summary("new", 3, 9)}}
     first_positions, lost = enrol({"known": {}}, listings, "latest")
     assert (first_positions, lost) == ({"known": {"new": [1, 3]}, "fresh": {"new": [1, 9]}}, [])
 
 
 def test_positions_outside_the_log_are_moved_and_named() -> None:
-    """Both ends."""
+    """A position below or above the log is moved into it, and the loss is reported."""
     assert resolve_position({"a": {"q": 7}}, "a", summary("q", 3, 9)) == (7, None)
     assert resolve_position({"a": {"q": -2}}, "a", summary("q", 3, 9)) == (3, None)
     assert resolve_position({"a": {"q": -1}}, "a", summary("q", 3, 9)) == (9, None)
@@ -104,11 +104,10 @@ def test_positions_outside_the_log_are_moved_and_named() -> None:
 
 
 class QueryAgainstLogs(RuleBasedStateMachine):
-    """Two model logs and a query that is driven, killed and replayed: what it committed is read once, and only then
-    truncated.
+    """Two model logs and a query that is driven, killed and replayed: committed rows are read once, then truncated.
 
-    The model keeps every acknowledged record for ever, so that at any time the committed rows must be, queue by queue
-    and incarnation by incarnation, the records from where reading began.
+    The model keeps every acknowledged record. So at any time the committed rows must be, for each incarnation of each
+    queue, the records from where reading began.
     """
 
     def __init__(self) -> None:
@@ -153,7 +152,7 @@ class QueryAgainstLogs(RuleBasedStateMachine):
     @precondition(lambda self: self.planned is not None)
     @rule()
     def die_while_reading(self) -> None:
-        """Read, and lose what was read: the replay must find the same."""
+        """Read a batch and lose it: the replay must return the same rows."""
         assert self.planned is not None
         assert self.read(self.committed, self.planned) == self.read(self.committed, self.planned)
 
@@ -171,7 +170,7 @@ class QueryAgainstLogs(RuleBasedStateMachine):
             assert all((queue_id, at) in read for at in queue.positions if at < queue.first)
 
     def teardown(self) -> None:
-        """At the end everything is read, and nothing is left."""
+        """At the end everything has been read and truncated."""
         for _ in range(200):
             if self.planned is not None:
                 self.commit()
@@ -195,7 +194,7 @@ class QueryAgainstLogs(RuleBasedStateMachine):
         }
 
     def latest(self, limit: int) -> Offset:
-        """Do what the stream reader's latestOffset does, with a model in resolve_position of the services."""
+        """Do what the stream reader's latestOffset does, with a model instead of the services."""
         listings = self.listings()
         surveys = {server: Listed(listing) for server, listing in listings.items()}
         checked = check(self.committed, surveys, answers=self.answers(listings))
@@ -209,7 +208,7 @@ class QueryAgainstLogs(RuleBasedStateMachine):
         return assemble(self.committed, checked.positions, ends, first_positions)
 
     def answers(self, listings: Mapping[str, Mapping[str, QueueSummary]]) -> dict[str, Answers]:
-        """Say where the deleted queues of the checkpoint ended."""
+        """Return where the deleted queues of the checkpoint ended."""
         return {
             server: Answers({queue: self.every[at[0]].next for queue, at in self.committed.get(server, {}).items()})
             for server in listings

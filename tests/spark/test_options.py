@@ -1,4 +1,4 @@
-"""Options: read once, checked once, nothing ignored."""
+"""Options are read and checked once, and none is ignored."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def parse(**given: str) -> Options:
 
 
 def test_a_bare_address_is_the_server_default() -> None:
-    """One server needs no name."""
+    """A single server needs no name."""
     assert parse_servers("http://h:8080/") == (Server("default", "http://h:8080"),)
 
 
 def test_servers_have_names() -> None:
-    """Sorted by name; an address may hold an equals sign."""
+    """Servers are sorted by name; an address may contain an equals sign."""
     assert parse_servers("b=http://h2:1, a=https://h1/base?x=1") == (
         Server("a", "https://h1/base?x=1"),
         Server("b", "http://h2:1"),
@@ -31,13 +31,13 @@ def test_servers_have_names() -> None:
 
 @pytest.mark.parametrize("text", ["", "h:8080", "a=h:8080", "a=ftp://h", "a=http://h,a=http://i", "http://h,http://i"])
 def test_servers_that_make_no_sense_are_refused(text: str) -> None:
-    """No scheme, no host, or a name given twice."""
+    """An address without scheme or host is refused, and so is a name that occurs twice."""
     with pytest.raises(OptionError):
         parse_servers(text)
 
 
 def test_a_password_is_not_shown() -> None:
-    """Neither where an address is wrong, nor where the options are printed."""
+    """A password is shown neither in an error about the address nor when the options are printed."""
     with pytest.raises(OptionError) as refused:
         parse_servers("a=ftp://me:secret@h")
     assert "secret" not in str(refused.value)
@@ -45,7 +45,7 @@ def test_a_password_is_not_shown() -> None:
 
 
 def test_a_table_is_given_its_options_between_properties() -> None:
-    """As `CREATE TABLE … USING mrecordlog OPTIONS (…)` hands them over; properties of the table are not ours."""
+    """`CREATE TABLE … OPTIONS (…)` passes options among the table's properties, which are ignored."""
     properties = {"provider": "mrecordlog", "owner": "root", "comment": "x", "mine": "7"}
     table = Options.parse(
         {"servers": "http://h", "option.servers": "http://h", "option.payload": "false", **properties}
@@ -60,39 +60,39 @@ def test_a_table_is_given_its_options_between_properties() -> None:
     ("given", "path"), [("/a b", "/a b"), ("file:///a%20b", "/a b"), ("file:/a", "/a"), ("x/y", "x/y"), ("a:b", "a:b")]
 )
 def test_a_directory_may_be_an_address(given: str, path: str) -> None:
-    """As other tools write it, and Spark itself."""
+    """A file:// URL names a directory, as Spark and other tools write it."""
     assert Options.parse({"path": given}).path == path
 
 
 def test_an_address_that_is_no_local_directory_is_refused() -> None:
-    """A log is read only where it is stored."""
+    """A URL of another file system is refused."""
     for path in ("s3a://bucket/log", "file://elsewhere/log"):
         with pytest.raises(OptionError, match="not a directory on this machine"):
             Options.parse({"path": path})
 
 
 def test_sizes_may_have_a_unit() -> None:
-    """Powers of two, as Spark reads them."""
+    """Units are powers of two, as in Spark."""
     sizes = {"1000": 1_000, "256m": 256 << 20, "1g": 1 << 30, "8 KiB": 8_192, "2MB": 2 << 20}
     for text, size in sizes.items():
         assert parse(maxBytesPerTrigger=text).bytes_per_trigger == size
 
 
 def test_queues_with_commas_are_named_as_json() -> None:
-    """Names may hold anything."""
+    """A JSON list can name queues that contain commas."""
     assert parse(subscribe="a, b").subscription.names == frozenset({"a", "b"})
     assert parse(subscribe='["a,b", " c"]').subscription.names == frozenset({"a,b", " c"})
 
 
 def test_starting_offsets_may_be_copied_from_a_checkpoint() -> None:
-    """Positions are taken, what proves them is not."""
+    """A checkpoint's offset may be used as positions; its marks are dropped."""
     copied = Checkpoint({"default": {"q": [1, 7]}}, {"default": {"q": Mark("o", 99)}}, {}).encode()
     assert parse(startingOffsets=json.dumps(copied)).starting == {"default": {"q": 7}}
     assert parse(startingOffsets='{"default": {"q": [1, 7, 99]}}').starting == {"default": {"q": 7}}
 
 
 def test_names_come_in_any_case() -> None:
-    """Spark lowers them on the way."""
+    """Names are matched in any case, because Spark changes it."""
     assert Options.parse({"SERVERS": "http://h:1", "maxrecordspertrigger": "7"}).records_per_trigger == 7
 
 
@@ -126,19 +126,19 @@ def test_names_come_in_any_case() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(given: dict[str, str], message: str) -> None:
-    """With a sentence that says what would be right."""
+    """Each invalid option is refused with a sentence that says what is expected."""
     with pytest.raises(OptionError, match=message):
         parse(**given)
 
 
 def test_neither_servers_nor_path_is_refused() -> None:
-    """One of them says where the records are."""
+    """Exactly one of servers and path must be set."""
     with pytest.raises(OptionError, match="servers"):
         Options.parse({})
 
 
 def test_what_a_stream_cannot_do_is_refused() -> None:
-    """A directory, an end and pushdown belong to batch reads."""
+    """A directory, an end and pushdown are refused for streams."""
     for options in (
         Options.parse({"path": "/log"}),
         parse(endingOffsets='{"default": {"q": 5}}'),
@@ -149,14 +149,14 @@ def test_what_a_stream_cannot_do_is_refused() -> None:
 
 
 def test_what_a_batch_cannot_do_is_refused() -> None:
-    """Truncating needs a checkpoint, and latest would read nothing."""
+    """truncate and startingOffsets=latest are refused for batch reads."""
     for options in (parse(truncate="true"), parse(startingOffsets="latest")):
         with pytest.raises(OptionError):
             options.check_batch_read()
 
 
 def test_what_a_write_cannot_do_is_refused() -> None:
-    """One service takes the rows."""
+    """A write needs exactly one service, and no directory."""
     for options in (Options.parse({"path": "/log"}), Options.parse({"servers": "a=http://h,b=http://i"})):
         with pytest.raises(OptionError):
             options.check_write()
@@ -176,14 +176,14 @@ def test_a_subscription_is_names_a_pattern_or_all() -> None:
 
 
 def test_options_travel() -> None:
-    """They go to executors by pickle."""
+    """Options can be pickled, because Spark sends them to executors."""
     options = parse(subscribe="a", token="secret")
     assert pickle.loads(pickle.dumps(options)) == options
     assert "secret" not in repr(options)
 
 
 def test_paths_may_have_commas() -> None:
-    """Such paths are given as a JSON list; otherwise commas separate paths."""
+    """Commas separate paths, except in a JSON list."""
     given = {"servers": "http://h:1"}
     assert Options.parse({**given, "syncDirs": "/a,/b"}).sync_directories == ("/a", "/b")
     assert Options.parse({**given, "syncDirs": '["/a, b"]'}).sync_directories == ("/a, b",)

@@ -30,7 +30,7 @@ def ranges(draw: st.DrawFn) -> list[Range]:
 def test_packing_neither_loses_nor_doubles_a_record(
     whole: list[Range], partitions_min: int | None, records_max: int | None, cores: int
 ) -> None:
-    """Put together again, the partitions are the ranges; dense ones keep to the limit of records."""
+    """The partitions together are the ranges, and ranges without gaps keep to the limit of records."""
     partitions = pack("s", whole, partition_size(whole, partitions_min, records_max, cores))
     pieces = [piece for partition in partitions for piece in partition.ranges]
     for each in whole:
@@ -47,20 +47,20 @@ def test_packing_neither_loses_nor_doubles_a_record(
 
 
 def test_small_batches_are_one_task() -> None:
-    """A task costs more than reading a few records."""
+    """A small batch is one task, because a task costs more than reading a few records."""
     whole = [Range(f"q{n}", n, 0, 20, 20, 400) for n in range(100)]
     assert len(pack("s", whole, partition_size(whole, None, None, 8))) == 1
 
 
 def test_large_batches_use_every_core() -> None:
-    """A queue is cut where it fits, and each task gets about as much."""
+    """A large batch is cut into equal tasks, one for each core."""
     whole = [Range("q", 1, 0, 1_000_000, 1_000_000, 200_000_000)]
     partitions = pack("s", whole, partition_size(whole, None, None, 4))
     assert [partition.records for partition in partitions] == [250_000] * 4
 
 
 def test_pieces_that_follow_each_other_are_one_range() -> None:
-    """A request names a queue once, not once a piece."""
+    """Adjacent pieces of a queue become one range of the request."""
     pieces = [Range("q", 1, at, at + 10, 10, 100) for at in range(0, 100, 10)]
     size = partition_size(pieces, None, None, 1)
     assert pack("s", pieces, size) == [Partition("s", (Range("q", 1, 0, 100, 100, 1_000),))]

@@ -1,4 +1,4 @@
-"""Exactly once under random kills and power cuts at any step, without Java: thousands of steps in seconds."""
+"""Exactly once under random kills and power failures at any step, without Java: thousands of steps in seconds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ STEPS = 60
 
 
 class Killed(Exception):  # not an error of anybody's
-    """The process ends here."""
+    """The process is killed here."""
 
 
 class Chaos:
-    """Feeds a log, drains it, and kills the drain; knows what was acknowledged."""
+    """Feeds a log, drains it and kills the drain; remembers what was acknowledged."""
 
     def __init__(self, engine: Engine, service: ThreadedService, seed: int) -> None:
         self.engine, self.service = engine, service
@@ -39,7 +39,7 @@ class Chaos:
             known += payloads
 
     def run_until_killed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Start, run a few batches, and die somewhere: in a batch, or in any step of the release."""
+        """Start, run a few batches, and die in a batch or in any step of the release."""
         with monkeypatch.context() as patch:
             try:
                 with self.engine.started() as run:
@@ -54,7 +54,7 @@ class Chaos:
                 pass
 
     def _arm(self, run: Run, patch: pytest.MonkeyPatch) -> None:
-        """Die at one of the next calls that change something, before or after it."""
+        """Die before or after one of the next calls that change something."""
         release, client = run.release, run.release._fleet.client("a")
         left = self.random.randrange(1, 25)
 
@@ -96,7 +96,7 @@ class Chaos:
 def test_every_record_is_stored_once_whatever_is_cut_off(
     service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Kills in every step, files that are left empty: nothing is lost, nothing is there twice, the log is empty."""
+    """After kills at any step and emptied files, each record is stored once, and the log is empty."""
     engine = Engine(f"a={service.url}", tmp_path, maxRecordsPerTrigger="40")
     chaos = Chaos(engine, service, seed)
     with engine.started():

@@ -1,4 +1,4 @@
-"""A log that went back, however far it has grown since, and one that did not."""
+"""A log that went back is detected however far it has grown since; one that did not is not refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.spark.test_stream import Query, rows_of
 
 
 def test_an_offset_is_the_same_after_a_round_trip() -> None:
-    """Entries that were checked under another opening keep it."""
+    """Positions that were checked under another opening keep that opening."""
     known = Checkpoint(
         {"a": {"q": [1, 5], "old": [2, 7], "fresh": [3, 0]}, "b": {}},
         {"a": {"q": Mark("new", 77), "old": Mark("before", 78), "fresh": Mark("new")}, "b": {}},
@@ -38,7 +38,7 @@ def test_an_offset_is_the_same_after_a_round_trip() -> None:
 
 @pytest.mark.parametrize("offset", [{"a": {"q": [1, 5]}}, {"version": 3, "servers": {}}, {"version": 2, "servers": 7}])
 def test_an_offset_that_is_not_known_is_refused(offset: Any) -> None:
-    """Positions of another version are not guessed."""
+    """An offset of an unknown version is refused."""
     with pytest.raises(CheckpointError):
         Checkpoint.decode(offset)
 
@@ -47,7 +47,7 @@ def test_an_offset_that_is_not_known_is_refused(offset: Any) -> None:
 
 
 def test_nothing_is_asked_under_the_same_opening() -> None:
-    """A trigger costs a listing, as long as no log was opened again."""
+    """While no log is reopened, a trigger sends only the listing."""
     known = Checkpoint({"a": {"q": [1, 5]}}, {"a": {"q": Mark("o", 77)}}, {"a": "log"})
     listing = {"q": summary("q", 0, 9)}
     same = questions(known, "a", Listed(listing, "log", "o", {1: 0}), lambda queue: True)
@@ -61,23 +61,23 @@ def test_nothing_is_asked_under_the_same_opening() -> None:
     [
         (4, "o", 0, None, "ends at 4"),
         (9, "o", 0, None, None),
-        (9, "p", 4, 77, "opened at 4"),
+        (9, "p", 4, 77, "ended at 4"),
         (9, "p", 5, 77, None),
-        (9, "p", 9, 78, "another one"),
+        (9, "p", 9, 78, "not the one"),
         (9, "p", 9, None, None),
     ],
 )
 def test_what_shows_that_a_log_went_back(
     following: int, opening: str, opened: int, tail: int | None, found: str | None
 ) -> None:
-    """Its end, where it was opened, or another record at the place of the last one read."""
+    """A log went back if it ends earlier, was opened earlier, or has a different last record."""
     listed = Listed({}, "log", opening, {1: opened})
     answer = went_back(summary("q", 0, following), 5, Mark("o", 77), listed, {"q": tail})
     assert (answer is None) == (found is None) and (found or "") in (answer or "")
 
 
 def test_a_log_has_one_name() -> None:
-    """Under another name all of it would be read again."""
+    """A renamed log is refused, because all of it would be reread."""
     refuse_renamed({"a": "log-a"}, [("a", "log-a"), ("b", "log-b")])
     refuse_renamed({"a": "log-a"}, [("a", "another")])
     with pytest.raises(OptionError, match="'new' is the log that the checkpoint knows as 'a'"):
@@ -94,7 +94,7 @@ def test_a_log_has_one_name() -> None:
 def test_a_log_that_went_back_stays_refused(
     service: ThreadedService, tmp_path: Path, truncate: str, openings: int
 ) -> None:
-    """Growing past the checkpoint, restarting the query and opening the log once more heal nothing."""
+    """It stays refused after it grew past the checkpoint, the query was restarted and the log was reopened."""
     service.append("q", numbered("q", 0, 50))
     service.keep_copy(tmp_path / "copy")
     service.append("q", numbered("q", 50, 100))
@@ -115,7 +115,7 @@ def test_a_log_that_went_back_stays_refused(
 
 
 def test_equal_records_do_not_hide_that_a_log_went_back(service: ThreadedService, tmp_path: Path) -> None:
-    """Where every payload is the same, the position that the log was opened at shows it."""
+    """If all payloads are equal, the position at which the log was opened shows that it went back."""
     service.append("q", [b"same"] * 50)
     service.keep_copy(tmp_path / "copy")
     service.append("q", [b"same"] * 50)
@@ -123,12 +123,12 @@ def test_equal_records_do_not_hide_that_a_log_went_back(service: ThreadedService
     query.drain()
     service.go_back(tmp_path / "copy")
     service.append("q", [b"same"] * 100)
-    with pytest.raises(DataLossError, match="opened at 50"):
+    with pytest.raises(DataLossError, match="ended at 50"):
         query.drain()
 
 
 def test_a_queue_that_rests_while_others_move_is_still_proved(service: ThreadedService, tmp_path: Path) -> None:
-    """Its digest stays in the checkpoint when its entry is written again."""
+    """The digest of a queue without new records stays in the checkpoint."""
     service.append("rests", numbered("rests", 0, 50))
     service.keep_copy(tmp_path / "copy")
     service.append("rests", numbered("rests", 50, 100))
@@ -145,14 +145,14 @@ def test_a_queue_that_rests_while_others_move_is_still_proved(service: ThreadedS
     service.append("moves", numbered("moves", 0, 6))
     service.stop()
     service.start()
-    with pytest.raises(DataLossError, match="queue 'rests': the record before position 100 is another one"):
+    with pytest.raises(DataLossError, match="queue 'rests': the record before position 100 is not the one"):
         query.drain()
 
 
 def test_a_log_that_went_back_is_read_again_when_that_is_allowed(
     service: ThreadedService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No record that it holds is skipped, none is truncated unread, and the warning says that some come twice."""
+    """No record is skipped or truncated unread, and the warning says that some are read twice."""
     service.append("q", numbered("q", 0, 50))
     service.keep_copy(tmp_path / "copy")
     service.append("q", numbered("q", 50, 100))
@@ -160,12 +160,12 @@ def test_a_log_that_went_back_is_read_again_when_that_is_allowed(
     query.drain()
     service.go_back(tmp_path / "copy")
     service.append("q", numbered("new", 50, 130))
-    with pytest.raises(DataLossError, match=r"nothing is skipped, and records .* come twice"):
+    with pytest.raises(DataLossError, match=r"nothing is skipped, and records .* are read twice"):
         query.drain()
     query.options["failOnDataLoss"] = "false"
     with caplog.at_level(logging.WARNING):
         query.drain()
-    assert "went back" in caplog.text and "come twice" in caplog.text
+    assert "went back" in caplog.text and "are read twice" in caplog.text
     assert query.rows[100:] == rows_of("default", "q", 0, 50) + [
         ("default", "q", at, f"new:{at}".encode()) for at in range(50, 130)
     ]
@@ -177,7 +177,7 @@ def test_a_log_that_went_back_is_read_again_when_that_is_allowed(
 
 @pytest.mark.parametrize("truncate", ["true", "false"])
 def test_a_log_that_was_opened_again_did_not_go_back(service: ThreadedService, truncate: str) -> None:
-    """Restarting the service at any moment is not a loss."""
+    """A restart of the service at any moment is not reported as a loss."""
     service.append("q", numbered("q", 0, 10))
     service.append("given", numbered("given", 1_000, 1_010), 1_000)
     query = Query(service.url, truncate=truncate, maxRecordsPerTrigger="7")
@@ -194,7 +194,7 @@ def test_a_log_that_was_opened_again_did_not_go_back(service: ThreadedService, t
 
 
 def test_a_first_record_at_a_given_position_is_no_loss(service: ThreadedService) -> None:
-    """A queue that was pinned while it was empty waits at 0, where no record ever was."""
+    """A queue that was enrolled while it was empty may get its first record at any position."""
     service.append("q", [])
     query = Query(service.url, truncate="true")
     query.drain()
@@ -210,7 +210,7 @@ def test_a_first_record_at_a_given_position_is_no_loss(service: ThreadedService)
 
 @pytest.mark.parametrize("truncate", ["true", "false"])
 def test_a_queue_that_was_not_wanted_for_a_while_goes_on_where_it_was(service: ThreadedService, truncate: str) -> None:
-    """Its position stays in the checkpoint, also over a restart of the service."""
+    """Its position stays in the checkpoint, even if the service is restarted."""
     for queue in ("x", "y"):
         service.append(queue, numbered(queue, 0, 10))
     query = Query(service.url, truncate=truncate)
@@ -245,7 +245,7 @@ def test_a_server_that_was_not_wanted_for_a_while_goes_on_where_it_was(new_servi
 
 
 def test_a_server_with_another_name_is_refused(service: ThreadedService) -> None:
-    """It would be read from the beginning."""
+    """A server under a new name is refused, because it would be read from the beginning."""
     service.append("q", numbered("q", 0, 5))
     query = Query(f"a={service.url}")
     query.drain()

@@ -1,8 +1,9 @@
-"""Spark's steps, crashes between any two of them, and whatever happens to logs meanwhile: exactly once, or refused.
+"""Exactly once, or refused, whatever happens between Spark's steps: crashes, restarts, deleted queues, restored logs.
 
-Seeded and without a JVM: `Query` plays Spark, the services are real. Every payload is written once, so a row says which
-record it is. A log that goes back must be refused at every step until that is accepted; then nothing that the log holds
-may be missing, and only its records may come twice. A queue deleted with unread records must be refused too.
+The histories are random, with a seed, and need no JVM: `Query` plays Spark, the services are real. No payload is
+written twice, so each row identifies its record. A log that went back must be refused at every step until the user
+accepts it. After that no record that it holds may be missing, and only its records may be read twice. A queue that was
+deleted with unread records must be refused too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STEPS = 150
 
 
 class Copy:
-    """A log as it was: its files, and the payloads that it held or had held."""
+    """A copy of a log: its files, and every payload that it holds or held before."""
 
     def __init__(self, directory: Path, ends: dict[tuple[str, int], int], written: set[bytes]) -> None:
         self.directory = directory
@@ -40,8 +41,8 @@ class Campaign:
         self.place = place
         self.services = {name: ThreadedService(place / name) for name in ("a", "b")}
         self.written: dict[str, set[bytes]] = {name: set() for name in self.services}
-        self.lost: set[bytes] = set()  # acknowledged, and taken away before they were read
-        self.twice: set[bytes] = set()  # held by a log that went back, when that was accepted
+        self.lost: set[bytes] = set()  # acknowledged, and deleted before they were read
+        self.twice: set[bytes] = set()  # in a log that went back, when that was accepted
         self.copies: dict[str, Copy] = {}
         self.deleted: set[tuple[str, int]] = set()  # server, queue id
         self.counter = 0
@@ -54,6 +55,7 @@ class Campaign:
             service.end()
 
     def run(self) -> None:
+        """Act at random, then read everything that is left."""
         acts = [self.append] * 6 + [self.step] * 8 + [self.crash] * 3
         acts += [self.reopen, self.narrow, self.widen, self.delete, self.keep, self.go_back]
         for _ in range(STEPS):
@@ -63,16 +65,17 @@ class Campaign:
         self.check()
 
     def check(self) -> None:
+        """Check how often each payload was read."""
         seen = Counter(row[3] for row in self.query.rows)
         for payload in set().union(*self.written.values()):
             if payload in self.twice:
                 assert seen[payload] >= 1 or payload in self.lost, f"{payload!r} is missing"
             elif payload in self.lost:
-                assert seen[payload] <= 1, f"{payload!r} came {seen[payload]} times"
+                assert seen[payload] <= 1, f"{payload!r} was read {seen[payload]} times"
             else:
-                assert seen[payload] == 1, f"{payload!r} came {seen[payload]} times"
+                assert seen[payload] == 1, f"{payload!r} was read {seen[payload]} times"
 
-    # What producers, operators and power cuts do.
+    # What producers, operators and power failures do.
 
     def append(self) -> None:
         name, queue = self.random.choice("ab"), f"q{self.random.randrange(4)}"
@@ -91,6 +94,7 @@ class Campaign:
         service.start()
 
     def delete(self) -> None:
+        """Delete a queue; if it had unread records, the query must be refused."""
         name = self.random.choice("ab")
         service = self.services[name]
         listing = service.summary()
@@ -109,6 +113,7 @@ class Campaign:
             self.refused_until_accepted()
 
     def keep(self) -> None:
+        """Copy a log, so that `go_back` can restore it."""
         name = self.random.choice("ab")
         service, directory = self.services[name], self.place / f"copy-{name}"
         shutil.rmtree(directory, ignore_errors=True)
@@ -117,7 +122,7 @@ class Campaign:
         self.copies[name] = Copy(directory, ends, set(self.written[name]))
 
     def go_back(self) -> None:
-        """Restore a copy, and let producers go on: what the query read of the other log must show."""
+        """Restore a copy and let producers continue; the query must notice."""
         if not self.copies:
             return
         name = self.random.choice(sorted(self.copies))
@@ -143,6 +148,7 @@ class Campaign:
             self.refused_until_accepted(again=name)
 
     def refused_until_accepted(self, *, again: str | None = None) -> None:
+        """Check that the query is refused, also after a restart; then accept the loss. again: the log that went back."""
         for _ in range(2):
             with pytest.raises(DataLossError) as refused:
                 self.finish_batch()
@@ -177,6 +183,7 @@ class Campaign:
             self.query.step()
 
     def narrow(self) -> None:
+        """Leave out one of the servers, or some queues."""
         self.finish_batch()
         if self.random.random() < 0.5:
             self.query.options["servers"] = self.servers(self.random.choice("ab"))
@@ -185,6 +192,7 @@ class Campaign:
         self.query.restart()
 
     def widen(self) -> None:
+        """Read all servers and queues again."""
         self.finish_batch()
         self.query.options["servers"] = self.servers("ab")
         self.query.options.pop("subscribePattern", None)
@@ -206,6 +214,6 @@ def campaign(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Campaig
 
 @pytest.mark.parametrize("campaign", range(8), indirect=True)
 def test_every_record_comes_once_or_the_query_is_refused(campaign: Campaign) -> None:
-    """This holds whatever happens to logs, services, subscriptions and the query itself."""
+    """Whatever happens to logs, services and the query, each record is read once, or the query is refused."""
     campaign.run()
     assert campaign.query.batches > 10 and sum(campaign.refusals.values()) > 1

@@ -1,4 +1,4 @@
-"""Which Python workers are started with, and what it finds on its path."""
+"""Which Python the workers run, and what is on its import path."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_pyspark_python_is_the_users_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is taken as it is."""
+    """If the variable is set, it is not changed."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
     assert ensure_python(local=True) == "/opt/python"
 
 
 def test_workers_on_other_machines_get_a_path_that_may_be_there() -> None:
-    """A script in this user's cache would not be."""
+    """Workers on other machines get this Python's path, not a script in this user's cache."""
     assert ensure_python(local=False) == sys.executable == os.environ["PYSPARK_PYTHON"]
 
 
 def test_another_spark_keeps_its_zips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With SPARK_HOME the pyspark of the zips may be another version than the installed one."""
+    """With SPARK_HOME, the pyspark in the zips may differ from the installed one, so the zips stay."""
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert ensure_python(local=True) == sys.executable
 
 
 def test_local_workers_import_the_installed_pyspark(tmp_path: Path) -> None:
-    """Spark's zips leave the path, everything else stays in its order, and arguments arrive as they were."""
+    """Spark's zips are removed from the path; its other entries and the arguments stay as they are."""
     lib = "/opt/spark/python/lib"
     path = f"{lib}/pyspark.zip:{lib}/py4j-0.10-src.zip:/first place:{lib}/pyspark.zip:{tmp_path}/*:/mine/pyspark.zip"
     said = subprocess.run(
@@ -53,7 +53,7 @@ def test_local_workers_import_the_installed_pyspark(tmp_path: Path) -> None:
 
 
 def test_where_no_script_can_be_written_this_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slower to start, and nothing else."""
+    """If the script cannot be written, workers run this Python directly, which only starts more slowly."""
 
     def refuse(name: str, script: str) -> Path:
         raise PermissionError(name)

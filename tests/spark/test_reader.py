@@ -34,7 +34,7 @@ from tests.spark.services import ThreadedService, numbered
 
 
 def read(reader: DataSourceReader) -> list[tuple[Any, ...]]:
-    """Plan here, read on a copy that came through pickle."""
+    """Plan with the reader, and read with a pickled copy."""
     sent = cloudpickle.dumps((reader, list(reader.partitions())))  # type: ignore[no-untyped-call]  # Spark's copy
     copy, partitions = cloudpickle.loads(sent)
     return [tuple(row.values()) for part in partitions for batch in copy.read(part) for row in batch.to_pylist()]
@@ -52,7 +52,7 @@ def positions(rows: list[tuple[Any, ...]], queue: str = "q") -> list[int]:
 
 
 def test_everything_retained_is_read(service: ThreadedService) -> None:
-    """From the first position that is there to the end, gaps included."""
+    """A read returns every retained record, across gaps."""
     service.append("q", numbered("q", 0, 5))
     service.append("q", [b"far"], 10**12)
     service.truncate("q", 1)
@@ -60,7 +60,7 @@ def test_everything_retained_is_read(service: ThreadedService) -> None:
 
 
 def test_a_table_is_fixed_when_it_is_planned(service: ThreadedService) -> None:
-    """What comes later is not in it; what is truncated meanwhile makes it fail instead of shrink."""
+    """Later records are not in the table; if planned ones are truncated, the read fails."""
     service.append("q", numbered("q", 0, 5))
     reader = reader_of(service)
     partitions = reader.partitions()
@@ -73,7 +73,7 @@ def test_a_table_is_fixed_when_it_is_planned(service: ThreadedService) -> None:
 
 
 def test_offsets_bound_a_table(service: ThreadedService) -> None:
-    """Start included, end excluded; a position that is not there is a loss, or moved."""
+    """The start is included, the end is not; a start that is truncated is a loss, or moved."""
     service.append("q", numbered("q", 0, 10))
     bounds = {"startingOffsets": '{"default": {"q": 3}}', "endingOffsets": '{"default": {"q": 5}}'}
     assert positions(read(reader_of(service, **bounds))) == [3, 4]
@@ -84,7 +84,7 @@ def test_offsets_bound_a_table(service: ThreadedService) -> None:
 
 
 def test_partitions_are_as_small_as_asked(service: ThreadedService) -> None:
-    """minPartitions and maxRecordsPerPartition, and every record once."""
+    """minPartitions and maxRecordsPerPartition are obeyed, and each record is read once."""
     service.append("q", numbered("q", 0, 1_000))
     for options, count in (({"minPartitions": "4"}, 4), ({"maxRecordsPerPartition": "100"}, 10)):
         reader = reader_of(service, **options)
@@ -93,7 +93,7 @@ def test_partitions_are_as_small_as_asked(service: ThreadedService) -> None:
 
 
 def test_filters_narrow_what_is_fetched(service: ThreadedService) -> None:
-    """What is done here is not handed back to Spark; what is not, is."""
+    """Filters that narrow the fetch are applied here; the others are returned to Spark."""
     service.append("a", numbered("a", 0, 20))
     service.append("b", numbered("b", 0, 20))
     reader = PushingLogReader(Options.parse({"servers": service.url}))
@@ -116,7 +116,7 @@ def test_filters_narrow_what_is_fetched(service: ThreadedService) -> None:
 
 
 def test_a_server_that_is_down_may_be_left_out(new_service: NewService) -> None:
-    """Only where the user said so."""
+    """A server that is down is skipped only with failOnServerDown=false."""
     first, second = new_service(), new_service()
     first.append("q", numbered("q", 0, 3))
     second.stop()
@@ -150,7 +150,7 @@ async def _write_segments(directory: Path) -> dict[str, list[tuple[int, bytes]]]
 
 
 def test_a_directory_is_read_segment_by_segment(tmp_path: Path) -> None:
-    """One partition for each segment that holds something live; together they are the log."""
+    """Each segment with live records is one partition; together they are the log."""
     expected = write_segments(tmp_path / "wal")
     reader = DirectoryReader(Options.parse({"path": str(tmp_path / "wal")}))
     assert len(reader.partitions()) > 2
@@ -161,7 +161,7 @@ def test_a_directory_is_read_segment_by_segment(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_bounded_as_a_service_is(tmp_path: Path) -> None:
-    """Subscription and offsets limit a directory too; its server has an empty name."""
+    """Subscription and offsets apply to a directory too; its server name is empty."""
     write_segments(tmp_path / "wal")
     given = {"path": str(tmp_path / "wal"), "subscribe": "a"}
     bounds = {"startingOffsets": '{"": {"a": 60}}', "endingOffsets": '{"": {"a": 62}}'}
@@ -189,10 +189,10 @@ def test_damage_after_the_plan_fails_the_task(tmp_path: Path) -> None:
     with segment.open("r+b") as file:
         file.seek(50_000)
         file.write(b"\xff\xff\xff")
-    with pytest.raises(CorruptionError, match="whole up to"):
+    with pytest.raises(CorruptionError, match="intact up to"):
         list(reader.read(partitions[0]))
     segment.unlink()
-    with pytest.raises(DataLossError, match="removed meanwhile"):
+    with pytest.raises(DataLossError, match="removed while it was read"):
         list(reader.read(partitions[0]))
 
 
@@ -205,14 +205,14 @@ def test_damage_after_the_plan_fails_the_task(tmp_path: Path) -> None:
     ],
 )
 def test_a_queue_that_is_not_there_is_named(service: ThreadedService, options: dict[str, str], message: str) -> None:
-    """It would be read as nothing."""
+    """A queue that does not exist is refused, because it would be read as empty."""
     service.append("q", numbered("q", 0, 5))
     with pytest.raises(OptionError, match=message):
         reader_of(service, **options).partitions()
 
 
 def test_many_sparse_records_are_not_joined_into_one_request(service: ThreadedService) -> None:
-    """Ranges with gaps cannot be cut by position, so the service's small pieces stay apart."""
+    """Ranges with gaps cannot be cut by position, so the service's small pieces stay separate."""
     for at in range(40):
         service.append("q", [b"x"] * 500, at * 10_000)
     (whole,) = reader_of(service, minPartitions="1").partitions()

@@ -1,4 +1,4 @@
-"""A loss stays refused until it is accepted."""
+"""A loss is refused until the user accepts it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POSITION = {"a": {"q": [1, 70], "it's, queue 'x': ": [2, 9], "other": [3, 3]}}
     ],
 )
 def test_a_loss_is_refused_until_its_own_flag_is_given(tmp_path: Path, sentence: str, flag: str, other: str) -> None:
-    """Each flag accepts what it names; the first thing that is advised destroys nothing."""
+    """Each flag accepts its own kind of loss; the advice begins with what changes nothing."""
     lake = LocalLake(str(tmp_path))
     check(lake, set(), POSITION)
     remember(lake, sentence)
@@ -37,7 +37,7 @@ def test_a_loss_is_refused_until_its_own_flag_is_given(tmp_path: Path, sentence:
 
 
 def test_what_went_back_is_named_and_stays_refused_until_it_was_read_again(tmp_path: Path) -> None:
-    """A start that is killed before the checkpoint has moved leaves the refusal as it was."""
+    """A start that is killed before the checkpoint moves on leaves the refusal in place."""
     lake = LocalLake(str(tmp_path))
     names = ("q", "it's, queue 'x': ")
     remember(lake, "; ".join(f"server {'a'!r}, queue {queue!r}: 70, but 50: it went back" for queue in names))
@@ -54,7 +54,7 @@ def test_what_went_back_is_named_and_stays_refused_until_it_was_read_again(tmp_p
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b'{"why": "x"}'])
 def test_a_damaged_refusal_stays_a_refusal(tmp_path: Path, content: bytes) -> None:
-    """What it named is not known any more; that there was something is."""
+    """A damaged refusal still refuses every start."""
     lake = LocalLake(str(tmp_path))
     remember(lake, "x")
     (tmp_path / REFUSED).write_bytes(content)
@@ -64,7 +64,7 @@ def test_a_damaged_refusal_stays_a_refusal(tmp_path: Path, content: bytes) -> No
 
 
 def test_queues_that_are_found_later_are_accepted_together(tmp_path: Path) -> None:
-    """The running query finds one queue of a restored log, the next start another: neither blocks the other."""
+    """If a running query finds one queue of a restored log and the next start another, both are accepted together."""
     lake = LocalLake(str(tmp_path))
     remember(lake, "server 'a', queue 'q': it went back")
     assert check(lake, {WENT_BACK}, POSITION) == {"a": {"q": [1, 70]}}
@@ -78,6 +78,6 @@ def test_queues_that_are_found_later_are_accepted_together(tmp_path: Path) -> No
 
 
 def test_a_loss_is_known_by_the_error_that_tells_it() -> None:
-    """In Spark's pages about a failed query."""
+    """A loss is recognised by its error class in Spark's text about a failed query."""
     assert is_loss("[STREAM_FAILED] …\n  mrecordlog_async.spark.plan.DataLossError: queue 'q' is missing")
     assert not is_loss("[STREAM_FAILED] …\n  mrecordlog_async.spark.client.ServerDownError: no data")

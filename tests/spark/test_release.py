@@ -1,4 +1,4 @@
-"""What is truncated and what never is: power cuts, skipped batches, failed syncs, logs that went back."""
+"""What is truncated, and what never is: power failures, skipped batches, failed syncs, logs that went back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DRAINED = 100
 
 @pytest.fixture
 def engine(service: ThreadedService, tmp_path: Path) -> Engine:
-    """Have drained 100 records, and 50 more waiting."""
+    """Drain 100 records, and append 50 more."""
     service.append("q", numbered("q", 0, DRAINED))
     engine = Engine(f"a={service.url}", tmp_path / "a, b")
     (tmp_path / "a, b").mkdir()
@@ -47,7 +47,7 @@ def expected(stop: int) -> list[tuple[str, str, int, bytes]]:
 
 
 def go_back_after_a_batch(engine: Engine, service: ThreadedService, copy: Path) -> list[bytes]:
-    """Commit a batch, which is not released, and put other records at its last positions; return these."""
+    """Commit a batch without releasing it, put other records at its last positions, and return those."""
     service.keep_copy(copy)
     service.append("q", numbered("q", 150, 180))
     with engine.started() as run:
@@ -59,7 +59,7 @@ def go_back_after_a_batch(engine: Engine, service: ThreadedService, copy: Path) 
 
 
 def test_a_log_is_truncated_behind_what_the_output_holds(engine: Engine, service: ThreadedService) -> None:
-    """Every batch is counted in its files and in the log; a start after a clean end finds nothing to repeat."""
+    """Every batch is counted in its files and in the log; after a clean end nothing runs again."""
     assert engine.drain() == 50
     assert engine.rows() == expected(150)
     assert service.records() == {"q": []}
@@ -68,7 +68,7 @@ def test_a_log_is_truncated_behind_what_the_output_holds(engine: Engine, service
 
 
 def test_many_batches_are_proven_across_compacted_manifests(service: ThreadedService, tmp_path: Path) -> None:
-    """Every tenth manifest entry names the files of all batches; only its own count for it."""
+    """Every tenth manifest entry names the files of all batches; only those of its own batch are counted."""
     engine = Engine(f"a={service.url}", tmp_path, maxRecordsPerTrigger="10")
     service.append("q", numbered("q", 0, 250))
     assert engine.drain() == 250
@@ -102,7 +102,7 @@ CUTS = {
 def test_what_a_power_cut_took_from_the_last_batch_runs_again(
     engine: Engine, service: ThreadedService, cut: str
 ) -> None:
-    """Files exist but are empty: nothing after them is truncated, and every record is stored in the end."""
+    """If files are empty, their batch runs again, and in the end every record is stored."""
     with engine.started() as run:
         assert run.batch()  # committed, and neither proven nor truncated when the power went
     for name in CUTS[cut]:
@@ -122,7 +122,7 @@ def test_what_a_power_cut_took_from_the_last_batch_runs_again(
 
 
 def test_zeros_in_a_file_of_the_right_size_are_found(engine: Engine, service: ThreadedService) -> None:
-    """A file system may keep the length and the end of a file and lose the middle: a start decodes every row."""
+    """A file system may lose the middle of a file and keep its length: a start decodes every row."""
     with engine.started() as run:
         assert run.batch()
     path = engine.output_path.parent / engine.parquet()[-1]
@@ -141,7 +141,7 @@ def test_zeros_in_a_file_of_the_right_size_are_found(engine: Engine, service: Th
 def test_a_batch_that_was_cut_off_goes_on_as_it_was_planned(
     engine: Engine, service: ThreadedService, until: str
 ) -> None:
-    """Nothing is dropped that is whole; the batch keeps its end."""
+    """An interrupted batch runs again up to the end that was planned; intact files are kept."""
     with engine.started() as run:
         run.batch(until=until)
     service.append("q", numbered("q", 150, 160))
@@ -152,7 +152,7 @@ def test_a_batch_that_was_cut_off_goes_on_as_it_was_planned(
 
 
 def test_a_batch_that_the_sink_skipped_is_not_truncated(engine: Engine, service: ThreadedService) -> None:
-    """The manifest holds another query's entry under this batch's number: the drain ends."""
+    """If the manifest has another query's entry for this batch, the drain ends and nothing is truncated."""
     with engine.started() as run:
         run.sink(2, pa.table({"server": ["b"], "queue": ["other"], "position": [7], "payload": [b"theirs"]}))
         assert run.batch()
@@ -164,7 +164,7 @@ def test_a_batch_that_the_sink_skipped_is_not_truncated(engine: Engine, service:
 def test_fewer_rows_than_the_log_holds_are_not_truncated(
     engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is asked how many records the positions hold; the rows must be as many."""
+    """If the log holds more records at these positions than the output has rows, nothing is truncated."""
     whole = Run._rows
     monkeypatch.setattr(Run, "_rows", lambda self, number: whole(self, number).slice(0, 49))
     with engine.started() as run:
@@ -177,7 +177,7 @@ def test_fewer_rows_than_the_log_holds_are_not_truncated(
 def test_more_rows_than_the_log_holds_are_not_truncated(
     service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was truncated: the log lost some, or the output has duplicates."""
+    """If the output has more rows than the log has records, nothing is truncated."""
     service.append("q", numbered("q", 0, 5), 10)
     service.append("q", numbered("q", 0, 5), 1_000)
     whole = Run._rows
@@ -196,7 +196,7 @@ def test_more_rows_than_the_log_holds_are_not_truncated(
 
 
 def test_records_below_what_was_read_are_not_truncated(service: ThreadedService, tmp_path: Path) -> None:
-    """A truncate deletes everything below its position, including records that came back and were never read."""
+    """A truncate would delete everything below its position, including records that came back and were never read."""
     service.append("q", numbered("q", 0, 10))
     engine = Engine(f"a={service.url}", tmp_path, startingOffsets='{"a": {"q": 5}}')
     with engine.started() as run:
@@ -210,7 +210,7 @@ def test_records_below_what_was_read_are_not_truncated(service: ThreadedService,
 def test_a_failed_sync_ends_the_drain_and_is_not_asked_again(
     engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel reports a lost page once: the next success proves nothing. The next start reads from the medium."""
+    """The kernel reports a lost page only once: a second sync proves nothing. The next start reads from disk."""
     with engine.started() as run:
         assert run.batch()
         answers = iter([OSError(errno.EIO, os.strerror(errno.EIO))])
@@ -222,7 +222,7 @@ def test_a_failed_sync_ends_the_drain_and_is_not_asked_again(
             synced(handle)
 
         monkeypatch.setattr(local_lake, "syncfs", sync)
-        with pytest.raises(SyncFailedError, match="the disk did not take"):
+        with pytest.raises(SyncFailedError, match="could not be synced"):
             run.release.advance()
     assert service.positions("q") == (100, 150)
     assert json.loads((engine.checkpoint_path / LEDGER).read_text())["batch"] == 1
@@ -236,7 +236,7 @@ def test_a_failed_sync_ends_the_drain_and_is_not_asked_again(
 def test_the_ledger_is_durable_before_the_log_is_truncated(
     engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Output and checkpoint are synced, then the ledger is written, then records go."""
+    """Output and checkpoint are synced, then the ledger is written, then the log is truncated."""
     steps: list[str] = []
     with engine.started() as run:
         assert run.batch()
@@ -259,7 +259,7 @@ def test_the_ledger_is_durable_before_the_log_is_truncated(
 
 
 def test_a_server_that_is_down_is_truncated_later(new_service: NewService, tmp_path: Path) -> None:
-    """What is proven stays noted over a restart, and is released when the server is back; the other one goes on."""
+    """What is proven stays in the ledger until the server is back; the other server is drained meanwhile."""
     a, b = new_service(), new_service()
     a.append("q", numbered("q", 0, 10))
     b.append("q", numbered("q", 0, 20))
@@ -279,7 +279,7 @@ def test_a_server_that_is_down_is_truncated_later(new_service: NewService, tmp_p
 
 
 def test_foreign_truncates_of_stored_records_disturb_nobody(engine: Engine, service: ThreadedService) -> None:
-    """Somebody else took a part of what is stored: the rest is released."""
+    """If another client has truncated a part of what is stored, the rest is released."""
     with engine.started() as run:
         assert run.batch()
         service.truncate("q", 120)
@@ -290,7 +290,7 @@ def test_foreign_truncates_of_stored_records_disturb_nobody(engine: Engine, serv
 def test_a_log_that_has_again_what_was_truncated_went_back(
     engine: Engine, new_service: NewService, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """However far it has grown since: a durable truncate is not undone by anything else."""
+    """Records that were truncated and exist again show that the log went back, however far it has grown."""
     service.stop()
     shutil.copytree(service.directory, tmp_path / "copy")
     service.start()
@@ -310,7 +310,7 @@ def test_a_log_that_has_again_what_was_truncated_went_back(
     "left", [None, b"", b"{}", b"[]", b"null", b"\xff", b'{"batch": 1, "due": 3, "released": {}}', b'{"batch": "x"}']
 )
 def test_a_lost_or_damaged_ledger_is_refused(engine: Engine, service: ThreadedService, left: bytes | None) -> None:
-    """Without a ledger it is unknown which batches the log still has: none may be rolled back or truncated."""
+    """Without a ledger it is unknown which batches the log still has, so none may run again or be truncated."""
     ledger = engine.checkpoint_path / LEDGER
     if left is None:
         ledger.unlink()
@@ -324,7 +324,7 @@ def test_a_lost_or_damaged_ledger_is_refused(engine: Engine, service: ThreadedSe
 def test_an_adopted_output_is_verified_as_far_as_its_checkpoint_reaches(
     engine: Engine, service: ThreadedService
 ) -> None:
-    """Written before there was a ledger: what the log still holds is counted before it is truncated."""
+    """For an output without a ledger, what the log still holds is counted before it is truncated."""
     with engine.started() as run:
         assert run.batch()
     for path in (engine.checkpoint_path / "_mrecordlog", engine.output_path / "_mrecordlog"):
@@ -338,7 +338,7 @@ def test_an_adopted_output_is_verified_as_far_as_its_checkpoint_reaches(
 
 
 def test_an_adopted_output_with_damage_is_left_alone(engine: Engine, service: ThreadedService) -> None:
-    """Batches of unknown age are never taken back."""
+    """Batches that may have been truncated from the log never run again."""
     for path in (engine.checkpoint_path / "_mrecordlog", engine.output_path / "_mrecordlog"):
         shutil.rmtree(path)
     engine.empty(engine.parquet()[0])
@@ -349,7 +349,7 @@ def test_an_adopted_output_with_damage_is_left_alone(engine: Engine, service: Th
 
 @pytest.mark.parametrize("which", ["output", "checkpoint"])
 def test_an_older_copy_of_one_of_the_two_is_refused(engine: Engine, service: ThreadedService, which: str) -> None:
-    """What the log let go of would be in neither."""
+    """An older copy is refused: truncated records would be in neither output nor log."""
     place = engine.output_path if which == "output" else engine.checkpoint_path
     shutil.copytree(place, place.with_name("copy"))
     engine.drain()
@@ -362,7 +362,7 @@ def test_an_older_copy_of_one_of_the_two_is_refused(engine: Engine, service: Thr
 
 
 def test_gaps_are_counted_as_the_log_counts_them(service: ThreadedService, tmp_path: Path) -> None:
-    """Positions need not be dense: the records count."""
+    """Positions may have gaps; records are counted, not positions."""
     service.append("q", numbered("q", 0, 5), 10)
     service.append("q", numbered("q", 0, 5), 10**9)
     engine = Engine(f"a={service.url}", tmp_path)
@@ -373,7 +373,7 @@ def test_gaps_are_counted_as_the_log_counts_them(service: ThreadedService, tmp_p
 def test_what_was_copied_without_truncating_is_released_when_it_is_wanted(
     service: ThreadedService, tmp_path: Path
 ) -> None:
-    """The ledger keeps what is stored and not yet released."""
+    """What was stored by a drain without truncating is released by one that truncates."""
     service.append("q", numbered("q", 0, 5))
     engine = Engine(f"a={service.url}", tmp_path)
     with engine.started(truncate=False) as run:
@@ -387,9 +387,11 @@ def test_what_was_copied_without_truncating_is_released_when_it_is_wanted(
 def test_a_log_that_went_back_and_grew_is_not_truncated(
     engine: Engine, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """Between commit and release it lost its end and has as many records again: they are others, in no output."""
+    """If the log lost its end between commit and release, and has as many other records again, nothing is truncated."""
     new = go_back_after_a_batch(engine, service, tmp_path / "copy")
-    with pytest.raises(LogWentBackError, match="next position read is 180, but the log was opened at 150"):
+    with pytest.raises(
+        LogWentBackError, match="continues at position 180, but the log ended at 150 when it was last opened"
+    ):
         engine.drain()
     assert [payload for _, payload in service.records()["q"]][-len(new) :] == new
 
@@ -397,17 +399,17 @@ def test_a_log_that_went_back_and_grew_is_not_truncated(
 def test_the_last_record_tells_a_log_that_was_opened_once_more(
     engine: Engine, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """Positions show nothing any more: the digest does."""
+    """If positions do not show that the log went back, the digest of the last record does."""
     go_back_after_a_batch(engine, service, tmp_path / "copy")
     service.stop()
     service.start()
-    with pytest.raises(LogWentBackError, match="another one than the one that was read"):
+    with pytest.raises(LogWentBackError, match=r"position .* is not the one that was read"):
         engine.drain()
     assert service.positions("q") == (100, 200)
 
 
 def test_a_service_that_only_started_again_is_truncated(engine: Engine, service: ThreadedService) -> None:
-    """Another opening of the same records."""
+    """A restart of the service does not stop the truncation."""
     with engine.started() as run:
         assert run.batch()
     service.append("q", numbered("q", 150, 160))
@@ -425,7 +427,7 @@ def test_records_of_an_accepted_log_are_all_stored_before_they_go(
 ) -> None:
     """Batches from before the acceptance, committed or only planned, release none of the new records.
 
-    kills: how many batches each of the first starts lives for.
+    kills: how many batches each of the first starts runs before it is killed.
     """
     service.keep_copy(tmp_path / "copy")
     service.append("q", numbered("q", 150, 180))
@@ -453,7 +455,7 @@ def test_records_of_an_accepted_log_are_all_stored_before_they_go(
 def test_an_empty_commit_file_with_a_planned_batch_after_it_is_written_again(
     engine: Engine, service: ThreadedService
 ) -> None:
-    """Spark starts with no empty commit file; the batch has its rows and is not run again."""
+    """Spark cannot start with an empty commit file, so it is removed; the intact batch is not written twice."""
     with engine.started() as run:
         assert run.batch()
         service.append("q", numbered("q", 150, 160))
@@ -470,7 +472,7 @@ def test_an_empty_commit_file_with_a_planned_batch_after_it_is_written_again(
 def test_a_queue_that_changes_between_listing_and_plan_is_left_for_the_next_call(
     engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """Somebody else truncates or deletes what is stored: nothing is wrong with the output."""
+    """If another client truncates or deletes a queue between listing and plan, the drain continues."""
     with engine.started() as run:
         assert run.batch()
         client = run.release._fleet.client("a")
@@ -494,7 +496,7 @@ def test_a_queue_that_changes_between_listing_and_plan_is_left_for_the_next_call
 
 
 def test_what_is_due_outlives_an_address_of_another_log(new_service: NewService, tmp_path: Path) -> None:
-    """Two addresses are swapped for one start, which fails: the next one releases what was stored before."""
+    """After a start with swapped addresses, which fails, the next start releases what was stored before."""
     a, b = new_service(), new_service()
     a.append("q", numbered("q", 0, 50))
     b.append("r", numbered("r", 0, 50))
@@ -512,7 +514,7 @@ def test_what_is_due_outlives_an_address_of_another_log(new_service: NewService,
 def test_a_server_that_is_down_costs_no_ledger_while_nothing_changes(
     new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ledger is synced for each new state, not for each look."""
+    """While nothing changes, the ledger is not written."""
     a, b = new_service(), new_service()
     a.append("q", numbered("q", 0, 10))
     b.append("q", numbered("q", 0, 20))
@@ -528,7 +530,7 @@ def test_a_server_that_is_down_costs_no_ledger_while_nothing_changes(
 
 
 def test_one_server_that_hangs_is_waited_for_in_one_call(new_service: NewService, tmp_path: Path) -> None:
-    """Batches are proven in between: Spark forgets the offsets of old ones. The end asks every server."""
+    """A server that hangs delays one call, and only the end tries it again; batches are proven meanwhile."""
     servers = [new_service() for _ in range(3)]
     for server in servers:
         server.append("q", numbered("q", 0, 10))
@@ -553,7 +555,7 @@ def test_one_server_that_hangs_is_waited_for_in_one_call(new_service: NewService
 def test_a_full_disk_leaves_the_ledger_and_the_log(
     engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old ledger stays, nothing half written is left, and the next start goes on."""
+    """On a full disk the old ledger stays, nothing half written is left, and the next start continues."""
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -571,7 +573,7 @@ def test_a_full_disk_leaves_the_ledger_and_the_log(
 
 
 def test_a_checkpoint_without_its_commits_is_refused(engine: Engine, service: ThreadedService) -> None:
-    """Spark would run the last batch again, whose records the log no longer has, and that would pass for a loss."""
+    """Without its commits, Spark would run the last batch again, whose records were truncated; the start is refused."""
     engine.drain()
     shutil.rmtree(engine.checkpoint_path / "commits")
     with pytest.raises(RefusedError, match="incomplete"):
@@ -582,7 +584,7 @@ def test_a_checkpoint_without_its_commits_is_refused(engine: Engine, service: Th
 def test_an_output_at_another_place_is_refused(
     engine: Engine, service: ThreadedService, tmp_path: Path, how: str
 ) -> None:
-    """Spark's manifest names files with the whole path: the rows would be read from the old place, or not at all."""
+    """Spark's manifest has absolute paths, so a moved or copied output is refused."""
     place = tmp_path / "new"
     shutil.copytree(engine.output_path, place)
     if how == "moved":
@@ -595,7 +597,7 @@ def test_an_output_at_another_place_is_refused(
 def test_an_output_through_a_link_and_a_moved_checkpoint_are_taken(
     engine: Engine, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """The files are where the manifest says."""
+    """An output behind a link, or a moved checkpoint, is accepted: the manifest's paths are still right."""
     (tmp_path / "link").symlink_to(engine.output_path)
     (tmp_path / "elsewhere").mkdir()
     engine.checkpoint_path.rename(tmp_path / "elsewhere/checkpoint")
@@ -605,7 +607,7 @@ def test_an_output_through_a_link_and_a_moved_checkpoint_are_taken(
 
 
 def test_a_restored_log_of_several_queues_is_accepted(new_service: NewService, tmp_path: Path) -> None:
-    """One has lost its end, of the other only a truncate is undone: the query sees the first, a start the second."""
+    """The query notices the queue that lost its end, a later start the one with an undone truncate."""
     service = new_service()
     service.append("idle", numbered("idle", 0, 10))
     service.append("busy", numbered("busy", 0, 10))

@@ -1,4 +1,4 @@
-"""What proves that a directory is the same one on every machine."""
+"""The marker that proves that a directory is the same one on every machine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mrecordlog_async.spark.stream import LogStreamReader
 
 
 def test_a_machine_that_sees_the_marker_shares_the_directory(tmp_path: Path) -> None:
-    """Nothing is left of it afterwards."""
+    """The marker is found while it exists, and removed afterwards."""
     with marked(str(tmp_path)) as marker:
         check_marker(marker)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_with_the_same_name_and_another_past_is_not_shared(tmp_path: Path) -> None:
-    """A copy of yesterday holds yesterday's marker at most: the name is new in every run, and old ones are removed."""
+    """A copy has an old marker at most: each run uses a new name and removes old markers."""
     with marked(str(tmp_path)) as first:
         Path(tmp_path, PREFIX + "left-by-a-kill").touch()
         shutil.copytree(tmp_path, tmp_path / "elsewhere")
@@ -36,7 +36,7 @@ def test_a_directory_with_the_same_name_and_another_past_is_not_shared(tmp_path:
 
 
 def test_a_task_without_the_mount_reads_nothing(tmp_path: Path) -> None:
-    """It fails before it calls the service, so nothing is written to the wrong place."""
+    """A task without the mount fails before it calls the service, so nothing is stored in the wrong place."""
     options = replace(
         Options.parse({"servers": "http://127.0.0.1:1", "retries": "0"}), shared_marker=str(tmp_path / "marker")
     )

@@ -1,4 +1,4 @@
-"""What Spark meets first: the module that it finds, and a schema that is what it says."""
+"""What Spark loads first: a light module, and a schema that matches the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TYPES = {"string": "string", "int64": "bigint", "binary": "binary"}
 
 
 def test_the_module_that_spark_imports_is_light() -> None:
-    """It is imported by every user of the environment: no Arrow, no web server, no Java."""
+    """The module is imported for every user of an environment, so it imports no Arrow, no web server and no Java."""
     program = (
         "import sys; sys.modules.update(pyarrow=None, aiohttp=None, msgspec=None)\n"
         "import pyspark_mrecordlog; print(pyspark_mrecordlog.DefaultSource.name())"
@@ -29,7 +29,7 @@ def test_the_module_that_spark_imports_is_light() -> None:
 
 
 def test_executors_need_no_web_server() -> None:
-    """Readers and writers run where only pyspark, pyarrow and this package's core are installed."""
+    """Readers and writers need only pyspark, pyarrow and the package without its extras."""
     program = (
         "import sys; sys.modules.update(aiohttp=None, msgspec=None, fastapi=None)\n"
         "import mrecordlog_async.spark.stream, mrecordlog_async.spark.directory, mrecordlog_async.spark.writer"
@@ -39,20 +39,20 @@ def test_executors_need_no_web_server() -> None:
 
 @pytest.mark.parametrize(("ddl", "arrow"), [(SCHEMA, READ_SCHEMA), (POSITIONS_SCHEMA, POSITIONS_ARROW)])
 def test_rows_have_the_schema_that_is_declared(ddl: str, arrow: object) -> None:
-    """Spark compares the two, column by column."""
+    """The rows have the columns that the source declares, because Spark compares them."""
     assert isinstance(arrow, type(READ_SCHEMA))
     assert ddl == ", ".join(f"{field.name} {TYPES[str(field.type)]}" for field in arrow)
 
 
 def test_a_schema_that_is_not_read_is_refused() -> None:
-    """Casting is for afterwards; a column that is not there would be guessed."""
+    """A schema that differs from the source's columns is refused."""
     source = RecordLogDataSource(OPTIONS)
     with pytest.raises(OptionError, match="this source reads"):
         source.reader(StructType().add("payload", "string"))
 
 
 def test_without_the_modules_of_streaming_reads_the_rest_works() -> None:
-    """pyspark 4.1 lacks them: batch reads and writes go on, and a stream fails with a sentence."""
+    """With pyspark 4.1, which lacks them, batch reads and writes work, and a stream fails with one sentence."""
     program = (
         "import sys\n"
         "from pyspark.sql.types import StructType\n"
@@ -71,7 +71,7 @@ def test_without_the_modules_of_streaming_reads_the_rest_works() -> None:
 
 
 def test_options_that_spark_forgot_are_named() -> None:
-    """It reads a table of its catalog without them."""
+    """If Spark drops the options of a table of its catalog, the error says what to write instead."""
     source = RecordLogDataSource({})
     assert source.schema() == SCHEMA
     with pytest.raises(OptionError, match="CREATE TEMPORARY VIEW"):
@@ -79,7 +79,7 @@ def test_options_that_spark_forgot_are_named() -> None:
 
 
 def test_pushdown_is_a_reader_of_its_own() -> None:
-    """Spark refuses a reader that can push while its configuration says no."""
+    """Only with pushdown can the reader push filters: Spark's default configuration refuses such a reader."""
     schema = StructType().add("server", "string").add("queue", "string")
     schema = schema.add("position", "long").add("payload", "binary")
     assert not isinstance(RecordLogDataSource(OPTIONS).reader(schema), PushingLogReader)

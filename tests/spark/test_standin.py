@@ -1,4 +1,4 @@
-"""Scripts that replace programs: where they are kept, and that they are what was requested."""
+"""Scripts that stand in for programs: where they are kept, and that their text is the requested one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPT = "#!/bin/sh\necho here\n"
 
 
 def test_the_same_script_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in the user's cache, and another script has another path."""
+    """A script is written to the user's cache once; another script has another path."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     home = stand_in("bin/tool", SCRIPT)
     assert home.is_relative_to(tmp_path)
@@ -24,7 +24,7 @@ def test_the_same_script_is_found_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_script_that_was_changed_is_written_again(tmp_path: Path) -> None:
-    """Its content is what this version writes, not what another process left."""
+    """A script that was changed on disk is written again."""
     shims.write(tmp_path, "tool", SCRIPT)
     (tmp_path / "tool").write_text("#!/bin/sh\necho other\n")
     shims.write(tmp_path, "tool", SCRIPT)
@@ -32,7 +32,7 @@ def test_a_script_that_was_changed_is_written_again(tmp_path: Path) -> None:
 
 
 def test_without_a_cache_it_lies_with_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user of a service often has no home directory."""
+    """Without a writable cache, the script is written to the directory for temporary files."""
     (tmp_path / "file").touch()
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 class Query:
-    """Plays Spark: offsets through JSON, readers through pickle, a checkpoint that survives the reader."""
+    """Plays Spark: offsets go through JSON, readers through pickle, and the checkpoint survives the reader."""
 
     def __init__(self, servers: str, **options: str) -> None:
         self.options = {"servers": servers, "retries": "0", "serverWait": "0", **options}
@@ -50,13 +50,13 @@ class Query:
         return Checkpoint.decode(self.committed).positions
 
     def restart(self) -> None:
-        """Lose the reader, as a kill does; the checkpoint stays."""
+        """Lose the reader, as a kill does; keep the checkpoint."""
         self.reader.stop()
         self.reader = LogStreamReader(Options.parse(self.options))
         self.ran = False
 
     def step(self, limit: ReadLimit | None = None, *, commit: bool = True, die_before_commit: bool = False) -> bool:
-        """Run one micro-batch in Spark's order; False if there was nothing new."""
+        """Run one micro-batch in Spark's order; return False if nothing is new."""
         if self.planned is None:
             start = through_json(self.committed)
             end = self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
@@ -75,7 +75,7 @@ class Query:
         return True
 
     def read(self, start: Json, end: Json) -> list[Row]:
-        """Read a batch as executors do: on a reader that came through pickle."""
+        """Read a batch as executors do, on a pickled copy of the reader."""
         rows: list[Row] = []
         for partition in self.reader.partitions(through_json(start), through_json(end)):
             sent = cloudpickle.dumps((self.reader, partition))  # type: ignore[no-untyped-call]  # Spark's copy
@@ -96,7 +96,7 @@ class Query:
 
 @contextmanager
 def misbehaving(how: str) -> Iterator[tuple[str, list[bytes]]]:
-    """Serve what a service behind a proxy, or one that hangs, sends; yield the address and the requests received."""
+    """Serve what a bad proxy or a service that hangs sends; yield the address and the requests received."""
     answers = {
         "hangs": b"",
         "502": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
@@ -138,7 +138,7 @@ _queries: list[Query] = []
 
 @pytest.fixture(autouse=True)
 def queries_ended() -> Iterator[None]:
-    """Close what a test's readers hold open."""
+    """Close the connections of a test's readers."""
     yield
     while _queries:
         _queries.pop().reader.stop()
@@ -154,7 +154,7 @@ def rows_of(server: str, queue: str, start: int, stop: int) -> list[Row]:
 
 
 def test_a_new_queue_is_pinned_first_and_read_next(service: ThreadedService) -> None:
-    """The position at which reading begins is in the checkpoint before a record is read."""
+    """The position of a new queue is in the checkpoint before any of its records is read."""
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url)
     assert query.step() and query.rows == []
@@ -175,7 +175,7 @@ def test_nothing_is_left_in_the_log_after_a_drain(service: ThreadedService) -> N
 
 
 def test_nothing_is_truncated_unless_it_is_asked_for(service: ThreadedService) -> None:
-    """Reading takes nothing away."""
+    """Without the option truncate, reading deletes nothing."""
     service.append("q", numbered("q", 0, 10))
     query = Query(service.url)
     query.drain()
@@ -184,7 +184,7 @@ def test_nothing_is_truncated_unless_it_is_asked_for(service: ThreadedService) -
 
 
 def test_a_batch_that_did_not_commit_is_kept_and_read_again(service: ThreadedService) -> None:
-    """What the sink may not have stored stays in the log, and the replay is the same batch."""
+    """A batch without a commit stays in the log, and its replay returns the same rows."""
     service.append("q", numbered("q", 0, 10))
     query = Query(service.url, truncate="true", maxRecordsPerTrigger="4")
     query.step(die_before_commit=True)
@@ -200,7 +200,7 @@ def test_a_batch_that_did_not_commit_is_kept_and_read_again(service: ThreadedSer
 
 
 def test_an_available_now_run_stops_at_what_was_there_when_it_began(service: ThreadedService) -> None:
-    """Records and queues that come while it runs are left for the next run."""
+    """Records and queues that are added while the run goes on are left for the next one."""
     service.append("q", numbered("q", 0, 10))
     query = Query(service.url, maxRecordsPerTrigger="4")
     query.reader.prepareForTriggerAvailableNow()
@@ -214,7 +214,7 @@ def test_an_available_now_run_stops_at_what_was_there_when_it_began(service: Thr
 
 
 def test_two_servers_with_the_same_queue_name_are_kept_apart(new_service: NewService) -> None:
-    """The column `server` says whose record it is, and each log is truncated by its own positions."""
+    """Rows have their server's name, and each log is truncated up to its own positions."""
     first, second = new_service(), new_service()
     first.append("q", numbered("first", 0, 7))
     second.append("q", numbered("second", 0, 3))
@@ -235,7 +235,7 @@ def test_a_recreated_queue_is_noticed(service: ThreadedService) -> None:
     service.delete("q")
     service.append("q", numbered("new", 0, 50))
     query.restart()
-    with pytest.raises(DataLossError, match="deleted and created again; positions 5 to 7 were not read"):
+    with pytest.raises(DataLossError, match="deleted and recreated; positions 5 to 7 were not read"):
         query.step()
     assert service.positions("q") == (0, 50), "nothing of the new queue was truncated"
 
@@ -247,7 +247,7 @@ def test_a_recreated_queue_is_noticed(service: ThreadedService) -> None:
 
 @pytest.mark.parametrize("seen_deleted", [False, True])
 def test_a_queue_deleted_after_it_was_read_is_no_loss(service: ThreadedService, seen_deleted: bool) -> None:
-    """Whether a trigger came between deleting and creating it again makes no difference."""
+    """A queue that was read completely may be deleted and recreated; no trigger in between is needed."""
     service.append("q", numbered("old", 0, 5))
     query = Query(service.url, truncate="true")
     query.drain()
@@ -276,7 +276,7 @@ def test_a_queue_deleted_with_unread_records_is_a_loss(service: ThreadedService)
 
 
 def test_a_log_replaced_by_an_empty_one_is_a_loss(service: ThreadedService) -> None:
-    """An empty directory says nothing about what the log held that stood there before."""
+    """If an empty log replaces the log, its unread records count as lost."""
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url)
     query.drain()
@@ -287,7 +287,7 @@ def test_a_log_replaced_by_an_empty_one_is_a_loss(service: ThreadedService) -> N
 
 
 def test_records_truncated_by_somebody_else_are_a_loss(service: ThreadedService) -> None:
-    """With failOnDataLoss=false reading goes on at the first record that is there."""
+    """Records truncated unread are a loss; with failOnDataLoss=false reading continues at the first record left."""
     service.append("q", numbered("q", 0, 20))
     query = Query(service.url, maxRecordsPerTrigger="5")
     query.step()
@@ -301,13 +301,13 @@ def test_records_truncated_by_somebody_else_are_a_loss(service: ThreadedService)
 
 
 def test_a_planned_batch_that_is_gone_is_a_loss(service: ThreadedService) -> None:
-    """A range that was truncated between plan and read fails the batch; it is never read shorter in silence."""
+    """If planned records are truncated before they are read, the batch fails instead of having fewer rows."""
     service.append("q", numbered("q", 0, 20))
     query = Query(service.url)
     query.step()
     query.step(die_before_commit=True)
     service.truncate("q", 9)
-    with pytest.raises(DataLossError, match="not there as planned"):
+    with pytest.raises(DataLossError, match="no longer as planned"):
         query.step()
     query.options["failOnDataLoss"] = "false"
     query.restart()
@@ -330,7 +330,7 @@ def test_a_deleted_queue_drops_out(service: ThreadedService) -> None:
 
 
 def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService) -> None:
-    """With failOnServerDown=false the others are read on, and its positions stay as they are."""
+    """A server that is down fails the query; with failOnServerDown=false it keeps its positions and is skipped."""
     first, second = new_service(), new_service()
     first.append("q", numbered("q", 0, 3))
     second.append("q", numbered("q", 0, 3))
@@ -353,7 +353,7 @@ def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService)
 
 @pytest.mark.parametrize("broken", ["hangs", "502", "half", "page"])
 def test_a_server_that_answers_badly_is_down_and_left_alone(new_service: NewService, broken: str) -> None:
-    """The others go on; for a minute it is not asked again, so that it cannot hold them up at every batch."""
+    """A server that hangs or sends garbage is skipped for a minute, so that it does not delay every batch."""
     healthy = new_service()
     healthy.append("q", numbered("q", 0, 3))
     with misbehaving(broken) as (url, connections):
@@ -369,7 +369,7 @@ def test_a_server_that_answers_badly_is_down_and_left_alone(new_service: NewServ
 def test_a_truncate_without_an_answer_fails_no_query(
     service: ThreadedService, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """It is tried again at the next trigger."""
+    """A truncate without a response is retried at the next trigger."""
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url, truncate="true")
     query.step()
@@ -387,7 +387,7 @@ def test_a_truncate_without_an_answer_fails_no_query(
 
 
 def test_a_restart_of_the_service_ends_no_stream(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is waited for, by the driver and by a task in the middle of its partition."""
+    """The driver, and a task in the middle of its partition, wait for a service that restarts."""
     service.append("q", [bytes(1_000)] * 20_000)
     query = Query(service.url, serverWait="60", minPartitions="1")
     query.step()
@@ -403,7 +403,7 @@ def test_a_restart_of_the_service_ends_no_stream(service: ThreadedService, monke
 
 
 def test_commit_asks_nothing_that_was_just_asked(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark calls it right after latestOffset with the same offset, whose truncate was done there."""
+    """If latestOffset has just truncated up to the same offset, commit sends no request."""
     service.append("q", numbered("q", 0, 30))
     asked: list[str] = []
     listing = ServiceClient.listing
@@ -420,7 +420,7 @@ def test_commit_asks_nothing_that_was_just_asked(service: ThreadedService, monke
 
 
 def test_servers_may_be_added_removed_and_moved(new_service: NewService) -> None:
-    """Names are what counts: a server added is pinned, one removed is kept in mind, one at a new address goes on."""
+    """Servers are known by name: a new one is enrolled, a removed one keeps its positions, a moved one continues."""
     first, second = new_service(), new_service()
     first.append("q", numbered("q", 0, 3))
     second.append("q", numbered("q", 0, 3))
@@ -440,7 +440,7 @@ def test_servers_may_be_added_removed_and_moved(new_service: NewService) -> None
 
 
 def test_gaps_are_neither_records_nor_batches(service: ThreadedService) -> None:
-    """One record at 0 and one at 10**12 are two records, in one batch."""
+    """A record at 0 and one at 10**12 are two records of one batch."""
     service.append("q", [b"near"], 0)
     service.append("q", [b"far"], 10**12)
     query = Query(service.url, maxRecordsPerTrigger="10")
@@ -450,7 +450,7 @@ def test_gaps_are_neither_records_nor_batches(service: ThreadedService) -> None:
 
 
 def test_the_limit_that_is_given_is_obeyed(service: ThreadedService) -> None:
-    """Limits are shared by the queues; ReadAllAvailable means all."""
+    """Queues share the limit of a trigger; ReadAllAvailable means no limit."""
     for queue, count in (("a", 900), ("b", 90), ("c", 10)):
         service.append(queue, numbered(queue, 0, count))
     query = Query(service.url)
@@ -475,7 +475,7 @@ def test_bytes_are_limited_too(service: ThreadedService) -> None:
 
 
 def test_latest_begins_behind_what_is_there(service: ThreadedService) -> None:
-    """Only records that come after the first start are read; a queue that comes later is read from its beginning."""
+    """With latest, only records after the first start are read; a queue created later is read from its beginning."""
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url, startingOffsets="latest")
     query.drain()
@@ -486,7 +486,7 @@ def test_latest_begins_behind_what_is_there(service: ThreadedService) -> None:
 
 
 def test_starting_offsets_name_positions(service: ThreadedService) -> None:
-    """JSON as in a checkpoint, without ids; -1 is the end, what is not named begins at its first record."""
+    """startingOffsets may name positions: -1 is the end, and queues not named begin at their first record."""
     for queue in ("a", "b", "c"):
         service.append(queue, numbered(queue, 0, 5))
     query = Query(service.url, startingOffsets='{"default": {"a": 3, "b": -1}}')
@@ -495,7 +495,7 @@ def test_starting_offsets_name_positions(service: ThreadedService) -> None:
 
 
 def test_a_starting_offset_that_is_not_there_is_a_loss(service: ThreadedService) -> None:
-    """A position that was never given away is not silently another one."""
+    """A starting position that was never assigned is reported as a loss."""
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url, startingOffsets='{"default": {"q": 9}}')
     with pytest.raises(DataLossError, match="position 9 is not in 0 to 5"):
@@ -515,7 +515,7 @@ def test_only_subscribed_queues_are_read_and_truncated(service: ThreadedService)
 def test_a_failed_sync_fails_the_query(
     service: ThreadedService, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """The kernel reports a lost page once; a second sync would succeed, and the log would be truncated on its word."""
+    """The kernel reports a lost page only once: a retried sync would succeed, and the log would be truncated."""
     service.append("q", numbered("q", 0, 5))
 
     def fail(handle: int) -> None:
@@ -529,7 +529,7 @@ def test_a_failed_sync_fails_the_query(
 
 
 def test_a_short_answer_fails_the_task(service: ThreadedService) -> None:
-    """Records that were planned and do not come make Spark run the task again; the batch is never shorter."""
+    """If planned records are missing from a response, the task fails and runs again."""
     service.append("q", numbered("q", 0, 10))
     query = Query(service.url)
     query.step()
@@ -542,7 +542,7 @@ def test_a_short_answer_fails_the_task(service: ThreadedService) -> None:
 
 
 def test_progress_tells_where_the_logs_end(service: ThreadedService) -> None:
-    """The lag of a query is in Spark's own progress."""
+    """Spark's progress report contains where the logs end and the lag."""
     service.append("q", numbered("q", 0, 10))
     query = Query(service.url, maxRecordsPerTrigger="4")
     assert query.reader.reportLatestOffset() is None
@@ -556,7 +556,7 @@ def test_progress_tells_where_the_logs_end(service: ThreadedService) -> None:
 
 
 def test_many_small_queues_share_a_partition(service: ThreadedService) -> None:
-    """Small queues are packed into few partitions, and every record comes once."""
+    """Many small queues are packed into few partitions, and each record is read once."""
 
     async def fill() -> None:
         for index in range(2_000):

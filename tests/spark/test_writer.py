@@ -1,4 +1,4 @@
-"""Writing without a JVM: what is repeated is stored once, what does not fit says why."""
+"""Writing without a JVM: repeated rows are stored once, and refusals say why."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def expected(queue: str, start: int, stop: int) -> list[tuple[int, bytes]]:
 
 
 def test_what_is_written_again_is_stored_once(service: ThreadedService) -> None:
-    """A task that runs twice, in blocks of any size, changes nothing and counts the repeats."""
+    """A task that runs twice, with blocks of any size, stores nothing twice and counts the repeats."""
     assert write(service, rows("q", 5, 100)) == Written(95, 0)
     assert write(service, rows("q", 5, 50), rows("q", 50, 100)) == Written(95, 95)
     assert service.records() == {"q": expected("q", 5, 100)}
 
 
 def test_a_task_that_stopped_half_way_goes_on(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The block that is there in part is cut where the log ends."""
+    """A block that is partly stored is cut where the log ends, and the rest is appended."""
     write(service, rows("q", 0, 30))
     monkeypatch.setattr(writer, "APPEND_RECORDS", 20)
     assert write(service, rows("q", 0, 100)) == Written(100, 30)
@@ -46,7 +46,7 @@ def test_a_task_that_stopped_half_way_goes_on(service: ThreadedService, monkeypa
 
 
 def test_what_was_truncated_meanwhile_is_not_stored_again(service: ThreadedService) -> None:
-    """A mirror whose reader is faster than its retry."""
+    """Rows that were stored, read and truncated before a retry are not stored again, and are counted."""
     write(service, rows("q", 0, 30))
     service.truncate("q", 29)
     assert write(service, rows("q", 0, 20), rows("q", 20, 40)) == Written(40, 30)
@@ -55,7 +55,7 @@ def test_what_was_truncated_meanwhile_is_not_stored_again(service: ThreadedServi
 
 
 def test_other_records_at_the_same_positions_are_a_conflict(service: ThreadedService) -> None:
-    """Positions alone do not make a repeat."""
+    """Different records at the same positions are a conflict, not a repeat."""
     write(service, rows("q", 0, 30))
     with pytest.raises(PositionConflictError, match="positions 10 to 19 are taken"):
         write(service, rows("q", 10, 20, name="other"))
@@ -65,19 +65,19 @@ def test_other_records_at_the_same_positions_are_a_conflict(service: ThreadedSer
 
 
 def test_rows_out_of_order_are_refused(service: ThreadedService) -> None:
-    """Before they can be stored as a gap that cannot be filled."""
+    """Rows out of order are refused before they leave a gap that cannot be filled."""
     with pytest.raises(MalformedRowsError, match="sortWithinPartitions"):
         write(service, rows("q", 10, 20), rows("q", 0, 10))
 
 
 def test_gaps_and_several_queues(service: ThreadedService) -> None:
-    """Positions of the rows are the positions in the log."""
+    """The rows' positions become the log's positions, gaps included."""
     write(service, rows("a", 0, 3), rows("a", 10, 12), rows("b", 7, 8))
     assert service.records() == {"a": expected("a", 0, 3) + expected("a", 10, 12), "b": expected("b", 7, 8)}
 
 
 def test_large_rows_are_sent_in_pieces(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request stays near its size limit, however much Spark passes."""
+    """However many rows Spark passes, a request stays near its size limit."""
     monkeypatch.setattr(writer, "APPEND_BYTES", 1_000)
     batch = pa.RecordBatch.from_pydict({"payload": [bytes([n]) * 400 for n in range(10)] + [bytes(5_000)]})
     assert write(service, batch, queue="q") == Written(11, 0)
@@ -85,7 +85,7 @@ def test_large_rows_are_sent_in_pieces(service: ThreadedService, monkeypatch: py
 
 
 def test_without_positions_what_is_sent_again_is_stored_again(service: ThreadedService) -> None:
-    """At least once, as said."""
+    """Without positions, rows are stored at least once."""
     batch = pa.RecordBatch.from_pydict({"payload": [b"x", b"y"]})
     write(service, batch, queue="q")
     write(service, batch, queue="q")
@@ -93,7 +93,7 @@ def test_without_positions_what_is_sent_again_is_stored_again(service: ThreadedS
 
 
 def test_queues_are_made_only_if_wanted(service: ThreadedService) -> None:
-    """createQueues=false takes a missing queue for a mistake."""
+    """With createQueues=false, a missing queue is an error."""
     with pytest.raises(ServiceRefusedError, match="does not exist"):
         write(service, rows("q", 0, 3), createQueues="false")
 
@@ -104,24 +104,24 @@ def test_queues_are_made_only_if_wanted(service: ThreadedService) -> None:
         ({"payload": "binary", "queue": "string", "color": "string"}, None, "unknown columns color"),
         ({"queue": "string"}, None, "no column 'payload'"),
         ({"payload": "binary"}, None, "no column 'queue'"),
-        ({"payload": "binary", "queue": "string"}, "q", "already"),
+        ({"payload": "binary", "queue": "string"}, "q", "the option queue is set"),
         ({"payload": "int", "queue": "string"}, None, "binary or string"),
         ({"payload": "binary", "queue": "string", "position": "string"}, None, "whole number"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(columns: dict[str, str], queue: str | None, message: str) -> None:
-    """Before a task starts."""
+    """Columns that cannot be written are refused before a task starts."""
     with pytest.raises(OptionError, match=message):
         check_columns(columns, queue)
 
 
 def test_rows_of_a_server_are_not_written_to_another_in_silence() -> None:
-    """The column would be dropped, so the caller must say which rows are meant."""
+    """A column server is refused, because it would be dropped without notice."""
     with pytest.raises(OptionError, match="'server' is not stored"):
         check_columns({"server": "string", "queue": "string", "payload": "binary"}, None)
 
 
 def test_a_position_below_zero_is_refused(service: ThreadedService) -> None:
-    """With the queue and the position."""
+    """A negative position is refused; the error names queue and position."""
     with pytest.raises(MalformedRowsError, match="queue 'q': position -5 is below 0"):
         write(service, rows("q", -5, -3))
