@@ -148,7 +148,7 @@ class Campaign:
             self.refused_until_accepted(again=name)
 
     def refused_until_accepted(self, *, again: str | None = None) -> None:
-        """Check that the query is refused, also after a restart; then accept the loss. again: the log that went back."""
+        """Check that the query is refused, also after a restart; then accept it. again: the log that went back."""
         for _ in range(2):
             with pytest.raises(DataLossError) as refused:
                 self.finish_batch()
