@@ -1,4 +1,4 @@
-"""The jobs' command lines, separate from the jobs: `mrecordlog --help` must not import what only a job needs."""
+"""The command lines of the jobs, separate from the jobs: `mrecordlog --help` must not import what only a job needs."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         "--server", action="append", required=True, metavar="NAME=URL", help="service to drain; may be repeated"
     )
     parser.add_argument(
-        "--output", required=True, metavar="DIR", help="directory of the lake, on any file system that Spark knows"
+        "--output", required=True, metavar="DIR", help="directory of the output, on any file system that Spark supports"
     )
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="directory of the checkpoint of this output")
 
 
 def _add_times(parser: argparse.ArgumentParser) -> None:
     when = parser.add_mutually_exclusive_group()
-    when.add_argument("--once", action="store_true", help="stop when everything that was there is stored (default)")
     when.add_argument(
-        "--every", type=seconds_of, metavar="TIME", help="keep running, at most one batch per TIME (10s, 1min)"
+        "--once", action="store_true", help="stop once everything that the logs held at the start is stored (default)"
+    )
+    when.add_argument(
+        "--every", type=seconds_of, metavar="TIME", help="keep running, with at most one batch per TIME (10s, 1min)"
     )
 
 
@@ -102,24 +104,24 @@ def _add_exceptions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-went-back",
         action="store_true",
-        help="read all of a log that is older than the checkpoint; records may be in the output twice then",
+        help="reread all of a log that is older than the checkpoint; records may then be in the output twice",
     )
     parser.add_argument(
         "--adopt-output",
         action="store_true",
-        help="adopt an output that does not name its checkpoint; only if this checkpoint wrote all of it",
+        help="use an output that does not name its checkpoint; only safe if this checkpoint wrote all of it",
     )
     parser.add_argument(
         "--shared-paths",
         action="store_true",
-        help="output and checkpoint are on a file system that every machine mounts at this path",
+        help="allow local paths on a cluster: every machine mounts the same file system there",
     )
 
 
 def _add_job(parser: argparse.ArgumentParser, of: str) -> None:
     parser.add_argument("--token-file", metavar="FILE", help=f"file with the bearer token of {of}")
     parser.add_argument(
-        "--master", metavar="URL", help="where Spark runs (default: as spark-submit says, else this machine)"
+        "--master", metavar="URL", help="where Spark runs (default: what spark-submit sets, else this machine)"
     )
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
 

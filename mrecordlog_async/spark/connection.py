@@ -124,6 +124,7 @@ class Connection:
         attempts = self.attempts()
         while True:
             wait = 0.0
+            # Whether this request reuses a connection: a service may close an idle one at any time.
             kept_open = self._http is not None and self._http.sock is not None
             try:
                 response = self._send(method, path, body, headers or {}, timeout_seconds or self.timeout_seconds)
@@ -137,7 +138,7 @@ class Connection:
             except (OSError, http.client.HTTPException, MalformedResponseError) as failure:
                 self.close()
                 if kept_open and isinstance(failure, ConnectionError):
-                    continue  # the service had closed an idle connection; this is not a failure
+                    continue  # not a failure: the next attempt opens a new connection
                 reason = (
                     str(failure)
                     if isinstance(failure, MalformedResponseError)

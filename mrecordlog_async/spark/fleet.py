@@ -263,7 +263,7 @@ class Limits:
 
 
 def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset | None, server: str) -> list[PlanStart]:
-    """Return where the queues of one server begin that have something to read."""
+    """Return the starts of those queues of one server that have something to read."""
     found = []
     for queue, (queue_id, position) in positions.items():
         if queue not in listing or listing[queue].id != queue_id:

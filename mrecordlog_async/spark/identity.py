@@ -139,7 +139,7 @@ def _refuse_unknown(checkpoint: Lake, output: Lake, query: str | None, known: Bo
 
 
 def _foreign(checkpoint: Lake, output: Lake) -> str | None:
-    """Return the name of an entry of *output* that is neither ours nor the checkpoint's; None if there is none."""
+    """Return the name of a file in *output* that neither this package nor the checkpoint put there; None if none is."""
     below = checkpoint.path.startswith(f"{output.path}/")
     inside = checkpoint.path.removeprefix(f"{output.path}/").partition("/")[0] if below else ""
     ours = {METADATA, OFFSETS, COMMITS, "sources", "state"} if checkpoint.path == output.path else {inside}

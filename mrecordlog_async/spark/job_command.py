@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Report = Callable[[str], None]
-"""Is called with one sentence for the user."""
+"""A function that is called with one sentence for the user."""
 
 
 class JobFailedError(RecordLogError):

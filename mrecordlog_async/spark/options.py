@@ -135,7 +135,7 @@ class Options:
         if self.truncate and self.starting != "earliest":
             raise OptionError(
                 "truncate=true requires startingOffsets=earliest: the first truncate would delete the records before "
-                "the start, which nobody has read"
+                "the start, which were never read"
             )
         if self.truncate and late_commits:
             raise OptionError(

@@ -98,15 +98,7 @@ def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
     Raises:
         RefusedError: a setting is invalid, or the job would lose data.
     """
-    try:
-        Options.parse({**job.source_options(), "truncate": str(job.truncate).lower()}).check_stream_read()
-    except OptionError as error:
-        raise RefusedError(str(error)) from None
-    unknown = [column for column in job.partition_by if column not in COPIES]
-    if unknown or len(set(job.partition_by)) != len(job.partition_by):
-        raise RefusedError(
-            f"cannot partition by {','.join(job.partition_by)}: partition by server, queue or server,queue"
-        )
+    _refuse_invalid(job)
     if not job.truncate:
         return
     if job.format != PROVABLE:
@@ -120,6 +112,19 @@ def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
             f"{job.output} and {job.checkpoint} must both be on storage that all machines share (hdfs://, s3a://, …): "
             "on a local path each machine would store only its part, and the log would be truncated. If every "
             "machine mounts the same file system there, add --shared-paths"
+        )
+
+
+def _refuse_invalid(job: DrainJob) -> None:
+    """Raise RefusedError for options and columns that the data source or the output cannot have."""
+    try:
+        Options.parse({**job.source_options(), "truncate": str(job.truncate).lower()}).check_stream_read()
+    except OptionError as error:
+        raise RefusedError(str(error)) from None
+    unknown = [column for column in job.partition_by if column not in COPIES]
+    if unknown or len(set(job.partition_by)) != len(job.partition_by):
+        raise RefusedError(
+            f"cannot partition by {','.join(job.partition_by)}: partition by server, queue or server,queue"
         )
 
 

@@ -3,8 +3,8 @@
 A batch is proven when
 
 1. its manifest entry parses, its files have the manifest's sizes and their rows can be read,
-2. the rows of each queue lie in the positions by which the batch moved that queue's offset, and no other queue has any,
-3. there are as many as the log still holds at these positions, and the log is the one that was read (`truncation`).
+2. the rows of each queue are at the positions by which the batch advanced that queue, and no other queue has rows,
+3. the log still holds as many records at these positions, and is the log that was read (see `truncation`).
 
 Only then, and in this order: the file systems of output and checkpoint are synced, the ledger records the batch
 durably, and the log is truncated. What fails 1 or 2 at a start runs again, because nothing of it was truncated. In a
@@ -70,6 +70,7 @@ class Release:
         checkpoint = self._batches.checkpoint
         self._load_ledger(adopt=adopt)
         self._refuse_incomplete()
+        # The page cache may still show what a failed sync lost: only what the medium returns counts.
         self._sync()
         self._batches.forget_cached(self.batch + 1)
         if adopt and self.batch < 0:  # there was no ledger: proven is what Spark no longer keeps the offsets of
@@ -106,7 +107,7 @@ class Release:
             which = output.path if stored < self.batch else checkpoint.path
             raise RefusedError(
                 f"{which} ends with batch {last}, but batch {self.batch} was stored and the log truncated after it: "
-                "this is an older or incomplete copy. Use the newest; where it is lost, a new output and a new "
+                "this is an older or incomplete copy. Use the newest one; if it is lost, a new output and a new "
                 "checkpoint store everything that the log still holds"
             )
 
@@ -116,7 +117,7 @@ class Release:
             return "its offsets are missing or damaged"
         begun = batch <= max(newest(self._batches.output, MANIFEST), newest(self._batches.checkpoint, COMMITS))
         if last and not begun:
-            return None  # planned only: Spark runs it as it is
+            return None  # only planned: Spark runs it anyway
         try:
             found = self._batches.contents(batch, whole=True)
             missing = [queue for server, queue, *_ in self._batches.ranges(batch) if (server, queue) not in found]
@@ -144,7 +145,7 @@ class Release:
         self._save()
 
     def refuse_older_logs(self) -> None:
-        """Raise LogWentBackError where a log has again what was truncated; servers that are down are left out."""
+        """Raise LogWentBackError if a log again has records that were truncated; servers that are down are skipped."""
         for server, released in self.ledger.released.items():
             if not released or server not in self._fleet.names:
                 continue
@@ -172,10 +173,12 @@ class Release:
         """
         committed, before = newest(self._batches.checkpoint, COMMITS), self.rows
         if committed > self.batch and not self._batches.is_committed(committed):
-            committed -= 1  # being written just now
+            committed -= 1  # Spark is writing its commit file at this moment
         for batch in range(self.batch + 1, committed + 1):
             self._prove(batch)
         if committed > self.batch:
+            # The order makes a power failure harmless: the rows are on the medium before the ledger says so, and the
+            # ledger says so before the log drops the records.
             self.ledger.batch = committed
             self._sync()
             self._save()

@@ -1,4 +1,4 @@
-"""The data source `mrecordlog`: its name, its schema, and the readers and writers that Spark asks for.
+"""The data source `mrecordlog`: its name, its schema, and the readers and writers that Spark requests.
 
 Spark finds it through the module `pyspark_mrecordlog`, in every process that handles data sources, so importing this
 module must be cheap: what needs pyarrow is imported when it is used.

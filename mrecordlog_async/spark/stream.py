@@ -114,13 +114,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLossError("; ".join(checked.back))
         self._fleet.report_losses(checked.lost)
         self._truncate(checked.intact, surveys)
-        self._settled = start
-        listings = {server: listed.queues for server, listed in surveys.items()}
-        if not self._looked:
-            self._refuse_unknown(known.positions, listings)
-            self._looked = True
-        first_positions, lost = enrol(known.positions, self._targeted(listings), self._options.starting)
-        self._fleet.report_losses(lost)
+        self._settled = start  # commit(start), which Spark calls next, has nothing left to do
+        first_positions = self._enrol(known.positions, surveys)
         # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.
         plans = self._fleet.advance(checked.intact, surveys, self._target, self._limits(limit))
         ends: Offset = {}
@@ -130,8 +125,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._note_latest(assemble(known.positions, checked.positions, {}, first_positions), surveys, plans)
         if positions is known.positions:
             return start
+        # These logs are reread from here on: the new offset has positions from their first records.
         self._again = {server: queues for server, queues in self._again.items() if server not in surveys}
         return _marked(known, positions, surveys, checked.intact, plans).encode()
+
+    def _enrol(self, positions: Offset, surveys: Mapping[str, Listed]) -> Offset:
+        """Return the first positions of queues that are new: they enter the checkpoint before a record is read."""
+        listings = {server: listed.queues for server, listed in surveys.items()}
+        if not self._looked:
+            self._refuse_unknown(positions, listings)
+            self._looked = True
+        first_positions, lost = enrol(positions, self._targeted(listings), self._options.starting)
+        self._fleet.report_losses(lost)
+        return first_positions
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where the queues ended at the last listing, and `waiting`: server → records after the batch."""

@@ -1,6 +1,6 @@
 """The only place of a drain that truncates a log: one server at a time, after one more look at its log.
 
-A queue is truncated up to where its proven batches end, if
+A queue is truncated up to the end of its proven batches, if
 
 1. the log still has the incarnation that was read, and did not go back since (see `proof`),
 2. it holds as many records before that position as the output has rows of them.
@@ -29,11 +29,11 @@ Due = Mapping[str, list[int]]
 
 
 class ProofError(RecordLogError):
-    """The output does not hold what the checkpoint says it does, or not what the log has; nothing was truncated."""
+    """The output does not match the checkpoint, or does not match the log; nothing was truncated."""
 
 
 class LogWentBackError(RecordLogError):
-    """The log again has records that were truncated: it is an older copy, and positions were assigned twice."""
+    """The log is older than what was read from it: a copy was restored, or unsynced records were lost."""
 
 
 class Truncation:
@@ -58,15 +58,16 @@ class Truncation:
         refuse_older_log(self._ledger, self._server, queues)
         log = Listed(queues, listed.log, listed.opening, listed.opened or {})
         due = self._still_due()
+        # Of the queues that still exist, those that are truncated already are done; the others are compared first.
         there = {queue: at for queue, at in due.items() if queue in queues and queues[queue].id == at[0]}
         done = {queue for queue, at in there.items() if queues[queue].first_position >= at[2]}
         asked = self._counted({queue: at for queue, at in there.items() if queue not in done}, log)
         done |= self._truncate(asked, log.opening)
-        # What is not listed stays due until the checkpoint leaves the queue out: the address may be another log's.
+        # A queue that is not listed stays due until it leaves the checkpoint: the address may be another log's for now.
         return self._ledger.settle(self._server, due, done)
 
     def _still_due(self) -> Due:
-        """Return what is due of queues that the checkpoint still has, and no longer reads from further below."""
+        """Return what is due of queues that the checkpoint still has, and does not reread from an earlier position."""
         due: Due = self._ledger.due[self._server]
         for batch in (self._ledger.batch, newest(self._batches.checkpoint, OFFSETS)):
             known = (self._batches.end(batch) or {}).get(self._server, {})
@@ -106,7 +107,7 @@ class Truncation:
         """Return how many records the log holds of each queue of *due*. Raises LogWentBackError."""
         marks = self._marks(due)
         tails = any(mark.opening != log.opening for mark in marks.values())
-        # From the very first record on: one below start, which no batch of this query read, must not go either.
+        # From the first retained record on: a truncate would also delete records before start, which were never read.
         starts = [PlanStart(queue, at[0], None, at[2]) for queue, at in due.items()]
         plans = self._client.plan(starts, opening=log.opening, tails=tails)
         found = {plan.queue: plan.tail for plan in plans if plan.status == "ok"}
@@ -121,7 +122,7 @@ class Truncation:
 
     def _refuse_miscounted(self, plan: QueuePlan, due: list[int]) -> None:
         _, start, stop, rows = due
-        cut = plan.start > start  # another client has truncated
+        cut = plan.start > start  # another client has truncated some of it
         if plan.stop != stop or not (rows == plan.records or (cut and rows > plan.records)):
             raise ProofError(
                 f"server {self._server!r}, queue {plan.queue!r}: the log holds {plan.records} records before position "
@@ -130,7 +131,7 @@ class Truncation:
             )
 
     def _marks(self, due: Due) -> dict[str, Mark]:
-        """Return what the last proven batch saw of the queues of *due* that end where it ended."""
+        """Return the marks of the last proven batch for the queues of *due* that end where it ended."""
         end = self._batches.checkpoint_at(self._ledger.batch) or Checkpoint()
         positions, marks = end.positions.get(self._server, {}), end.marks.get(self._server, {})
         return {queue: marks[queue] for queue, at in due.items() if positions.get(queue) == [at[0], at[2]]}
@@ -154,7 +155,7 @@ def _went_back(
     plan: QueuePlan, due: list[int], mark: Mark | None, log: Listed, tails: Mapping[str, int | None]
 ) -> str | None:
     _, start, stop, rows = due
-    if plan.start < start and plan.records > rows:  # a drain reads every queue from its first record on
+    if plan.start < start and plan.records > rows:  # a drain reads from the first record on: older ones came back
         return f"it was read from position {start} on, and begins at {plan.start}"
     return went_back(log.queues[plan.queue], stop, mark, log, tails)
 

@@ -46,18 +46,7 @@ def test_every_record_is_stored_once_though_an_executor_is_killed(
         for url in (a, b):
             fill(url)
         gate = Gate(b, stop_at=2)
-        command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", spark_cluster.url]
-        command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
-        command += [
-            "--conf",
-            f"spark.executor.extraJavaOptions={QUICK}",
-            "--driver-java-options",
-            QUICK,
-            str(job.__file__),
-        ]
-        command += ["drain", "--shared-paths", "--server", f"a={a}", "--server", f"b={gate.url}"]
-        command += ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "checkpoint")]
-        command += ["--max-records-per-trigger", str(2 * RECORDS)]
+        command = submit_drain(spark_cluster, tmp_path, a, gate.url)
         messages = tmp_path / "driver.txt"
         with open(messages, "wb") as file:
             driver = subprocess.Popen(command, stdout=file, stderr=file, env=spark_cluster.environment, cwd=tmp_path)
@@ -79,6 +68,16 @@ def test_every_record_is_stored_once_though_an_executor_is_killed(
         for position, payload in enumerate(numbered(queue, 0, RECORDS))
     ]
     assert not list((tmp_path / "out").glob(f"{PREFIX}*"))
+
+
+def submit_drain(cluster: Cluster, place: Path, a: str, b: str) -> list[str]:
+    """Return the command that drains *a* and *b* into *place* on the cluster."""
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.url]
+    command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
+    command += ["--conf", f"spark.executor.extraJavaOptions={QUICK}", "--driver-java-options", QUICK]
+    command += [str(job.__file__), "drain", "--shared-paths", "--server", f"a={a}", "--server", f"b={b}"]
+    command += ["--output", str(place / "out"), "--checkpoint", str(place / "checkpoint")]
+    return [*command, "--max-records-per-trigger", str(2 * RECORDS)]
 
 
 def fill(url: str) -> None:
