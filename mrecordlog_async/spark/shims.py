@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 
-def stand_in(name: str, script: str) -> Path:
+def install_shim(name: str, script: str) -> Path:
     """Write an executable *script* into its own directory, unless it is already there.
 
     Several processes may do this at the same time.

@@ -55,7 +55,7 @@ def test_a_drain_stops_when_it_has_caught_up_and_truncates() -> None:
 
 
 @pytest.mark.parametrize("extra", [["--once", "--every", "1s"], ["--format", "csv"], ["--every", "soon"]])
-def test_what_makes_no_sense_is_refused(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """argparse exits with its own code before Spark is started."""
     with pytest.raises(SystemExit) as ended:
         main(["drain", "--server", "http://h:1", *WHERE, *extra])

@@ -65,14 +65,14 @@ def test_every_position_is_a_row(parts: list[tuple[str, int, int]]) -> None:
     assert all(batch.num_rows < 16 + 16 and batch.schema == blocks.POSITIONS_SCHEMA for batch in found)
 
 
-def test_long_stretches_are_counted_in_c() -> None:
+def test_many_positions_are_computed_by_pyarrow() -> None:
     """Above the threshold pyarrow computes the positions; the result is the same."""
     records = blocks.RAMP_RECORDS_MIN + 5
     (found,) = record_batches("s", [block("q", Run.of(10**15, [b""] * records))])
     assert found.column("position").to_pylist() == list(range(10**15, 10**15 + records))
 
 
-def test_offsets_that_go_down_are_refused() -> None:
+def test_decreasing_offsets_are_refused() -> None:
     """Decreasing offsets would make a reader of the column read outside of it."""
     bad = Run(0, b"".join(n.to_bytes(4, "little") for n in (0, 9, 2, 4)), b"abcd")
     with pytest.raises(pa.ArrowInvalid):
@@ -111,7 +111,7 @@ def test_text_is_utf8_and_one_queue_may_be_named_for_all() -> None:
 
 
 @pytest.mark.parametrize("column", ["queue", "position", "payload"])
-def test_null_is_no_record(column: str) -> None:
+def test_null_is_refused(column: str) -> None:
     """An empty payload is a record; null is refused."""
     columns: dict[str, list[Any]] = {"queue": ["a", "a"], "position": [1, 2], "payload": [b"", b"x"]}
     columns[column] = [None, columns[column][1]]

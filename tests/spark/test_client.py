@@ -133,7 +133,7 @@ def test_errors_survive_pickling() -> None:
         assert (type(copy), str(copy)) == (type(error), str(error))
 
 
-def test_busy_and_not_ready_are_asked_again() -> None:
+def test_busy_and_not_ready_are_retried() -> None:
     """429, 503 and broken connections are retried, not treated as refusals."""
     busy = http(b"{}", "503 Service Unavailable", "Retry-After: 0\r\n")
     with answering(busy, b"", http(LISTING)) as (url, asked), client_of(url, retries=2) as client:
@@ -183,7 +183,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_whatever_breaks_is_asked_again_and_then_down(broken: str, clock: Clock) -> None:
+def test_whatever_breaks_is_retried_and_then_down(broken: str, clock: Clock) -> None:
     """Partial responses, errors of proxies and HTML pages are retried, then mean that the server is down."""
     with answering(BROKEN[broken], http(LISTING)) as (url, asked), client_of(url, retries=1) as client:
         assert client.queues() == []
@@ -203,7 +203,7 @@ def test_plans_and_truncates_are_exchanges_too(broken: str, clock: Clock) -> Non
         assert client.truncate({"q": [1, 4]}) == []
 
 
-def test_an_answer_that_stalls_is_asked_again(clock: Clock) -> None:
+def test_a_response_that_stalls_is_retried(clock: Clock) -> None:
     """A listing that stalls half way fails after its timeout, and is retried."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -222,7 +222,7 @@ def test_retry_after_is_the_shortest_pause(clock: Clock) -> None:
     assert clock.pauses == [7]
 
 
-def test_a_service_that_has_answered_is_waited_for(clock: Clock) -> None:
+def test_a_service_that_has_responded_is_waited_for(clock: Clock) -> None:
     """A service that has responded before is waited for as long as a restart may take; an unknown one is not."""
     with answering(http(LISTING)) as (url, _):
         client = ServiceClient(Server("s", url), token=None, timeout_seconds=1, retries=2, patience_seconds=60)
@@ -254,7 +254,7 @@ def test_a_partition_is_fetched_in_small_parts(service: ThreadedService) -> None
         assert sum(block.record_count for block in blocks) == 20_010
 
 
-def test_many_queues_are_asked_for_in_many_requests(service: ThreadedService) -> None:
+def test_many_queues_are_named_in_many_requests(service: ThreadedService) -> None:
     """No request names more than a thousand queues."""
     wanted = {f"q{index}": [1, 0] for index in range(2_500)}
     with client_of(service.url) as client:
@@ -289,7 +289,7 @@ def test_the_token_is_sent() -> None:
         assert b"Authorization: Bearer secret\r\n" in asked[0]
 
 
-def test_a_server_that_is_gone_is_named() -> None:
+def test_a_server_that_cannot_be_reached_is_named() -> None:
     """The message has the server's name, its address and the reason."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -302,7 +302,7 @@ WANTED = Partition("s", (Range("q", 7, 0, 10, 10, 10),))
 
 
 @pytest.mark.parametrize("cut", [4, 20, 60, 100])
-def test_an_answer_cut_short_is_an_error(cut: int) -> None:
+def test_a_response_cut_short_is_an_error(cut: int) -> None:
     """Whether the connection broke or the service ended the body early, a part is never taken for the whole."""
     broken = http(RUNS)[: cut - len(RUNS)]
     for answer in (broken, http(RUNS[:cut])):
@@ -311,7 +311,7 @@ def test_an_answer_cut_short_is_an_error(cut: int) -> None:
 
 
 @pytest.mark.parametrize("cut", [4, 100, len(RUNS) - 32, len(RUNS) - 1])
-def test_a_broken_answer_is_continued_where_it_ended(cut: int) -> None:
+def test_a_broken_response_is_continued_where_it_ended(cut: int) -> None:
     """Only missing records are requested again; if only the end of the response is missing, nothing is."""
     broken = http(RUNS)[: cut - len(RUNS)]
     with answering(broken, http(RUNS)) as (url, _), client_of(url, retries=1) as client:

@@ -109,7 +109,7 @@ def _address(text: str) -> str:
         (PySparkException("Broken pipe SQLSTATE: XXKST"), JobFailedError, "the data source's Python process ended"),
     ],
 )
-def test_failures_are_told_in_a_sentence(failure: Exception, kind: type[Exception], said: str) -> None:
+def test_failures_are_one_sentence(failure: Exception, kind: type[Exception], said: str) -> None:
     """A failure is one line, not a traceback of Spark or Java."""
     with pytest.raises(kind) as told, failures_as_sentences():
         raise failure

@@ -52,7 +52,7 @@ def test_a_spark_without_data_sources_imports_the_module(hidden: str) -> None:
     )
 
 
-def test_any_error_of_ours_stays_ours() -> None:
+def test_an_error_in_the_package_disables_nothing_else() -> None:
     """A broken installation of this package does not disable other data sources."""
     told = python(
         "import sys, types\n"

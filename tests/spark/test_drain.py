@@ -98,7 +98,7 @@ def test_progress_counts_a_batch_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "0", "-1s", "s", "soon", "1e-9"])
-def test_times_that_are_none_are_refused(text: str) -> None:
+def test_malformed_times_are_refused(text: str) -> None:
     """A malformed time is refused before Spark can misread it."""
     with pytest.raises(ArgumentTypeError, match="is not a time"):
         seconds_of(text)
@@ -119,7 +119,7 @@ def test_times_have_units(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
-def test_the_cause_is_found_in_what_spark_says() -> None:
+def test_the_cause_is_found_in_the_text_of_spark() -> None:
     """The package's own sentence is extracted from two pages of the JVM's text."""
     text = (
         "[STREAM_FAILED] Query failed\n  mrecordlog_async.spark.plan.DataLossError: queue 'q' is gone\n  at org.apache"
@@ -319,7 +319,7 @@ def test_a_lake_that_only_hadoop_reaches(
     assert spark.read.parquet(job.output).count() == 120
 
 
-def test_a_drain_that_is_told_to_stop_ends_between_two_batches(
+def test_a_drain_that_is_stopped_ends_between_two_batches(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:
     """The batch that was running is committed, counted and released, and the summary includes it."""

@@ -21,7 +21,7 @@ def example(name: str) -> ModuleType:
     return module
 
 
-def test_orders_become_an_answer(spark: SparkSession, tmp_path: Path) -> None:
+def test_orders_become_sql_results(spark: SparkSession, tmp_path: Path) -> None:
     """Orders go from FastAPI through a log and Parquet to SQL."""
     rows = example("spark_pipeline").run(spark, tmp_path, orders=30)
     assert [tuple(row) for row in rows] == [("ada", 10, 135), ("edsger", 10, 155), ("grace", 10, 145)]

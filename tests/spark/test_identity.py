@@ -51,7 +51,7 @@ def test_the_first_start_ties_both_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [["metadata"], ["metadata", "owner"]])
-def test_a_first_start_that_was_killed_goes_on(tmp_path: Path, left: list[str]) -> None:
+def test_a_first_start_that_was_killed_is_continued(tmp_path: Path, left: list[str]) -> None:
     """A first start that is killed after any of its files continues at the next start."""
     bond = start(tmp_path)
     (tmp_path / "checkpoint" / OUTPUT).unlink()

@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async.spark import java
 from mrecordlog_async.spark.java import NoJavaError, ensure_java
-from mrecordlog_async.spark.shims import stand_in
+from mrecordlog_async.spark.shims import install_shim
 
 
 def a_java(directory: Path, version: str) -> Path:
@@ -29,7 +29,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_java_home_is_the_users_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the variable is set, it is not changed."""
     monkeypatch.setenv("JAVA_HOME", "/opt/java")
     assert ensure_java() == "/opt/java"
@@ -54,7 +54,7 @@ def test_the_wrapper_drops_one_argument(tmp_path: Path, monkeypatch: pytest.Monk
     program = tmp_path / "it's java"
     program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     program.chmod(0o700)
-    home = stand_in("bin/java", java.wrapper(str(program)))
+    home = install_shim("bin/java", java.wrapper(str(program)))
     arguments = ["-Dname=a b", "--add-modules=jdk.incubator.vector", "--add-modules=other", ""]
     said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     assert said.stdout == "-Dname=a b\n--add-modules=other\n\n"

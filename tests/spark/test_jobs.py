@@ -42,7 +42,7 @@ def test_an_empty_log_is_an_empty_table(spark: SparkSession, service: ThreadedSe
     assert read(spark, service).count() == 0
 
 
-def test_filters_are_pushed_down_when_asked(spark: SparkSession, service: ThreadedService) -> None:
+def test_filters_are_pushed_down_if_enabled(spark: SparkSession, service: ThreadedService) -> None:
     """The result is the same with and without pushdown; with it, only matching records are fetched."""
     service.append("a", numbered("a", 0, 30))
     service.append("b", numbered("b", 0, 30))

@@ -78,7 +78,7 @@ def test_losses_are_seen_and_never_truncated(first: int, following: int, queue_i
     assert truncations(checked.intact, listings) == {}
 
 
-def test_truncations_are_what_is_behind_and_still_there() -> None:
+def test_truncations_are_what_was_read_and_is_retained() -> None:
     """A truncate includes its position: if 5 is next, up to 4 is truncated, and only if such records are left."""
     listings = {"a": {"q": summary("q", 2, 9), "done": summary("done", 5, 9), "fresh": summary("fresh", 0, 3)}}
     intact: Offset = {"a": {"q": [1, 5], "done": [1, 5], "fresh": [1, 0]}}

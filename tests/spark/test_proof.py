@@ -46,7 +46,7 @@ def test_an_offset_that_is_not_known_is_refused(offset: Any) -> None:
 # Proofs.
 
 
-def test_nothing_is_asked_under_the_same_opening() -> None:
+def test_nothing_is_requested_under_the_same_opening() -> None:
     """While no log is reopened, a trigger sends only the listing."""
     known = Checkpoint({"a": {"q": [1, 5]}}, {"a": {"q": Mark("o", 77)}}, {"a": "log"})
     listing = {"q": summary("q", 0, 9)}
@@ -209,7 +209,7 @@ def test_a_first_record_at_a_given_position_is_no_loss(service: ThreadedService)
 
 
 @pytest.mark.parametrize("truncate", ["true", "false"])
-def test_a_queue_that_was_not_wanted_for_a_while_goes_on_where_it_was(service: ThreadedService, truncate: str) -> None:
+def test_a_queue_that_was_not_subscribed_for_a_while_continues(service: ThreadedService, truncate: str) -> None:
     """Its position stays in the checkpoint, even if the service is restarted."""
     for queue in ("x", "y"):
         service.append(queue, numbered(queue, 0, 10))
@@ -226,7 +226,7 @@ def test_a_queue_that_was_not_wanted_for_a_while_goes_on_where_it_was(service: T
     assert sorted(query.rows) == rows_of("default", "x", 0, 12) + rows_of("default", "y", 0, 12)
 
 
-def test_a_server_that_was_not_wanted_for_a_while_goes_on_where_it_was(new_service: NewService) -> None:
+def test_a_server_that_was_left_out_for_a_while_continues(new_service: NewService) -> None:
     """What was committed and not yet truncated is not read twice."""
     first, second = new_service(), new_service()
     for service in (first, second):

@@ -21,7 +21,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_pyspark_python_is_the_users_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyspark_python_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the variable is set, it is not changed."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
     assert ensure_python(local=True) == "/opt/python"
@@ -58,5 +58,5 @@ def test_where_no_script_can_be_written_this_python_does(monkeypatch: pytest.Mon
     def refuse(name: str, script: str) -> Path:
         raise PermissionError(name)
 
-    monkeypatch.setattr(python, "stand_in", refuse)
+    monkeypatch.setattr(python, "install_shim", refuse)
     assert ensure_python(local=True) == sys.executable

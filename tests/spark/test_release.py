@@ -58,7 +58,7 @@ def go_back_after_a_batch(engine: Engine, service: ThreadedService, copy: Path) 
     return new
 
 
-def test_a_log_is_truncated_behind_what_the_output_holds(engine: Engine, service: ThreadedService) -> None:
+def test_a_log_is_truncated_up_to_what_the_output_holds(engine: Engine, service: ThreadedService) -> None:
     """Every batch is counted in its files and in the log; after a clean end nothing runs again."""
     assert engine.drain() == 50
     assert engine.rows() == expected(150)
@@ -138,7 +138,7 @@ def test_zeros_in_a_file_of_the_right_size_are_found(engine: Engine, service: Th
 
 
 @pytest.mark.parametrize("until", ["offset", "manifest"])
-def test_a_batch_that_was_cut_off_goes_on_as_it_was_planned(
+def test_a_batch_that_was_interrupted_runs_as_it_was_planned(
     engine: Engine, service: ThreadedService, until: str
 ) -> None:
     """An interrupted batch runs again up to the end that was planned; intact files are kept."""
@@ -207,7 +207,7 @@ def test_records_below_what_was_read_are_not_truncated(service: ThreadedService,
     assert service.positions("q") == (0, 10)
 
 
-def test_a_failed_sync_ends_the_drain_and_is_not_asked_again(
+def test_a_failed_sync_ends_the_drain_and_is_not_retried(
     engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel reports a lost page only once: a second sync proves nothing. The next start reads from disk."""
@@ -278,7 +278,7 @@ def test_a_server_that_is_down_is_truncated_later(new_service: NewService, tmp_p
         assert b.positions("q") == (20, 20)
 
 
-def test_foreign_truncates_of_stored_records_disturb_nobody(engine: Engine, service: ThreadedService) -> None:
+def test_truncates_by_other_clients_are_accepted(engine: Engine, service: ThreadedService) -> None:
     """If another client has truncated a part of what is stored, the rest is released."""
     with engine.started() as run:
         assert run.batch()
@@ -370,9 +370,7 @@ def test_gaps_are_counted_as_the_log_counts_them(service: ThreadedService, tmp_p
     assert service.records() == {"q": []}
 
 
-def test_what_was_copied_without_truncating_is_released_when_it_is_wanted(
-    service: ThreadedService, tmp_path: Path
-) -> None:
+def test_what_was_stored_without_truncating_is_released_later(service: ThreadedService, tmp_path: Path) -> None:
     """What was stored by a drain without truncating is released by one that truncates."""
     service.append("q", numbered("q", 0, 5))
     engine = Engine(f"a={service.url}", tmp_path)
@@ -396,7 +394,7 @@ def test_a_log_that_went_back_and_grew_is_not_truncated(
     assert [payload for _, payload in service.records()["q"]][-len(new) :] == new
 
 
-def test_the_last_record_tells_a_log_that_was_opened_once_more(
+def test_the_last_record_shows_that_a_reopened_log_went_back(
     engine: Engine, service: ThreadedService, tmp_path: Path
 ) -> None:
     """If positions do not show that the log went back, the digest of the last record does."""

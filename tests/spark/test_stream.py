@@ -153,7 +153,7 @@ def rows_of(server: str, queue: str, start: int, stop: int) -> list[Row]:
     return [(server, queue, at, payload) for at, payload in enumerate(numbered(queue, start, stop), start)]
 
 
-def test_a_new_queue_is_pinned_first_and_read_next(service: ThreadedService) -> None:
+def test_a_new_queue_is_enrolled_first_and_read_next(service: ThreadedService) -> None:
     """The position of a new queue is in the checkpoint before any of its records is read."""
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url)
@@ -174,7 +174,7 @@ def test_nothing_is_left_in_the_log_after_a_drain(service: ThreadedService) -> N
     assert query.batches == 4  # pinned, 80, 80, 40
 
 
-def test_nothing_is_truncated_unless_it_is_asked_for(service: ThreadedService) -> None:
+def test_nothing_is_truncated_without_the_option(service: ThreadedService) -> None:
     """Without the option truncate, reading deletes nothing."""
     service.append("q", numbered("q", 0, 10))
     query = Query(service.url)
@@ -286,7 +286,7 @@ def test_a_log_replaced_by_an_empty_one_is_a_loss(service: ThreadedService) -> N
         query.step()
 
 
-def test_records_truncated_by_somebody_else_are_a_loss(service: ThreadedService) -> None:
+def test_records_truncated_by_another_client_are_a_loss(service: ThreadedService) -> None:
     """Records truncated unread are a loss; with failOnDataLoss=false reading continues at the first record left."""
     service.append("q", numbered("q", 0, 20))
     query = Query(service.url, maxRecordsPerTrigger="5")
@@ -352,7 +352,7 @@ def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService)
 
 
 @pytest.mark.parametrize("broken", ["hangs", "502", "half", "page"])
-def test_a_server_that_answers_badly_is_down_and_left_alone(new_service: NewService, broken: str) -> None:
+def test_a_server_that_responds_badly_is_skipped_for_a_while(new_service: NewService, broken: str) -> None:
     """A server that hangs or sends garbage is skipped for a minute, so that it does not delay every batch."""
     healthy = new_service()
     healthy.append("q", numbered("q", 0, 3))
@@ -366,7 +366,7 @@ def test_a_server_that_answers_badly_is_down_and_left_alone(new_service: NewServ
 
 
 @pytest.mark.parametrize("broken", ["502", "half", "page"])
-def test_a_truncate_without_an_answer_fails_no_query(
+def test_a_truncate_without_a_response_does_not_fail_the_query(
     service: ThreadedService, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """A truncate without a response is retried at the next trigger."""
@@ -402,7 +402,7 @@ def test_a_restart_of_the_service_ends_no_stream(service: ThreadedService, monke
     assert rows == 20_000
 
 
-def test_commit_asks_nothing_that_was_just_asked(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_repeats_no_request(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """If latestOffset has just truncated up to the same offset, commit sends no request."""
     service.append("q", numbered("q", 0, 30))
     asked: list[str] = []
@@ -474,7 +474,7 @@ def test_bytes_are_limited_too(service: ThreadedService) -> None:
     assert len(query.rows) == 11
 
 
-def test_latest_begins_behind_what_is_there(service: ThreadedService) -> None:
+def test_latest_begins_after_existing_records(service: ThreadedService) -> None:
     """With latest, only records after the first start are read; a queue created later is read from its beginning."""
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url, startingOffsets="latest")
@@ -528,7 +528,7 @@ def test_a_failed_sync_fails_the_query(
     assert service.positions("q") == (0, 5)
 
 
-def test_a_short_answer_fails_the_task(service: ThreadedService) -> None:
+def test_a_short_response_fails_the_task(service: ThreadedService) -> None:
     """If planned records are missing from a response, the task fails and runs again."""
     service.append("q", numbered("q", 0, 10))
     query = Query(service.url)
@@ -541,7 +541,7 @@ def test_a_short_answer_fails_the_task(service: ThreadedService) -> None:
         list(query.reader.read(partition))
 
 
-def test_progress_tells_where_the_logs_end(service: ThreadedService) -> None:
+def test_progress_reports_where_the_logs_end(service: ThreadedService) -> None:
     """Spark's progress report contains where the logs end and the lag."""
     service.append("q", numbered("q", 0, 10))
     query = Query(service.url, maxRecordsPerTrigger="4")

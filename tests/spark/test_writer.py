@@ -37,7 +37,7 @@ def test_what_is_written_again_is_stored_once(service: ThreadedService) -> None:
     assert service.records() == {"q": expected("q", 5, 100)}
 
 
-def test_a_task_that_stopped_half_way_goes_on(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_stopped_half_way_is_continued(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that is partly stored is cut where the log ends, and the rest is appended."""
     write(service, rows("q", 0, 30))
     monkeypatch.setattr(writer, "APPEND_RECORDS", 20)
@@ -92,7 +92,7 @@ def test_without_positions_what_is_sent_again_is_stored_again(service: ThreadedS
     assert service.records() == {"q": [(0, b"x"), (1, b"y"), (2, b"x"), (3, b"y")]}
 
 
-def test_queues_are_made_only_if_wanted(service: ThreadedService) -> None:
+def test_queues_are_created_only_if_allowed(service: ThreadedService) -> None:
     """With createQueues=false, a missing queue is an error."""
     with pytest.raises(ServiceRefusedError, match="does not exist"):
         write(service, rows("q", 0, 3), createQueues="false")
@@ -115,7 +115,7 @@ def test_columns_that_do_not_fit_are_refused(columns: dict[str, str], queue: str
         check_columns(columns, queue)
 
 
-def test_rows_of_a_server_are_not_written_to_another_in_silence() -> None:
+def test_rows_with_a_server_are_refused() -> None:
     """A column server is refused, because it would be dropped without notice."""
     with pytest.raises(OptionError, match="'server' is not stored"):
         check_columns({"server": "string", "queue": "string", "payload": "binary"}, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.spark import shims
-from mrecordlog_async.spark.shims import stand_in
+from mrecordlog_async.spark.shims import install_shim
 
 SCRIPT = "#!/bin/sh\necho here\n"
 
@@ -16,10 +16,10 @@ SCRIPT = "#!/bin/sh\necho here\n"
 def test_the_same_script_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script is written to the user's cache once; another script has another path."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    home = stand_in("bin/tool", SCRIPT)
+    home = install_shim("bin/tool", SCRIPT)
     assert home.is_relative_to(tmp_path)
-    assert stand_in("bin/tool", SCRIPT) == home
-    assert stand_in("bin/tool", SCRIPT + "#") != home
+    assert install_shim("bin/tool", SCRIPT) == home
+    assert install_shim("bin/tool", SCRIPT + "#") != home
     assert subprocess.run([home / "bin" / "tool"], capture_output=True, text=True, check=True).stdout == "here\n"
 
 
@@ -31,10 +31,10 @@ def test_a_script_that_was_changed_is_written_again(tmp_path: Path) -> None:
     assert (tmp_path / "tool").read_text() == SCRIPT
 
 
-def test_without_a_cache_it_lies_with_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_it_is_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a writable cache, the script is written to the directory for temporary files."""
     (tmp_path / "file").touch()
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    assert stand_in("tool", SCRIPT).is_relative_to(tmp_path / "temporary")
+    assert install_shim("tool", SCRIPT).is_relative_to(tmp_path / "temporary")
