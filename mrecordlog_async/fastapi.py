@@ -151,7 +151,7 @@ def _of_other_loop(request: Request, error: Exception) -> ProblemError | None:
 
 
 async def tail_until_disconnect(
-    request: Request, log: MultiRecordLog, queue: str, start: int | None = None, *, look_seconds: float = 1.0
+    request: Request, log: MultiRecordLog, queue: str, start: int | None = None, *, poll_seconds: float = 1.0
 ) -> AsyncIterator[Record]:
     """Yield the records of *queue* as they arrive, until the client disconnects, the queue is deleted or the log ends.
 
@@ -160,7 +160,7 @@ async def tail_until_disconnect(
         log: The open log.
         queue: The queue to follow.
         start: First position; None starts at the first retained record.
-        look_seconds: How often to check whether the client is still connected while no record arrives.
+        poll_seconds: How often to check whether the client is still connected while no record arrives.
 
     Yields:
         Records in the order of their positions.
@@ -174,7 +174,7 @@ async def tail_until_disconnect(
         if not log.queue_exists(queue) or log.queue_summary(queue).id != queue_id:
             return
         try:
-            async with asyncio.timeout(look_seconds):
+            async with asyncio.timeout(poll_seconds):
                 if not await log.wait_for(queue, position):
                     return
         except TimeoutError:

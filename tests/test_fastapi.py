@@ -54,7 +54,7 @@ async def test_a_fastapi_tail_ends_with_its_client_queue_or_log(log: MultiRecord
             return self.gone
 
     async def read(client: Any) -> list[bytes]:
-        return [record.payload async for record in tail_until_disconnect(client, log, "q", look_seconds=0.01)]
+        return [record.payload async for record in tail_until_disconnect(client, log, "q", poll_seconds=0.01)]
 
     await log.append_record("q", None, b"a")
     leaving = Client()

@@ -37,7 +37,9 @@ logger = logging.getLogger("mrecordlog_async.service")
 
 SWEEP_SECONDS = 1.0
 CROWDED = 0.75
+"""Share of all connections above which idle ones are cut sooner."""
 HURRY = 10
+"""How many times sooner."""
 
 
 class Connection(RequestHandler):

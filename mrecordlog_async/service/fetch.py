@@ -89,11 +89,11 @@ class Fetcher:
                 await self._turns.rest()
         await _check_overlaps(ranges, self._turns)
 
-    async def _each(self, asked: FetchRange) -> AsyncIterator[list[HeldRun]]:
+    async def _each(self, requested: FetchRange) -> AsyncIterator[list[HeldRun]]:
         """Yield the runs of a range, some at a time."""
-        position = asked.start
-        while position < asked.stop:
-            held = self._log.held(asked.queue, position, asked.stop, most=RUNS_AT_ONCE)
+        position = requested.start
+        while position < requested.stop:
+            held = self._log.held(requested.queue, position, requested.stop, most=RUNS_AT_ONCE)
             if not held:
                 return
             self._runs += len(held)
@@ -102,7 +102,7 @@ class Fetcher:
             yield held
             position = held[-1].next_position
             await self._turns.rest()
-            check_range(self._log, asked)
+            check_range(self._log, requested)
 
 
 def pinned_bytes(log: QueueReader, parts: Iterable[HeldRuns]) -> Iterator[int]:
@@ -133,12 +133,12 @@ async def _check_overlaps(ranges: Sequence[FetchRange], turns: Turns) -> None:
         await turns.rest()
 
 
-def check_range(log: QueueReader, asked: FetchRange) -> QueueSummary:
+def check_range(log: QueueReader, requested: FetchRange) -> QueueSummary:
     """Return the queue of a range; raise the problem of a range that cannot be returned whole."""
-    summary = summary_of(log, asked.queue)
+    summary = summary_of(log, requested.queue)
     if summary is None:
-        raise QueueNotFoundError(asked.queue)
-    check_id(summary, asked.id)
-    check_start(summary, asked.start)
-    check_assigned(summary, asked.stop - 1)
+        raise QueueNotFoundError(requested.queue)
+    check_id(summary, requested.id)
+    check_start(summary, requested.start)
+    check_assigned(summary, requested.stop - 1)
     return summary

@@ -34,7 +34,7 @@ PIECES_AT_ONCE = 500
 class Available:
     """What a plan can cover of one queue: the range start … stop - 1, with counts. ended: see `QueuePlan`."""
 
-    asked: PlanStart
+    requested: PlanStart
     status: QueueStatus
     summary: QueueSummary | None
     start: int = 0
@@ -69,11 +69,11 @@ class Planner:
         self._pieces = 0
         self._turns = Turns()
 
-    async def plan(self, asked: Sequence[PlanStart]) -> list[QueuePlan]:
+    async def plan(self, requested: Sequence[PlanStart]) -> list[QueuePlan]:
         """Return one plan for each requested queue, in that order."""
-        check_entries(len(asked), self._options)
-        await self._check_duplicates(asked)
-        found = [await self._look_at(one) for one in asked]
+        check_entries(len(requested), self._options)
+        await self._check_duplicates(requested)
+        found = [await self._find_available(one) for one in requested]
         record_shares = split_limit([available.records for available in found], self._request.max_records)
         byte_shares = split_limit([available.bytes for available in found], self._request.max_bytes)
         return [
@@ -81,19 +81,19 @@ class Planner:
             for available, records, size in zip(found, record_shares, byte_shares, strict=True)
         ]
 
-    async def _check_duplicates(self, asked: Sequence[PlanStart]) -> None:
+    async def _check_duplicates(self, requested: Sequence[PlanStart]) -> None:
         """Raise the 400 problem if a queue is requested twice: planning costs time for each."""
         seen: set[str] = set()
-        for number, one in enumerate(asked):
+        for number, one in enumerate(requested):
             if one.queue in seen:
                 raise bad_request(f"queue {one.queue!r} appears twice in one plan; list it once", "duplicate")
             seen.add(one.queue)
             if number % RUNS_AT_ONCE == 0:
                 await self._turns.rest()
 
-    async def _look_at(self, asked: PlanStart) -> Available:
+    async def _find_available(self, requested: PlanStart) -> Available:
         await self._turns.rest()
-        available = look_at(self._log, asked)
+        available = find_available(self._log, requested)
         summary = available.summary
         if summary is None or available.start == available.stop:
             return available
@@ -118,7 +118,7 @@ class Planner:
         """Yield the available runs as memory holds them, until the queue has moved (see `has_moved`)."""
         position = available.start
         while position < available.stop and not has_moved(self._log, available):
-            held = self._log.held(available.asked.queue, position, available.stop, most=RUNS_AT_ONCE)
+            held = self._log.held(available.requested.queue, position, available.stop, most=RUNS_AT_ONCE)
             if not held:
                 return
             for one in held:
@@ -129,13 +129,13 @@ class Planner:
     async def _plan_queue(self, available: Available, records_max: int, bytes_max: int) -> QueuePlan:
         await self._turns.rest()
         if has_moved(self._log, available):
-            available = await self._look_at(available.asked)
+            available = await self._find_available(available.requested)
         summary = available.summary
         if summary is None:
-            return QueuePlan(available.asked.queue, available.status, ended=available.ended)
+            return QueuePlan(available.requested.queue, available.status, ended=available.ended)
         taken = await self._take(available, records_max, bytes_max)
         return QueuePlan(
-            available.asked.queue,
+            available.requested.queue,
             available.status,
             summary.id,
             summary.first_position,
@@ -158,7 +158,7 @@ class Planner:
         if (
             whole
             and not cutter.wanted
-            and (last := self._log.runs(available.asked.queue, available.stop - 1, available.stop))
+            and (last := self._log.runs(available.requested.queue, available.stop - 1, available.stop))
         ):
             return Taken(available.stop, available.records, available.bytes, tail=digest(last[-1], 1))
         return await self._walk(available, records_max, bytes_max, cutter)
@@ -192,26 +192,26 @@ class Planner:
             raise too_large(self._pieces + more, self._options.pieces, "pieces in one plan")
 
 
-def look_at(log: QueueReader, asked: PlanStart) -> Available:
+def find_available(log: QueueReader, requested: PlanStart) -> Available:
     """Return what a plan can cover of a queue, and whether it is the requested incarnation."""
-    summary = summary_of(log, asked.queue)
-    status = status_of(summary, asked.id)
-    ended = log.deleted_end(asked.id) if status is not QueueStatus.OK and asked.id is not None else None
+    summary = summary_of(log, requested.queue)
+    status = status_of(summary, requested.id)
+    ended = log.deleted_end(requested.id) if status is not QueueStatus.OK and requested.id is not None else None
     if summary is None:
-        return Available(asked, status, None, ended=ended)
-    start = summary.first_position if asked.start is None else asked.start
+        return Available(requested, status, None, ended=ended)
+    start = summary.first_position if requested.start is None else requested.start
     if status is QueueStatus.RECREATED or misses(summary, start):
         status = status if status is QueueStatus.RECREATED else QueueStatus.TRUNCATED
         start = summary.first_position
     elif start > summary.next_position:
         status, start = QueueStatus.AHEAD, summary.next_position
-    stop = summary.next_position if asked.stop is None else min(asked.stop, summary.next_position)
-    return Available(asked, status, summary, start, max(stop, start), ended=ended)
+    stop = summary.next_position if requested.stop is None else min(requested.stop, summary.next_position)
+    return Available(requested, status, summary, start, max(stop, start), ended=ended)
 
 
 def has_moved(log: QueueReader, available: Available) -> bool:
     """Return whether the queue was deleted or recreated, or records of the range were truncated."""
-    summary = summary_of(log, available.asked.queue)
+    summary = summary_of(log, available.requested.queue)
     if summary is None or available.summary is None:
         return summary is not available.summary
     return summary.id != available.summary.id or summary.first_position > max(

@@ -46,7 +46,7 @@ class Sending:
         self._options = options
         self._active: dict[Outgoing, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     @property
     def used(self) -> int:
@@ -95,7 +95,7 @@ class Sending:
         for out in [out for out in self._active if out.is_late(now)]:
             self._drop(out)
 
-    async def look_at_pinned(self) -> None:
+    async def check_pinned(self) -> None:
         """Add up the truncated records that responses hold; above the budget, drop the readers that hold most.
 
         This works in turns: a response may hold a million runs, and there may be hundreds of responses.
@@ -137,8 +137,8 @@ class Sending:
         self._timer = None
         try:
             self.sweep()
-            if self._looking is None or self._looking.done():
-                self._looking = asyncio.create_task(self.look_at_pinned())
+            if self._checking is None or self._checking.done():
+                self._checking = asyncio.create_task(self.check_pinned())
         finally:  # even after an error: without the timer no reader has a deadline
             if self._active:
                 self._arm()

@@ -127,8 +127,8 @@ async def _serve_until_stopped(
     notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
     if on_listening is not None:
         on_listening(address)
-    looks = (Status(service, address).look, service.look_at_memory)
-    sweeping = asyncio.create_task(connections.watch(lambda: [look() for look in looks]))
+    checks = (Status(service, address).check, service.trim_memory)
+    sweeping = asyncio.create_task(connections.watch(lambda: [check() for check in checks]))
     try:
         await _recover(service, settings, stop, address)
         await stop.first.wait()

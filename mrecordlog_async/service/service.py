@@ -152,9 +152,9 @@ class Service:
         if known is not None and known != self.opening:
             raise ProblemError(409, "reopened", "the log was reopened since it was listed; list it again")
 
-    def look_at_memory(self) -> None:
+    def trim_memory(self) -> None:
         """Return memory to the system after large bodies and responses. Called once per second."""
-        self._trimmer.look(self.bodies.budget.used + self.sending.used)
+        self._trimmer.check(self.bodies.budget.used + self.sending.used)
 
     def check_room(self, size: int) -> None:
         """Raise the 429 problem if *size* more bytes do not fit in memory. Called before a large body is read."""

@@ -45,14 +45,14 @@ class Status:
         self._refused_at = 0.0
         self._full = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check once; called every second."""
         if self._service.state is LogState.RECOVERING:
             notify(f"STATUS=recovering, {self._service.fraction:.0%} read", EXTEND_TIMEOUT)
-        self._look_for_failure()
-        self._look_for_full_disk()
+        self._check_failure()
+        self._check_full_disk()
 
-    def _look_for_failure(self) -> None:
+    def _check_failure(self) -> None:
         log = self._service.log_or_none
         if log is None or log.failure is None or self._failed:
             return
@@ -60,7 +60,7 @@ class Status:
         cause = " ".join(str(log.failure).split())
         notify(f"STATUS=failed: {cause}; nothing is stored until the service is restarted; reads work")
 
-    def _look_for_full_disk(self) -> None:
+    def _check_full_disk(self) -> None:
         refused, now = self._service.problems.get(HTTPStatus.INSUFFICIENT_STORAGE, 0), self._clock()
         if refused != self._refused:
             self._refused, self._refused_at = refused, now

@@ -27,7 +27,7 @@ class MemoryTrimmer:
         self._last = 0.0
         self._releasing: asyncio.Future[None] | None = None
 
-    def look(self, held: int) -> None:
+    def check(self, held: int) -> None:
         """Return memory to the system if requests hold much less than before. *held*: bytes of bodies and responses."""
         self._peak = max(self._peak, held)
         now = asyncio.get_running_loop().time()

@@ -129,10 +129,10 @@ async def test_a_fetch_that_keeps_truncated_records_is_charged_for_them(director
             await reader.send(b"POST /v1/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             while not served.service.sending.used:
                 await asyncio.sleep(0.001)
-            await served.service.sending.look_at_pinned()
+            await served.service.sending.check_pinned()
             assert served.service.sending.pinned_bytes == 0
             await served.log.truncate("q", 29)
-            await served.service.sending.look_at_pinned()
+            await served.service.sending.check_pinned()
             assert (served.service.sending.used, served.service.sending.dropped) == (0, 1)
 
 
@@ -148,11 +148,11 @@ async def test_looking_at_what_slow_readers_hold_lets_others_in(served: Served) 
     await served.log.delete_queue(names[-1])
     request = make_mocked_request("GET", "/")
     with served.service.sending.enter(request, pinned=partial(pinned_bytes, served.log, parts)):
-        looking = asyncio.create_task(served.service.sending.look_at_pinned())
+        checking = asyncio.create_task(served.service.sending.check_pinned())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("mrecordlog_async.service.turns.perf_counter", lambda: next(now))  # every step takes a second
             passes = 0
-            while not looking.done():
+            while not checking.done():
                 passes += 1
                 await asyncio.sleep(0)
         assert passes > 300

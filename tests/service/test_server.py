@@ -141,7 +141,7 @@ def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch
         now = float(second)
         if 10 <= second < 60 and second % 20 == 0:
             service.problems[507] = service.problems.get(507, 0) + 7
-        status.look()
+        status.check()
     assert notified == ["STATUS=the disk is full, appends are refused", "STATUS=serving on http://x"]
 
 

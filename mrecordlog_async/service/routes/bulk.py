@@ -34,13 +34,13 @@ from mrecordlog_async.service.queue_checks import check_entries, status_of, summ
 from mrecordlog_async.service.routes.route import PIECE_BYTES, Route, decode_control, encode_list, send_json
 from mrecordlog_async.service.service import Service
 
-Asked = TypeVar("Asked")
+Body = TypeVar("Body")
 
 
 @asynccontextmanager
-async def _asked_for(
-    service: Service, request: web.Request, decoder: msgspec.json.Decoder[Asked]
-) -> AsyncIterator[tuple[MultiRecordLog, Asked]]:
+async def _bulk_request(
+    service: Service, request: web.Request, decoder: msgspec.json.Decoder[Body]
+) -> AsyncIterator[tuple[MultiRecordLog, Body]]:
     """Receive and decode the body of a bulk request; it is charged until the end of the `with` block.
 
     Few such blocks run at once (`HEAVY`). An empty body means `{}`.
@@ -50,19 +50,19 @@ async def _asked_for(
     with service.bodies.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
         async with service.heavy:
-            asked = await decode_control(decoder, body or b"{}", service.options.entries)
+            requested = await decode_control(decoder, body or b"{}", service.options.entries)
             del body
-            yield log, asked
+            yield log, requested
 
 
 async def plan_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Return ranges with counts and cut points, for start positions and limits."""
-    async with _asked_for(service, request, _plan_decoder) as (log, asked):
-        service.check_opening(asked.opening)
-        starts = asked.queues
+    async with _bulk_request(service, request, _plan_decoder) as (log, requested):
+        service.check_opening(requested.opening)
+        starts = requested.queues
         if starts is None:
             starts = [PlanStart(queue) for queue in await _all_names(service)]
-        plans = await Planner(log, asked, service.options).plan(starts)
+        plans = await Planner(log, requested, service.options).plan(starts)
         parts = await _encode_plans(plans)
     return await send_json(service, request, parts)
 
@@ -81,18 +81,18 @@ async def _encode_plans(plans: list[QueuePlan]) -> list[bytes]:
 
 async def fetch_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Send many ranges as one stream of runs; all are checked before the first byte."""
-    async with _asked_for(service, request, _fetch_decoder) as (log, asked):
+    async with _bulk_request(service, request, _fetch_decoder) as (log, requested):
         fetcher = Fetcher(log, service.options)
         response = web.StreamResponse()
         response.content_type = wire.CONTENT_TYPE
-        if asked.payload:
-            parts = await fetcher.fetch(asked.ranges)
+        if requested.payload:
+            parts = await fetcher.fetch(requested.ranges)
             if fetcher.size is not None:
                 response.content_length = fetcher.size
             pieces = wire.encode(_drained(parts))
             out = service.sending.enter(request, pinned=partial(pinned_bytes, log, parts))
         else:
-            pieces = wire.encode_positions(await fetcher.positions(asked.ranges))
+            pieces = wire.encode_positions(await fetcher.positions(requested.ranges))
             out = service.sending.enter(request)
     return await send(request, response, wire.gather(pieces, PIECE_BYTES), out)
 
@@ -108,31 +108,31 @@ def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
 
 async def truncate_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Truncate many queues; each truncate is carried out, and durable, or refused independently."""
-    async with _asked_for(service, request, _truncate_decoder) as (log, asked):
-        service.check_opening(asked.opening)
+    async with _bulk_request(service, request, _truncate_decoder) as (log, requested):
+        service.check_opening(requested.opening)
         results: list[QueueTruncated] = []
-        for at in range(0, len(asked.queues), TRUNCATES_AT_ONCE):
-            some = asked.queues[at : at + TRUNCATES_AT_ONCE]
+        for at in range(0, len(requested.queues), TRUNCATES_AT_ONCE):
+            some = requested.queues[at : at + TRUNCATES_AT_ONCE]
             results += await asyncio.gather(*(_truncate(log, one) for one in some))
         parts = [b'{"queues":[', *await encode_list(results), b"]}"]
     return await send_json(service, request, parts)
 
 
-async def _truncate(log: MultiRecordLog, asked: TruncateOne) -> QueueTruncated:
-    summary = summary_of(log, asked.queue)
-    status = status_of(summary, asked.id)
+async def _truncate(log: MultiRecordLog, requested: TruncateOne) -> QueueTruncated:
+    summary = summary_of(log, requested.queue)
+    status = status_of(summary, requested.id)
     if summary is None:
-        return QueueTruncated(asked.queue, status)
+        return QueueTruncated(requested.queue, status)
     first, next_position = summary.first_position, summary.next_position
-    if status is QueueStatus.OK and asked.position >= next_position:
+    if status is QueueStatus.OK and requested.position >= next_position:
         status = QueueStatus.AHEAD
     if status is not QueueStatus.OK:
-        return QueueTruncated(asked.queue, status, 0, first, next_position)
+        return QueueTruncated(requested.queue, status, 0, first, next_position)
     try:
-        dropped = await log.truncate(asked.queue, asked.position, queue_id=summary.id)
+        dropped = await log.truncate(requested.queue, requested.position, queue_id=summary.id)
     except QueueNotFoundError:  # deleted meanwhile
-        return QueueTruncated(asked.queue, QueueStatus.MISSING)
-    return QueueTruncated(asked.queue, status, dropped, max(first, asked.position + 1), next_position)
+        return QueueTruncated(requested.queue, QueueStatus.MISSING)
+    return QueueTruncated(requested.queue, status, dropped, max(first, requested.position + 1), next_position)
 
 
 TRUNCATES_AT_ONCE = 1_000

@@ -110,13 +110,13 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     log.queue_summary(queue)  # 404 before the body is read
     with service.bodies.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
-    asked = await decode_control(_truncate_decoder, body, 1)
+    requested = await decode_control(_truncate_decoder, body, 1)
     summary = log.queue_summary(queue)
-    check_id(summary, asked.id)
-    check_assigned(summary, asked.position)
+    check_id(summary, requested.id)
+    check_assigned(summary, requested.position)
     # With the id: the queue may be deleted and recreated while the truncate waits for the writer.
-    dropped = await log.truncate(queue, asked.position, queue_id=summary.id)
-    first = max(summary.first_position, asked.position + 1)
+    dropped = await log.truncate(queue, requested.position, queue_id=summary.id)
+    first = max(summary.first_position, requested.position + 1)
     return json_response(TruncateResponse(queue, dropped, first, summary.next_position))
 
 
