@@ -61,7 +61,7 @@ def frames(path: Path) -> list[tuple[int, int, int, bytes]]:
 
 
 def batch_ends(path: Path) -> list[int]:
-    """Return the offsets behind the COMMITs of a segment."""
+    """Return the offsets at which the COMMITs of a segment end."""
     return [end for _, end, _, payload in frames(path) if payload[:1] == b"\x06"]
 
 

@@ -1,15 +1,24 @@
-"""The English stays plain: phrases that were removed do not come back, with what to write instead."""
+"""The English stays plain: phrases that were removed do not come back, with what to write instead.
+
+The tests here check the pages, the messages, comments and docstrings of the package, and those of the tests but for
+their data.
+"""
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = sorted((ROOT / "mrecordlog_async").rglob("*.py"))
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*"))]
+TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
 EVERYWHERE = {
     r"up to then": "before, until",
@@ -18,36 +27,77 @@ EVERYWHERE = {
     r"found no space": "waits for space",
     r"\banew\b": "again",
     r"given away": "assigned",
-    r"held against": "checked against",
+    r"\b(hold|holds|held) \w+ against\b|held against": "checked against",
+    r"(?<!there )\bis no (?!longer|more)": "is not a",
+    r"\bof (its|their) own\b(?! \w)": "its own, a separate",
+    r"\bbehind (it|them|this|that|those|the|damage|COMMITs?)\b": "after, past",
+    r"\bbeside\b": "next to, while X runs",
+    r"\bwhoever\b": "the one that, every",
+    r"\b(tells|told)\b(?! (to|apart)\b)": "reports, prints, shows",
+    r"\bper cent\b": "%",
+    r"\b(records?|bytes|lines|rows|files|MB|GB|times) an? (second|day|year|minute|request)\b": "per second",
+    r"\bwhat of\b": "which part of",
+    r"\b(become|came|comes) of\b": "happens to",
+    r"\bmoved on\b": "continued",
+    r"\blets? go of\b": "release",
+    r"\bg[eo]ts? through\b": "succeed",
 }
-"""Phrases that stand nowhere any more, in pages or in the package: pattern → what to write instead."""
+"""Phrases that appear nowhere: pattern → what to write instead."""
 
 IN_PAGES = {
-    r"(?<!there )\bis no (?!longer|more)": "is not a",
-    r"(he|she|it|they) tells?\b": "reports, prints",
-    r"\bwhoever\b": "a client that",
     r"\b(an?|the|its|every|whole) answers?\b": "response",
-    r"\bper cent\b": "%",
-    r"\b(records?|bytes|lines|files|MB|GB|times) an? (second|day|year|minute|request)\b": "per second",
 }
-"""Phrases that pages do not have. One that the package has lost too moves to `EVERYWHERE`."""
+"""Phrases that do not appear in pages. One that the package has lost too moves to `EVERYWHERE`."""
 
 
-def _found(path: Path, words: dict[str, str]) -> list[str]:
-    text = path.read_text(encoding="utf-8", errors="replace")
+def _found(name: Path, parts: Iterator[tuple[int, str]], words: dict[str, str]) -> list[str]:
     return [
-        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, hit.start()) + 1}: {hit[0]!r}: write {better!r}"
+        f"{name.relative_to(ROOT)}:{line + text.count(chr(10), 0, hit.start())}: {hit[0]!r}: write {better!r}"
+        for line, text in parts
         for pattern, better in words.items()
         for hit in re.finditer(pattern, text, re.IGNORECASE)
     ]
 
 
-@pytest.mark.parametrize("page", [path for path in PAGES if path.suffix == ".md"], ids=lambda path: path.name)
+def _page(path: Path) -> Iterator[tuple[int, str]]:
+    yield 1, path.read_text(encoding="utf-8")
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def _docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the strings that stand alone: docstrings of modules, classes, functions and attributes."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def _strings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield all strings, with the constant parts of f-strings: docstrings and messages."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_pages_are_in_plain_english(page: Path) -> None:
     """A reader meets one word for each thing."""
-    assert _found(page, EVERYWHERE | IN_PAGES) == []
+    assert _found(page, _page(page), EVERYWHERE | IN_PAGES) == []
 
 
 def test_the_package_is_in_plain_english() -> None:
-    """Messages, help and docstrings keep to the words that are decided."""
-    assert [line for path in PACKAGE for line in _found(path, EVERYWHERE)] == []
+    """Messages, help, docstrings and comments keep to the words that are decided."""
+    sources = [(path, path.read_text(encoding="utf-8")) for path in PACKAGE]
+    assert [line for path, text in sources for line in _found(path, _strings(text), EVERYWHERE)] == []
+    assert [line for path, text in sources for line in _found(path, _comments(text), EVERYWHERE)] == []
+
+
+def test_the_tests_are_in_plain_english() -> None:
+    """The sentences of the tests keep to the same words; the data that they use need not."""
+    sources = [(path, path.read_text(encoding="utf-8")) for path in TESTS]
+    assert [line for path, text in sources for line in _found(path, _docstrings(text), EVERYWHERE)] == []
+    assert [line for path, text in sources for line in _found(path, _comments(text), EVERYWHERE)] == []

@@ -76,7 +76,7 @@ def encode_batch(
     offset = encode_all_frames(bodies, end.offset, seed, buffers)
     oldest = end.segment if oldest_segment is None else oldest_segment
     commit = Commit(log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
-    # A COMMIT never spans two blocks: whoever finds a part of it finds all of it.
+    # A COMMIT never spans two blocks, so a reader that finds a part of it finds all of it.
     return buffers, encode_unsplit(encode_commit(commit), offset, seed, buffers)
 
 

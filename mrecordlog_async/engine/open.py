@@ -149,7 +149,7 @@ def _create_log(directory: LockedDirectory, listing: Listing, create: bool) -> t
     if foreign:
         reason = f"cannot create a log here: the directory already contains {foreign[0]!r}"
         raise OSError(errno.ENOTEMPTY, reason, directory.path)
-    # Before segment 0 exists, whoever made the directory: once a segment is there nobody syncs the parent again.
+    # Before segment 0 exists, and even if another program created the directory: later openings never sync the parent.
     sync_directory(directory.files, os.path.dirname(directory.path) or "/")
     queues = Queues(secrets.randbits(FIRST_QUEUE_ID_BITS))
     log_id = secrets.token_bytes(LOG_ID_BYTES)

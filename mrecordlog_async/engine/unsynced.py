@@ -13,7 +13,7 @@ from mrecordlog_async.recovery.recovered import LogEnd
 class UnsyncedChanges:
     """For each queue, the first position that an acknowledged, unsynced change concerns. Owned by the writer.
 
-    *end* is the journal's: its `durable_batch` says what was synced, whoever asked for the sync.
+    *end* is the journal's: its `durable_batch` is the last synced batch, after any kind of sync.
     """
 
     def __init__(self, queues: Queues) -> None:

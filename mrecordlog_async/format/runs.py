@@ -36,7 +36,7 @@ class Append(NamedTuple):
 
 
 class Many(NamedTuple):
-    """Appends n single records, each to the end of its own queue; a queue may stand in it more than once.
+    """Appends n single records, each to the end of its own queue; a queue may occur in it more than once.
 
     ids, positions: n unsigned 64-bit integers each. offsets, payload: as in a run.
     """
@@ -57,7 +57,7 @@ class Many(NamedTuple):
         return Run(0, self.offsets, self.payload).payloads()
 
     def appends(self) -> Iterator[Append]:
-        """Yield the records one by one, each as a run of its own."""
+        """Yield the records one by one, each as a separate run."""
         for queue_id, position, payload in zip(self.ids, self.positions, self.payloads(), strict=True):
             yield Append(queue_id, Run(position, offsets_of_one(len(payload)), payload))
 

@@ -4,8 +4,8 @@
    nor a common prefix can be measured. The 401 says nothing more.
 2. Host, if the service knows its names: a foreign page whose name resolves to 127.0.0.1 still sends that name (DNS
    rebinding). Health checks may also use an address, which a page cannot do under its own name.
-3. Origin, if it is sent: browsers add it to what foreign pages ask for. Only the service's own page is admitted. There
-   is no CORS.
+3. Origin, if it is sent: browsers add it to what foreign pages ask for. Only the service's own page is admitted. CORS
+   is not supported.
 
 An API inside another application does not know where that application listens: `EmbeddedGuard` decides for each
 connection by its local address.

@@ -1,6 +1,6 @@
 """A directory of output or checkpoint on any file system: durable small files, and the rows of Parquet files.
 
-Spark writes the output; this package adds small files of its own to output and checkpoint, and counts what was stored.
+Spark writes the output; this package adds its own small files to output and checkpoint, and counts what was stored.
 `local_lake` implements `Lake` for disks of this machine, `hadoop_lake` for all other file systems (hdfs://, s3a://, …).
 """
 

@@ -1,4 +1,4 @@
-"""The ledger of a drain: what is proven to be in the output, and what of it the log may drop or has dropped.
+"""The ledger of a drain: what is proven to be in the output, and which part of it the log may drop or has dropped.
 
 The file `<checkpoint>/_mrecordlog/ledger` is replaced before the log is truncated, and again afterwards. A start reads
 it before anything else.

@@ -18,7 +18,7 @@ from mrecordlog_async.spark.lake import OWN, Lake
 
 REFUSED = f"{OWN}/refused"
 ACCEPTED = f"{OWN}/accepted"
-"""The positions at which a log that went back was accepted, kept until the checkpoint has moved on from them."""
+"""The positions at which a log that went back was accepted, kept until the checkpoint has advanced past them."""
 
 WENT_BACK = "--accept-went-back"
 LOSS = "--allow-data-loss"
@@ -54,7 +54,7 @@ def remember(checkpoint: Lake, sentence: str) -> None:
 def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
     """Refuse a start after a loss that was not accepted.
 
-    The refusal of a log that went back is kept until the checkpoint has moved on from *position*: otherwise a start
+    The refusal of a log that went back is kept until the checkpoint has advanced past *position*: otherwise a start
     that is killed would leave no trace of it.
 
     Args:
@@ -93,7 +93,7 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
 
 
 def _left(checkpoint: Lake, again: Offset, accepted_at: int, position: Offset) -> bool:
-    """Return whether the checkpoint has moved on from every accepted position, even if it came back to it since."""
+    """Return whether the checkpoint has advanced past every accepted position, even if it came back to it since."""
     batches = Batches(checkpoint, checkpoint)
     later = [batches.end(batch) for batch in numbers(checkpoint, OFFSETS) if batch > accepted_at]
     seen = [position, *(end for end in later if end is not None)]

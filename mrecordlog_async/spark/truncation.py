@@ -87,7 +87,7 @@ class Truncation:
     # The log compared with the output.
 
     def _counted(self, due: Due, log: Listed) -> dict[str, list[int]]:
-        """Return what of *due* may be truncated: queue → [id, last position].
+        """Return which part of *due* may be truncated: queue → [id, last position].
 
         The log is as it was read, and the output has all of it. Queues that were truncated or deleted meanwhile are
         left for the next call. Raises LogWentBackError, ProofError.

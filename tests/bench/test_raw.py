@@ -46,7 +46,7 @@ def test_file_never_grows_behind_its_blocks(tmp_path: Path) -> None:
 
 
 def test_fresh_disk_replays_every_batch_and_leaves_nothing(tmp_path: Path) -> None:
-    """Each replay has blocks of its own, which nobody wrote before."""
+    """Each replay has its own blocks, which were never written before."""
     fresh = FreshDisk(str(tmp_path))
     for _ in range(2):
         assert len(fresh.replay([100, SYNC, 3 << 20, SYNC, 50, 50, SYNC]).latencies) == 3

@@ -117,7 +117,7 @@ def test_command_prints_a_table_and_the_list_of_rows(tmp_path: Path, capsys: pyt
 
 
 def test_raw_file_repeats_batches_and_goes_round(tmp_path: Path) -> None:
-    """Every write and sync has its latency; the file keeps its size, whoever opened it first."""
+    """Every write and sync has its latency; the file keeps its size when it is opened again."""
     first, second = RawFile(str(tmp_path / "raw")), RawFile(str(tmp_path / "raw"))
     assert [len(first.repeat(FILE_BYTES // 2 + 1, 0.0)) for _ in range(3)] == [1, 1, 1]
     assert all(second.repeat(100, 0.001))

@@ -1,4 +1,4 @@
-"""A log that fails: who is told, of what, and when."""
+"""A log that fails: which calls get an error, which error, and when."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ async def test_segments_are_smaller_than_the_disk_limit(directory: Path) -> None
 
 
 async def test_appends_leave_the_reserve_to_truncates(directory: Path) -> None:
-    """On a full disk appends stop before the reserve, so that truncates and deletes get through, hundreds of them."""
+    """On a full disk appends stop before the reserve, so that hundreds of truncates and deletes still succeed."""
     disk = Room()
     async with MultiRecordLog.open(directory, filesystem=disk) as log:
         for number in range(3):

@@ -74,7 +74,7 @@ def test_batches_of_random_sizes_come_back_in_pieces() -> None:
 
 
 def test_parser_stops_at_the_first_place_that_is_no_batch() -> None:
-    """Nothing behind a damaged batch is taken, though it is whole."""
+    """No batch after a damaged one is returned, even if it is whole."""
     data = bytearray(segment([sized(10), sized(10), sized(10)]))
     found, parser = parse(bytes(data), BLOCK_BYTES)
     data[found[0].end + 20] ^= 1
@@ -111,7 +111,7 @@ def test_frames_out_of_order_are_malformed() -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 63, 64, 1000, 20_000])
 def test_commits_are_found_at_any_byte(at: int) -> None:
-    """A search from any byte finds the COMMITs that lie wholly behind it, and only those of this segment."""
+    """A search from any byte finds the whole COMMITs after it, and only those of this segment."""
     data = segment([sized(300) for _ in range(100)])
     batches, _ = parse(data, BLOCK_BYTES)
     expected = [batch.commit.batch for batch in batches if batch.end - 64 >= at]

@@ -65,7 +65,7 @@ async def still_answers(served: Served) -> bool:
     return (await served.call("GET", "/healthz")).status == 200
 
 
-# Time: slow clients are cut. The tests call the sweep with a clock of their own, so nothing waits.
+# Time: slow clients are cut. The tests call the sweep with their own clock, so nothing waits.
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Half"], ids=["silent", "half headers"])

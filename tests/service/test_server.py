@@ -93,7 +93,7 @@ async def test_a_clean_end_is_exit_code_0(directory: Path) -> None:
 
 
 async def test_a_log_that_failed_is_exit_code_1(directory: Path) -> None:
-    """Reads work until the end; the exit code tells a supervisor that the log failed."""
+    """Reads work until the end; the exit code shows a supervisor that the log failed."""
     disk = Disk()
     async with running(directory, filesystem=disk) as service:
         await service.ready()

@@ -74,7 +74,7 @@ class Feeder(threading.Thread):
 
     def run(self) -> None:
         number = 0
-        while not self._ended.wait(0.02):  # about 2,000 records a second, so that there is always more to come
+        while not self._ended.wait(0.02):  # about 2,000 records per second, so that there is always more to come
             queue = f"queue-{number // APPENDS_PER_QUEUE * 3 + self._random.randrange(3)}"
             next_position = self.acknowledged.get(queue, 0)
             run = Run.of(next_position, [payload(queue, next_position + n) for n in range(RECORDS_PER_APPEND)])

@@ -102,7 +102,7 @@ def test_a_temporary_file_replaces_what_a_crash_left(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_a_size_has_none(tmp_path: Path) -> None:
-    """0 stands for unknown, and an error is no reason not to open."""
+    """0 stands for unknown, and an error does not prevent opening."""
     directory = LockedDirectory.take(LogDirectory.at(tmp_path, Watched("capacity_of")))
     assert directory.capacity_bytes() == 0
     directory.close()

@@ -1,8 +1,8 @@
 """The page at `/`: one HTML file, read once, with headers that forbid all other content.
 
-The page holds no data, so it needs no token; the routes that it calls do. Its Content-Security-Policy names the digests
-of its own script and style: code injected by a queue's name or a payload does not run, and nothing is loaded from other
-servers.
+The page holds no data, so it needs no token; the routes that it calls do. Its Content-Security-Policy has the digests
+of the page's script and style: code injected by a queue's name or a payload does not run, and nothing is loaded from
+other servers.
 """
 
 from __future__ import annotations

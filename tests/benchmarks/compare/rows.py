@@ -51,7 +51,7 @@ class Running(Protocol):
         """Do what is not measured, once."""
 
     def round(self, seconds: float) -> Figures:
-        """Measure once; *seconds* is the length of rows that have no length of their own."""
+        """Measure once; *seconds* is the length of rows that do not set their length."""
 
     def finish(self) -> None:
         """Close, and raise unless all acknowledged records can be read from the files."""
