@@ -14,6 +14,8 @@ from mrecordlog_async.bench.suite import chosen, run_all
 from mrecordlog_async.event_loop import loop_factory
 from tests.benchmarks import http_service, report, spark_throughput
 from tests.benchmarks.compare import command as compare
+from tests.benchmarks.compare.place import UnknownVersionError
+from tests.benchmarks.compare.process import ContestantError
 from tests.benchmarks.scale import FULL, QUICK
 from tests.benchmarks.suite import WORKLOADS
 
@@ -41,7 +43,13 @@ def main(words: list[str] | None = None) -> int:
         module.add_options(command)
         command.set_defaults(run=module.run)
     arguments = parser.parse_args(words)
-    code: int = arguments.run(arguments)
+    try:
+        code: int = arguments.run(arguments)
+    except (ValueError, UnknownVersionError) as error:  # an argument that names nothing
+        parser.error(str(error))
+    except ContestantError as error:
+        print(error, file=sys.stderr)
+        return 1
     return code
 
 

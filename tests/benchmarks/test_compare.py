@@ -77,6 +77,18 @@ def test_unknown_row_is_named() -> None:
         chosen(["rnage"])
 
 
+@pytest.mark.parametrize("words", [["--only", "rnage"], ["--peers", "Orcale"], ["no-such-version"]])
+def test_argument_that_names_nothing_is_refused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command ends with code 2 and the name, without a traceback, and leaves no files."""
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--dir", str(tmp_path), *words])
+    assert ended.value.code == 2
+    assert words[-1] in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
 def test_ratios_are_taken_round_by_round() -> None:
     """A slow minute slows both versions of a round, so it cancels out."""
     slow, fast = _round(seconds=2.0), _round(seconds=1.0)

@@ -11,9 +11,14 @@ from threading import Event
 import pytest
 
 from tests.benchmarks.compare.contenders import CONTENDERS, PEERS
+from tests.benchmarks.compare.figures import Figures
+from tests.benchmarks.compare.place import Version
+from tests.benchmarks.compare.process import Contestant
 from tests.benchmarks.peers.embedded import EMBEDDED
 from tests.benchmarks.peers.group_commit import NAMES, GroupCommit
 from tests.benchmarks.peers.peer import EmbeddedStore, Item, MissingPeerError
+from tests.benchmarks.workloads.in_turn import lead
+from tests.benchmarks.workloads.peers import check_of
 
 AWKWARD = [b"", b"\r\n", b"a\r\nb$5\r\n", bytes(range(256)), b"x" * 70_000]
 
@@ -164,6 +169,22 @@ async def test_failed_transaction_fails_every_call() -> None:
     with pytest.raises(RuntimeError, match="the disk failed"):
         await log.append_record("q", None, b"")
     await log.close()
+
+
+async def test_check_is_against_the_rival_that_comes_closest() -> None:
+    """The median of the rounds' ratios counts, and who is not installed does not take part."""
+    ours, slow, fast = (
+        _contestant(name, rates) for name, rates in (("this log", [2, 4]), ("A", [1, 1]), ("B", [2, 2]))
+    )
+    assert lead(ours, fast) == 1.5
+    (check,) = check_of(ours, [slow, fast], 2.0)
+    assert (check.met, check.measured) == (False, "1.50 × B")
+    assert check_of(ours, [], 2.0) == ()
+
+
+def _contestant(name: str, rates: list[int]) -> Contestant:
+    rounds = [Figures(records=rate, seconds=1.0, cpu_seconds=1.0) for rate in rates]
+    return Contestant(Version(name, ""), "1000-callers", "", 0, rounds)
 
 
 def _open_at_once() -> GroupCommit:

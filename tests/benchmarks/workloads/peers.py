@@ -49,11 +49,12 @@ async def _against(
         for other in others
         if other not in installed
     ]
-    check = _check(ours, [each for each in found if each.version.label in rivals], wanted)
+    check = check_of(ours, [each for each in found if each.version.label in rivals], wanted)
     return [judged(rows[0], *check), *rows[1:]]
 
 
-def _check(ours: Contestant, rivals: Sequence[Contestant], wanted: float) -> tuple[Check, ...]:
+def check_of(ours: Contestant, rivals: Sequence[Contestant], wanted: float) -> tuple[Check, ...]:
+    """Check *ours* against the best of *rivals*; without rivals there is nothing to check."""
     if not rivals:
         return ()
     smallest, best = min((lead(ours, rival), rival.version.label) for rival in rivals)
