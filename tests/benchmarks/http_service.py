@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import subprocess
+import signal
 import sys
 import tempfile
 import time
@@ -21,9 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from urllib.parse import urlsplit
 
 import uvloop
 from aiohttp import web
+
+from tests.benchmarks.serving import serve_command, serving
 
 CONNECTIONS = 64
 NDJSON_CONNECTIONS = 8
@@ -134,16 +137,10 @@ async def bare() -> None:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     print(f"listening on http://127.0.0.1:{site.port}", file=sys.stderr, flush=True)
-    await asyncio.Event().wait()
-
-
-def start(command: list[str]) -> tuple[subprocess.Popen[str], int]:
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := re.search(r"listening on http://127.0.0.1:(\d+)", line):
-            return process, int(found[1])
-    raise SystemExit("the server did not start")
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    await stopped.wait()
+    await runner.cleanup()
 
 
 async def simple(port: int, method: str, path: str, body: bytes = b"") -> bytes:
@@ -182,10 +179,9 @@ async def empty(port: int, queue: str) -> None:
 
 
 async def measure(seconds: float, rounds: int, directory: str, rows: list[str]) -> None:
-    bare_process, bare_port = start([sys.executable, "-m", __name__])
-    serve = [sys.executable, "-m", "mrecordlog_async", "serve", directory, "--port", "0"]
-    process, port = start(serve)
-    try:
+    """Start both servers and print a table of *rows*."""
+    with serving([sys.executable, "-m", __name__]) as bare_address, serving(serve_command(directory)) as address:
+        bare_port, port = _port(bare_address), _port(address)
         while b'"open"' not in await simple(port, "GET", "/readyz"):
             await asyncio.sleep(0.05)
         for queue in ("single", "ndjson", "runs"):
@@ -194,14 +190,14 @@ async def measure(seconds: float, rounds: int, directory: str, rows: list[str]) 
         print("|---|---|---|---|")
         for name in rows:
             await ROWS[name](bare_port, port, seconds, rounds)
-        print(
-            f"\nsyncs: {(await simple(port, 'GET', '/v1/stats')).decode().partition('sync_seconds')[2]}",
-            file=sys.stderr,
-        )
-    finally:
-        for server in (process, bare_process):
-            server.terminate()
-            server.communicate()
+        syncs = (await simple(port, "GET", "/v1/stats")).decode().partition("sync_seconds")[2]
+        print(f"\nsyncs: {syncs}", file=sys.stderr)
+
+
+def _port(address: str) -> int:
+    port = urlsplit(address).port
+    assert port is not None
+    return port
 
 
 async def row_single(bare_port: int, port: int, seconds: float, rounds: int) -> None:

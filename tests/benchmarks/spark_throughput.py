@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +29,7 @@ from mrecordlog_async.spark.preflight import DrainJob
 from mrecordlog_async.spark.reader import LogReader
 from mrecordlog_async.spark.session import spark_session
 from mrecordlog_async.spark.source import RecordLogDataSource
+from tests.benchmarks.serving import serve_command, serving
 
 QUEUES = 8
 APPEND_RECORDS = 5_000
@@ -137,20 +135,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Start a service, fill it, measure, print a table."""
     place = Path(tempfile.mkdtemp(prefix="mrecordlog-spark-"))
-    command = [sys.executable, "-m", "mrecordlog_async", "serve", str(place / "wal"), "--port", "0"]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        assert server.stderr is not None
-        found = re.search(r"http://\S+", server.stderr.readline())
-        assert found is not None, "the service did not start"
-        fill(found[0], arguments.records, arguments.payload_bytes, arguments.random_bytes)
-        session = spark_session("throughput", master="local[2]", settings={"spark.ui.enabled": "false"})
-        session.sparkContext.setLogLevel("ERROR")
-        results = measure(session, found[0], place, arguments)
-        session.stop()
+        with serving(serve_command(str(place / "wal"))) as url:
+            fill(url, arguments.records, arguments.payload_bytes, arguments.random_bytes)
+            session = spark_session("throughput", master="local[2]", settings={"spark.ui.enabled": "false"})
+            session.sparkContext.setLogLevel("ERROR")
+            results = measure(session, url, place, arguments)
+            session.stop()
     finally:
-        server.terminate()
-        server.wait()
         shutil.rmtree(place, ignore_errors=True)
     print_table(results, arguments)
     return 0

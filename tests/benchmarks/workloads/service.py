@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from functools import partial
 from statistics import median
 from typing import Any
@@ -23,11 +18,11 @@ from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.bench.subject import QUEUE, check_read_back, raw_disk
 from mrecordlog_async.readonly import ReadOnlyLog
 from tests.benchmarks.scale import Scale
+from tests.benchmarks.serving import serve_command, serving
 
 CALLERS = 64
 BATCH_CALLERS = 4
 START_SECONDS = 30.0
-STOP_SECONDS = 60.0
 
 
 async def run(bench: Bench[Scale]) -> list[Row]:
@@ -39,20 +34,26 @@ async def run(bench: Bench[Scale]) -> list[Row]:
     directory = bench.path("log")
     stored: Counter[bytes] = Counter()
     async with raw_disk(bench) as raw:
-        async with _service(directory) as address, aiohttp.ClientSession(address) as session:
-            async with session.put(f"/v1/queues/{QUEUE}") as response:
-                response.raise_for_status()
-            singles = [_line(number, RECORD_BYTES) for number in range(CALLERS)]
-            texts = [
-                [_line(caller * BATCH_RECORDS + number, RECORD_BYTES) for number in range(BATCH_RECORDS)]
-                for caller in range(BATCH_CALLERS)
-            ]
-            rows = [
-                await _row(bench, raw, session, f"{CALLERS} connections, 100 B", [[text] for text in singles], stored),
-                await _row(bench, raw, session, f"{BATCH_CALLERS} connections, 1,000 × 100 B as lines", texts, stored),
-            ]
+        with serving(serve_command(directory)) as address:
+            await _ready(address)
+            async with aiohttp.ClientSession(address) as session:
+                rows = await _rows(bench, raw, session, stored)
         await asyncio.to_thread(_compare, directory, stored)
     return rows
+
+
+async def _rows(bench: Bench[Scale], raw: RawDisk, session: Any, stored: Counter[bytes]) -> list[Row]:
+    async with session.put(f"/v1/queues/{QUEUE}") as response:
+        response.raise_for_status()
+    singles = [[_line(number, RECORD_BYTES)] for number in range(CALLERS)]
+    texts = [
+        [_line(caller * BATCH_RECORDS + number, RECORD_BYTES) for number in range(BATCH_RECORDS)]
+        for caller in range(BATCH_CALLERS)
+    ]
+    return [
+        await _row(bench, raw, session, f"{CALLERS} connections, 100 B", singles, stored),
+        await _row(bench, raw, session, f"{BATCH_CALLERS} connections, 1,000 × 100 B as lines", texts, stored),
+    ]
 
 
 async def _row(
@@ -104,41 +105,6 @@ async def _counters(session: Any) -> dict[str, int]:
         response.raise_for_status()
         counters: dict[str, int] = (await response.json())["counters"]
         return counters
-
-
-@asynccontextmanager
-async def _service(directory: str) -> AsyncIterator[str]:
-    """Start the service on a free port, stop it with SIGTERM, and require exit code 0."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "mrecordlog_async", "serve", directory, "--port", "0"),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stderr is not None
-    try:
-        address = await asyncio.wait_for(_address(process.stderr), START_SECONDS)
-        draining = asyncio.create_task(process.stderr.read())  # a full pipe would block the service
-        await _ready(address)
-        yield address
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        code = await asyncio.wait_for(process.wait(), STOP_SECONDS)
-    await draining
-    if code != 0:
-        raise RuntimeError(f"the service ended with exit code {code}")
-
-
-async def _address(output: asyncio.StreamReader) -> str:
-    lines = []
-    while line := await output.readline():
-        lines.append(line.decode(errors="replace"))
-        _, found, address = lines[-1].partition("listening on ")
-        if found:
-            return address.strip()
-    raise RuntimeError(f"the service did not start: {''.join(lines)}")
 
 
 async def _ready(address: str) -> None:
