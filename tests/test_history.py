@@ -52,8 +52,8 @@ steps = st.one_of(
 class MayBeRefused:
     """Equal to the result of a repeat and to a refusal: of truncated records only the last append may be known."""
 
-    def __eq__(self, answer: object) -> bool:
-        return answer is None or answer is PositionInPastError
+    def __eq__(self, result: object) -> bool:
+        return result is None or result is PositionInPastError
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -99,12 +99,12 @@ class Model:
     def _truncate(self, queue: list[Any], position: int) -> int:
         if position < queue[0]:
             return 0
-        gone = [p for p in queue[2] if p <= position]
-        for p in gone:
+        dropped = [p for p in queue[2] if p <= position]
+        for p in dropped:
             del queue[2][p]
         queue[0] = position + 1
         queue[1] = max(queue[1], position + 1)
-        return len(gone)
+        return len(dropped)
 
     def _append(self, queue: list[Any], position: int | None, payloads: list[bytes]) -> object:
         first = queue[1] if position is None else position
@@ -149,8 +149,8 @@ async def run(history: list[list[Step]], policy: PersistPolicy, blocks: int) -> 
             async with MultiRecordLog.open(Path(directory) / "wal", **options) as log:
                 assert contents(log) == model.contents()
                 prepared = [model.prepare(step) for step in round_]
-                answers = await asyncio.gather(*(call(log, *made) for made, _ in prepared))
-                assert answers == [answer for _, answer in prepared]
+                results = await asyncio.gather(*(call(log, *made) for made, _ in prepared))
+                assert results == [result for _, result in prepared]
                 assert contents(log) == model.contents()
                 reader = await asyncio.to_thread(ReadOnlyLog.open, Path(directory) / "wal")
                 assert contents(reader) == model.contents()

@@ -1,4 +1,4 @@
-"""The facade: what each call promises, and how each wrong call fails."""
+"""`MultiRecordLog`: what each call promises, and how each wrong call fails."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_appended_records_are_there_after_reopening(directory: Path) -> No
 
 
 @pytest.mark.parametrize("calls", ["single records", "single records of many queues", "calls of several records"])
-async def test_loop_gets_a_turn_while_many_callers_are_answered(log: MultiRecordLog, calls: str) -> None:
+async def test_loop_gets_a_turn_while_many_callers_are_woken(log: MultiRecordLog, calls: str) -> None:
     """Callers of one batch are not all woken in one turn of the event loop, which would block it."""
     await asyncio.gather(*(log.create_queue(f"q{n}") for n in range(7)))
     turns = 0
@@ -81,17 +81,17 @@ async def test_loop_gets_a_turn_while_many_callers_are_answered(log: MultiRecord
         return turns, position
 
     counting = asyncio.create_task(count_turns())
-    answers = await asyncio.gather(*(caller(number) for number in range(1000)))
+    results = await asyncio.gather(*(caller(number) for number in range(1000)))
     counting.cancel()
-    assert max(Counter(turn for turn, _ in answers).values()) <= CALLERS_PER_TURN
-    assert [turn for turn, _ in answers] == sorted(turn for turn, _ in answers)
+    assert max(Counter(turn for turn, _ in results).values()) <= CALLERS_PER_TURN
+    assert [turn for turn, _ in results] == sorted(turn for turn, _ in results)
     queues = 7 if calls == "single records of many queues" else 1
     records = 2 if calls == "calls of several records" else 1
-    assert [position for _, position in answers] == [(n // queues + 1) * records - 1 for n in range(1000)]
+    assert [position for _, position in results] == [(n // queues + 1) * records - 1 for n in range(1000)]
 
 
 async def test_batches_that_began_a_segment_are_timed_by_themselves(directory: Path) -> None:
-    """The delay of a roll can be told apart from the disk's usual time."""
+    """The delay of a roll is distinct from the disk's usual time."""
     async with MultiRecordLog.open(directory, segment_bytes=65_536) as log:
         await log.create_queue("q")
         for _ in range(10):
@@ -110,8 +110,8 @@ async def test_batches_are_counted_by_the_records_in_them(log: MultiRecordLog) -
 
 async def test_positions_follow_arrival_order(log: MultiRecordLog) -> None:
     """Concurrent callers get consecutive positions in the order in which they called."""
-    answers = await asyncio.gather(*(log.append_record("q", None, b"%d" % n) for n in range(500)))
-    assert answers == list(range(500))
+    results = await asyncio.gather(*(log.append_record("q", None, b"%d" % n) for n in range(500)))
+    assert results == list(range(500))
     assert [payload for _, payload in log.range("q")] == [b"%d" % n for n in range(500)]
 
 
@@ -190,7 +190,7 @@ async def test_a_repeat_of_truncated_records_is_known_only_at_the_end(log: Multi
     assert await append_in_past(log, 0, [b"a", b"b", b"c"]), "it was the last one no more"
 
 
-async def test_two_producers_that_use_the_same_position_are_told(log: MultiRecordLog) -> None:
+async def test_two_producers_that_use_the_same_position_conflict(log: MultiRecordLog) -> None:
     """The record of the first was stored and truncated: the second one's, at the same position, is not taken for it."""
     assert await log.append_record("q", 0, b"order 1, of the old instance") == 0
     await log.truncate("q", 0)
@@ -321,14 +321,14 @@ async def test_the_last_append_after_a_restart(directory: Path, rolls: int) -> N
         assert await log.append_record("q", 2, b"c") == 2
 
 
-async def test_repeat_within_one_batch_is_answered_with_it(log: MultiRecordLog) -> None:
-    """Two callers who send the same record at once: one position, one None, one record."""
-    answers = await asyncio.gather(*(log.append_record("q", 0, b"same") for _ in range(3)))
-    assert answers == [0, None, None]
+async def test_repeat_within_one_batch_returns_with_it(log: MultiRecordLog) -> None:
+    """Two callers that send the same record at once: one position, one None, one record."""
+    results = await asyncio.gather(*(log.append_record("q", 0, b"same") for _ in range(3)))
+    assert results == [0, None, None]
     assert log.queue_summary("q").records == 1
 
 
-async def test_nothing_to_append_answers_none(log: MultiRecordLog) -> None:
+async def test_nothing_to_append_returns_none(log: MultiRecordLog) -> None:
     """An empty batch writes nothing."""
     before = log.stats().commits
     assert await log.append_records("q", None, []) is None
@@ -387,7 +387,7 @@ async def test_truncate_of_another_incarnation_is_refused(log: MultiRecordLog) -
     assert await log.truncate("q", 0, queue_id=log.queue_summary("q").id) == 1
 
 
-async def test_deleted_queue_is_gone_and_a_new_one_is_new(log: MultiRecordLog, directory: Path) -> None:
+async def test_deleted_queue_does_not_exist_and_a_new_one_is_new(log: MultiRecordLog, directory: Path) -> None:
     """A deleted queue never comes back; its name may be used again, with another id, from position 0."""
     await log.append_record("q", None, b"old")
     old = log.queue_summary("q").id
@@ -413,14 +413,14 @@ async def test_create_queue_twice(log: MultiRecordLog) -> None:
 
 async def test_concurrent_creates_make_one_queue(log: MultiRecordLog) -> None:
     """A result that depends on a command of the same batch is the one a later call would get."""
-    answers = await asyncio.gather(*(log.create_queue("r") for _ in range(3)), return_exceptions=True)
-    assert answers[0] is True
-    assert [type(answer) for answer in answers[1:]] == [QueueExistsError] * 2
+    results = await asyncio.gather(*(log.create_queue("r") for _ in range(3)), return_exceptions=True)
+    assert results[0] is True
+    assert [type(result) for result in results[1:]] == [QueueExistsError] * 2
 
 
 async def test_calls_of_one_batch_see_each_other(log: MultiRecordLog) -> None:
     """Create, append, truncate, delete and create again without waiting do what they do one by one."""
-    answers = await asyncio.gather(
+    results = await asyncio.gather(
         log.create_queue("r"),
         log.append_record("r", None, b"a"),
         log.append_record("r", None, b"b"),
@@ -432,9 +432,9 @@ async def test_calls_of_one_batch_see_each_other(log: MultiRecordLog) -> None:
         log.append_record("r", None, b"d"),
         return_exceptions=True,
     )
-    assert answers[:6] == [True, 0, 1, 1, 2, None]
-    assert isinstance(answers[6], QueueNotFoundError)
-    assert answers[7:] == [True, 0]
+    assert results[:6] == [True, 0, 1, 1, 2, None]
+    assert isinstance(results[6], QueueNotFoundError)
+    assert results[7:] == [True, 0]
     assert list(log.range("r")) == [(0, b"d")]
 
 
@@ -503,7 +503,7 @@ async def test_tail_waits_for_more_and_ends_on_delete(log: MultiRecordLog) -> No
     assert seen in ([(0, b"0")], [(0, b"0"), (1, b"1"), (2, b"2")])  # deleted before or after the follower woke
 
 
-async def test_tail_goes_on_behind_a_truncate_and_ends_on_close(directory: Path) -> None:
+async def test_tail_continues_after_a_truncate_and_ends_on_close(directory: Path) -> None:
     """What was truncated before it was seen is passed over; closing the log ends the tail."""
     log = await MultiRecordLog.open(directory)
     await log.create_queue("q")
@@ -612,7 +612,7 @@ async def test_bad_positions(log: MultiRecordLog, position: Any, error: type[Exc
     assert contents(log) == {"q": (0, 0, [])}
 
 
-async def test_the_last_position_can_be_used_and_none_behind_it(log: MultiRecordLog, directory: Path) -> None:
+async def test_the_last_position_can_be_used_and_none_after_it(log: MultiRecordLog, directory: Path) -> None:
     """A queue whose positions are used up refuses appends and still truncates and reopens."""
     assert await log.append_record("q", POSITION_MAX, b"end") == POSITION_MAX
     with pytest.raises(LogFullError):
@@ -666,7 +666,7 @@ async def test_full_memory_pushes_back_and_truncate_makes_room(directory: Path) 
 
 
 async def test_full_memory_may_wait_for_room(directory: Path) -> None:
-    """With on_full="wait" callers wait in order until a truncate makes room."""
+    """With on_full="wait" callers wait in order until a truncate makes space."""
     limits = Limits(memory_bytes=50_000, on_full="wait")
     async with MultiRecordLog.open(directory, limits=limits) as log:
         await log.create_queue("q")
@@ -689,7 +689,7 @@ async def test_waiting_callers_are_bounded_in_bytes_and_keep_their_order(directo
 
 
 async def test_truncate_and_delete_pass_the_line_of_appends(directory: Path) -> None:
-    """Control calls never wait for the room that appends wait for."""
+    """Control calls never wait for the space that appends wait for."""
     limits = Limits(memory_bytes=20_000, on_full="wait")
     async with MultiRecordLog.open(directory, limits=limits) as log:
         await log.create_queue("q")
@@ -703,7 +703,7 @@ async def test_truncate_and_delete_pass_the_line_of_appends(directory: Path) -> 
 
 
 async def test_number_of_queues_is_limited(directory: Path) -> None:
-    """More queues than allowed are refused; deleting one makes room."""
+    """More queues than allowed are refused; deleting one makes space for another."""
     async with MultiRecordLog.open(directory, limits=Limits(queues=2)) as log:
         await log.create_queue("a")
         await log.create_queue("b")

@@ -84,7 +84,7 @@ async def test_groups_stay_about_as_large_as_a_batch() -> None:
     assert max(sizes) <= 2 * BATCH_BYTES
 
 
-async def test_appends_behind_a_control_call_do_not_overtake_it() -> None:
+async def test_appends_after_a_control_call_do_not_overtake_it() -> None:
     """A truncate or sync stays between the records that came before and after it."""
     admission = admission_with(Limits())
     single(admission, "q", b"before")

@@ -25,7 +25,7 @@ class Failing(OsFileSystem):
 
     def sync(self, handle: int) -> None:
         if self.failing:
-            raise OSError(errno.EIO, "the medium is gone")
+            raise OSError(errno.EIO, "the medium was removed")
         super().sync(handle)
 
 
@@ -66,12 +66,12 @@ async def test_close_tells_what_could_not_be_synced(directory: Path, policy: Per
     disk = Failing()
     log = await with_unsynced_records(directory, policy, disk)
     for _ in range(2):
-        with pytest.raises(LogFailedError, match="queue 'a' from position 2, queue 'b' from position 7") as told:
+        with pytest.raises(LogFailedError, match="queue 'a' from position 2, queue 'b' from position 7") as caught:
             await log.close()
-        assert (told.value.written, told.value.in_doubt) == ("acknowledged", {"a": 2, "b": 7})
-        assert "medium is gone" in told.value.cause
-        again = pickle.loads(pickle.dumps(told.value))
-        assert (str(again), again.in_doubt) == (str(told.value), told.value.in_doubt)
+        assert (caught.value.written, caught.value.in_doubt) == ("acknowledged", {"a": 2, "b": 7})
+        assert "medium was removed" in caught.value.cause
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert (str(again), again.in_doubt) == (str(caught.value), caught.value.in_doubt)
     assert log.state is LogState.CLOSED
     disk.failing = False
     async with MultiRecordLog.open(directory) as log:
@@ -81,12 +81,12 @@ async def test_close_tells_what_could_not_be_synced(directory: Path, policy: Per
 async def test_leaving_the_context_tells_it_too(directory: Path) -> None:
     """`async with` ends with the error, whichever way the log was opened."""
     disk = Failing()
-    with pytest.raises(LogFailedError) as told:
+    with pytest.raises(LogFailedError) as caught:
         async with MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk) as log:
             await log.create_queue("q")
             await log.append_record("q", None, b"1")
             disk.failing = True
-    assert told.value.in_doubt == {"q": 0}
+    assert caught.value.in_doubt == {"q": 0}
     disk.failing = False
     opened = await MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk)
     with pytest.raises(LogFailedError):
@@ -107,7 +107,7 @@ async def test_another_exception_is_not_hidden(directory: Path) -> None:
     assert "queue 'q' from position 0" in left.value.__notes__[0]
 
 
-async def test_failed_sync_of_the_timer_is_told_at_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_sync_of_the_timer_is_logged_at_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The program's log has it once, with cause, queues and what to do; the next call reports it too."""
     disk = Failing()
     log = await with_unsynced_records(directory, FAR, disk)
@@ -115,11 +115,11 @@ async def test_failed_sync_of_the_timer_is_told_at_once(directory: Path, caplog:
     await failed(log)
     [entry] = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
     assert entry.name == "mrecordlog_async"
-    for fact in (str(directory), "medium is gone", "queue 'a' from position 2", "open it again"):
+    for fact in (str(directory), "medium was removed", "queue 'a' from position 2", "open it again"):
         assert fact in entry.getMessage()
-    with pytest.raises(LogFailedError) as told:
+    with pytest.raises(LogFailedError) as caught:
         await log.append_record("a", None, b"6")
-    assert (told.value.written, told.value.in_doubt) == ("no", {"a": 2, "b": 7})
+    assert (caught.value.written, caught.value.in_doubt) == ("no", {"a": 2, "b": 7})
     with pytest.raises(LogFailedError):
         await log.close()
     assert len([entry for entry in caplog.records if entry.levelno >= logging.ERROR]) == 1
@@ -134,11 +134,11 @@ async def test_failed_log_under_always_is_logged_and_closes_without_error(
         await log.create_queue("q")
         await log.append_record("q", None, b"1")
         disk.failing = True
-        with pytest.raises(LogFailedError) as told:
+        with pytest.raises(LogFailedError) as caught:
             await log.append_record("q", None, b"2")
-        assert (told.value.written, dict(told.value.in_doubt)) == ("unknown", {})
+        assert (caught.value.written, dict(caught.value.in_doubt)) == ("unknown", {})
     [entry] = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
-    assert "medium is gone" in entry.getMessage()
+    assert "medium was removed" in entry.getMessage()
 
 
 async def test_what_a_roll_or_a_sync_brought_to_the_medium_is_not_in_doubt(directory: Path) -> None:
@@ -151,9 +151,9 @@ async def test_what_a_roll_or_a_sync_brought_to_the_medium_is_not_in_doubt(direc
         await log.append_record("q", None, bytes(10_000))
     last = log.last_position("q")
     disk.failing = True
-    with pytest.raises(LogFailedError) as told:
+    with pytest.raises(LogFailedError) as caught:
         await log.close()
-    assert told.value.in_doubt == {"q": last}
+    assert caught.value.in_doubt == {"q": last}
 
 
 async def test_what_reclaiming_brought_to_the_medium_is_not_in_doubt(directory: Path) -> None:
@@ -170,9 +170,9 @@ async def test_what_reclaiming_brought_to_the_medium_is_not_in_doubt(directory: 
         await asyncio.sleep(0.001)
     await log.append_record("q", None, b"1")
     disk.failing = True
-    with pytest.raises(LogFailedError) as told:
+    with pytest.raises(LogFailedError) as caught:
         await log.close()
-    assert told.value.in_doubt == {"q": 1}
+    assert caught.value.in_doubt == {"q": 1}
 
 
 async def test_what_a_roll_synced_is_not_in_doubt_where_the_next_sync_fails(directory: Path) -> None:

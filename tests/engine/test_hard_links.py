@@ -236,7 +236,7 @@ async def test_linked_segment_on_a_full_disk_is_left_later(directory: Path, tmp_
 
 
 async def test_reader_that_has_a_segment_open_sees_no_cut(directory: Path) -> None:
-    """A segment that somebody else has open keeps its bytes after its removal, for as long as they want them."""
+    """A removed segment that another process has open keeps its bytes until it is closed."""
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await fill(log)
         first = damage.segments(directory)[0]

@@ -58,14 +58,14 @@ def test_forgotten_log_gives_the_directory_back(directory: Path) -> None:
     async def forget() -> None:
         log = await MultiRecordLog.open(directory)
         await log.create_queue("q")
-        gone = weakref.ref(log)
+        reference = weakref.ref(log)
         del log
         for _ in range(1000):  # until the writer sleeps; its clock for the idle mark holds the log for a second
             gc.collect()
-            if gone() is None:
+            if reference() is None:
                 break
             await asyncio.sleep(0.01)
-        assert gone() is None
+        assert reference() is None
         async with MultiRecordLog.open(directory) as again:
             assert again.list_queues() == ["q"]
 
@@ -165,7 +165,7 @@ async def test_refused_calls_leave_no_garbage(log: MultiRecordLog, way: str) -> 
         gc.enable()
 
 
-async def test_withdrawn_records_take_all_their_columns_along() -> None:
+async def test_withdrawn_records_leave_every_column() -> None:
     """A group whose callers gave up keeps queue, payload and future of the others, in their places."""
     group = AppendGroup()
     loop = asyncio.get_running_loop()

@@ -32,22 +32,22 @@ async def ends(calls: list[Any]) -> list[Any]:
         return await asyncio.gather(*calls, return_exceptions=True)
 
 
-def kinds(answers: list[Any]) -> set[str]:
+def kinds(results: list[Any]) -> set[str]:
     """Return the kinds of the results."""
-    return {type(answer).__name__ for answer in answers}
+    return {type(result).__name__ for result in results}
 
 
 # Memory.
 
 
-async def test_nobody_stays_in_line_when_memory_has_filled_meanwhile(directory: Path) -> None:
-    """Who queued for pending_bytes while there was memory is refused when it has run out; small ones still pass."""
+async def test_no_call_stays_in_line_when_memory_has_filled_meanwhile(directory: Path) -> None:
+    """A call that waited for pending_bytes is refused once memory has run out; small calls still pass."""
     limits = Limits(memory_bytes=1_000_000, pending_bytes=100_000, record_bytes=100_000)
     async with MultiRecordLog.open(directory, limits=limits) as log:
         await log.create_queue("q")
-        answers = await ends([log.append_record("q", None, bytes(40_000)) for _ in range(60)])
-        assert kinds(answers) == {"int", "LogFullError"}
-        assert [answer for answer in answers if isinstance(answer, int)] == list(range(24))
+        results = await ends([log.append_record("q", None, bytes(40_000)) for _ in range(60)])
+        assert kinds(results) == {"int", "LogFullError"}
+        assert [result for result in results if isinstance(result, int)] == list(range(24))
         assert await log.append_record("q", None, b"tiny") == 24
         await log.truncate("q", 24)
         assert await log.append_record("q", None, bytes(40_000)) == 25
@@ -74,10 +74,10 @@ async def test_a_call_that_the_queues_leave_no_memory_for_is_refused_at_once(dir
     limits = Limits(memory_bytes=100_000, record_bytes=100_000, pending_bytes=200_000, on_full=on_full)
     async with MultiRecordLog.open(directory, limits=limits) as log:
         await log.create_queue("q")
-        answers = await ends([log.append_record("q", None, bytes(size)) for size in (99_600, 1, 1, 1)])
-        assert kinds(answers[:1]) == {"RecordTooLargeError"}
-        assert answers[0].limit == "memory_bytes"
-        assert answers[1:] == [0, 1, 2]
+        results = await ends([log.append_record("q", None, bytes(size)) for size in (99_600, 1, 1, 1)])
+        assert kinds(results[:1]) == {"RecordTooLargeError"}
+        assert results[0].limit == "memory_bytes"
+        assert results[1:] == [0, 1, 2]
 
 
 async def test_queues_made_meanwhile_refuse_who_can_fit_no_more(directory: Path) -> None:
@@ -129,7 +129,7 @@ class Room(OsFileSystem):
 @pytest.mark.parametrize("full", ["limit", "disk"])
 @pytest.mark.parametrize("single", [True, False], ids=["group", "calls"])
 async def test_a_large_append_without_room_takes_no_small_one_with_it(directory: Path, full: str, single: bool) -> None:
-    """Those of its batch that have room are stored, in their order; only the large one is refused."""
+    """The calls of its batch that fit are stored in order; only the large one is refused."""
     disk = Room()
     limits = Limits(disk_bytes=7 * MIB if full == "limit" else 1 << 40)
     async with MultiRecordLog.open(directory, limits=limits, filesystem=disk) as log:
@@ -144,9 +144,9 @@ async def test_a_large_append_without_room_takes_no_small_one_with_it(directory:
 
         before = [append("small", b"%d" % number) for number in range(50)]
         after = [append("small", b"%d" % number) for number in range(50, 100)]
-        answers = await ends([*before, append("large", bytes(3 * MIB)), *after])
-        assert isinstance(answers.pop(50), LogFullError)
-        assert answers == list(range(100))
+        results = await ends([*before, append("large", bytes(3 * MIB)), *after])
+        assert isinstance(results.pop(50), LogFullError)
+        assert results == list(range(100))
         assert [payload for _, payload in log.range("small")] == [b"%d" % number for number in range(100)]
 
 
@@ -156,19 +156,19 @@ async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(dire
         for queue in "ab":
             await log.create_queue(queue)
         await log.append_record("a", 0, bytes(2 * MIB))
-        answers = await ends(
+        results = await ends(
             [
                 log.append_record("a", 1, bytes(2 * MIB)),
                 log.append_record("a", 2, b"x"),
                 log.append_record("b", 2, b"x"),
             ]
         )
-        assert [type(answer) for answer in answers] == [LogFullError, LogFullError, int]
+        assert [type(result) for result in results] == [LogFullError, LogFullError, int]
         assert log.next_position("a") == 1
 
 
 async def test_a_full_disk_costs_a_bounded_number_of_tries(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of appends that find no room ask the disk a few dozen times, not once each."""
+    """Thousands of appends that do not fit ask the disk a few dozen times, not once each."""
     disk = Room()
     tries = 0
 
@@ -182,8 +182,8 @@ async def test_a_full_disk_costs_a_bounded_number_of_tries(directory: Path, monk
         monkeypatch.setattr(Room, "reserve", reserve)
         # Smaller and smaller ones: that each is smaller than those refused before is the worst case.
         sizes = range(4_000, 3_000, -1)
-        answers = await ends([log.append_records("q", None, [bytes(size)]) for size in sizes])
-        assert kinds(answers) == {"int", "LogFullError"}
+        results = await ends([log.append_records("q", None, [bytes(size)]) for size in sizes])
+        assert kinds(results) == {"int", "LogFullError"}
         assert tries < 300
 
 
@@ -226,10 +226,10 @@ async def test_truncates_get_through_among_more_appends_than_are_tried(directory
             calls.append(log.append_records("q", None, [bytes(10_000 - number)]))
             calls.append(log.truncate("r", number))
         calls.append(log.delete_queue("r"))
-        answers = await ends(calls)
-        assert "LogFullError" in kinds(answers[:-1:2])
-        assert answers[1::2] == [1] * 300
-        assert answers[-1] is None
+        results = await ends(calls)
+        assert "LogFullError" in kinds(results[:-1:2])
+        assert results[1::2] == [1] * 300
+        assert results[-1] is None
 
 
 @pytest.mark.parametrize("on_full", ["raise", "wait"])
@@ -241,16 +241,16 @@ async def test_a_call_that_the_disk_limit_never_has_room_for_is_refused_at_once(
     limits = Limits(disk_bytes=1_000_000, on_full=on_full)
     async with MultiRecordLog.open(directory, limits=limits, segment_bytes=100_000) as log:
         await log.create_queue("q")
-        answers = await ends(
+        results = await ends(
             [log.append_record("q", None, bytes(size)), *(log.append_record("q", None, b"x") for _ in range(5))]
         )
-        assert isinstance(answers[0], RecordTooLargeError)
-        assert answers[0].limit == "disk_bytes"
-        assert answers[1:] == list(range(5))
+        assert isinstance(results[0], RecordTooLargeError)
+        assert results[0].limit == "disk_bytes"
+        assert results[1:] == list(range(5))
 
 
 @pytest.mark.parametrize("disk_bytes", [1, 100_000, 300_000])
-async def test_a_limit_too_small_for_anything_lets_nobody_wait(directory: Path, disk_bytes: int) -> None:
+async def test_a_limit_too_small_for_anything_makes_no_call_wait(directory: Path, disk_bytes: int) -> None:
     """Not even a small record waits for space that can never exist; create, truncate and delete work."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
@@ -258,8 +258,8 @@ async def test_a_limit_too_small_for_anything_lets_nobody_wait(directory: Path, 
     limits = Limits(disk_bytes=disk_bytes, on_full="wait")
     async with MultiRecordLog.open(directory, limits=limits) as log:
         calls = [log.append_record("q", None, bytes(size)) for size in (10, 100_000)]
-        for answer in await ends(calls):
-            assert isinstance(answer, int | RecordTooLargeError)
+        for result in await ends(calls):
+            assert isinstance(result, int | RecordTooLargeError)
         assert await log.truncate("q", 0) == 1
         await log.delete_queue("q")
 
@@ -295,9 +295,9 @@ async def test_appends_that_wait_for_the_disk_end_with_the_log(directory: Path, 
         assert log._admission._parked
         if way == "close":
             await log.close()
-    answers = await ends(calls)
-    assert kinds(answers) == {"int", "LogClosedError"}
-    assert all(isinstance(answer, int | LogClosedError) for answer in answers)
+    results = await ends(calls)
+    assert kinds(results) == {"int", "LogClosedError"}
+    assert all(isinstance(result, int | LogClosedError) for result in results)
     assert log.resource_usage().pending_bytes == 0
 
 
@@ -362,7 +362,7 @@ async def test_appends_leave_the_reserve_to_truncates(directory: Path) -> None:
 # Limits that were lowered.
 
 
-async def test_lowered_limits_take_nothing_away_from_what_is_there(directory: Path) -> None:
+async def test_lowered_limits_remove_nothing_that_is_stored(directory: Path) -> None:
     """Reads, truncates, deletes and appends still work; only new queues obey the limit for names."""
     name = "n" * 300
     wide = Limits(name_bytes=1_000)

@@ -44,47 +44,47 @@ def state() -> Queues:
     return queues
 
 
-def answers(commands: list[Command]) -> tuple[list[Any], list[Any], list[Any]]:
+def planned(commands: list[Command]) -> tuple[list[Any], list[Any], list[Any]]:
     """Plan; return the records, the immediate results and those due after the sync."""
     made = plan(commands, state(), Limits())
-    told = [[type(a.error) if a.error else a.value for a in group] for group in (made.immediate, made.outcomes)]
-    return made.records, told[0], told[1]
+    reported = [[type(a.error) if a.error else a.value for a in group] for group in (made.immediate, made.outcomes)]
+    return made.records, reported[0], reported[1]
 
 
 async def test_positions_are_given_in_order_across_groups_and_calls() -> None:
     """Each command continues where the one before it ended."""
-    records, now, later = answers([group("q", b"c", b"d"), append("q", None, b"e"), append("q", 7, b"f")])
+    records, now, later = planned([group("q", b"c", b"d"), append("q", None, b"e"), append("q", 7, b"f")])
     assert records == [PlannedRun(1, 2, [b"c", b"d"]), PlannedRun(1, 4, [b"e"]), PlannedRun(1, 7, [b"f"])]
     assert (now, later) == ([], [2, 4, 7])
 
 
-async def test_refusal_that_rests_on_stored_state_is_told_at_once() -> None:
+async def test_refusal_that_rests_on_stored_state_is_reported_at_once() -> None:
     """Nothing that this batch writes could change it."""
-    _, now, later = answers([append("q", 0, b"other"), append("nowhere", None, b"x"), append("q", 0, b"a")])
+    _, now, later = planned([append("q", 0, b"other"), append("nowhere", None, b"x"), append("q", 0, b"a")])
     assert now == [PositionInPastError, QueueNotFoundError, None]
     assert later == []
 
 
-async def test_answer_that_rests_on_the_batch_waits_for_its_sync() -> None:
+async def test_outcome_that_rests_on_the_batch_waits_for_its_sync() -> None:
     """A repeat of a planned record, or a queue just created or deleted, waits for the batch's sync."""
-    _, now, later = answers([group("q", b"c"), append("q", 2, b"c"), append("q", 2, b"other")])
+    _, now, later = planned([group("q", b"c"), append("q", 2, b"c"), append("q", 2, b"other")])
     assert (now, later) == ([], [2, None, PositionInPastError])
-    _, now, later = answers([DeleteQueue(future(), "q"), append("q", None, b"x")])
+    _, now, later = planned([DeleteQueue(future(), "q"), append("q", None, b"x")])
     assert (now, later[1:]) == ([], [QueueNotFoundError])
-    _, now, later = answers([CreateQueue(future(), "new", False), CreateQueue(future(), "new", True)])
+    _, now, later = planned([CreateQueue(future(), "new", False), CreateQueue(future(), "new", True)])
     assert (now, later) == ([], [True, False])
 
 
 async def test_repeat_may_span_stored_and_planned_records() -> None:
     """A call that was half in memory and half in this batch is still the same call."""
-    _, now, later = answers([append("q", 2, b"c"), append("q", 1, b"b", b"c")])
+    _, now, later = planned([append("q", 2, b"c"), append("q", 1, b"b", b"c")])
     assert (now, later) == ([], [2, None])
 
 
 async def test_truncate_past_the_end_ends_what_is_known_of_the_last_append() -> None:
     """The repeat is refused, not acknowledged, with the truncate in the same batch or an earlier one."""
     truncate = TruncateQueue(future(), "q", 5, None)
-    _, now, later = answers([append("q", 2, b"c"), truncate, append("q", 2, b"c")])
+    _, now, later = planned([append("q", 2, b"c"), truncate, append("q", 2, b"c")])
     assert (now, later) == ([], [2, None, PositionInPastError])
 
 
@@ -108,14 +108,14 @@ def singles(*records: tuple[str, bytes]) -> AppendGroup:
 async def test_single_records_of_one_queue_become_one_run_wherever_they_stand() -> None:
     """A group is for all queues; each queue's records follow one another, also from group to group."""
     first = singles(("q", b"c"), ("r", b"x"), ("q", b"d"))
-    records, _, later = answers([first, singles(("r", b"y"), ("q", b"e"))])
+    records, _, later = planned([first, singles(("r", b"y"), ("q", b"e"))])
     assert records == [PlannedRun(1, 2, [b"c", b"d", b"e"]), PlannedRun(2, 0, [b"x", b"y"])]
     assert later == [[2, 0, 3], [1, 4]]
 
 
-async def test_single_record_does_not_join_what_another_call_came_behind() -> None:
+async def test_single_record_does_not_join_a_run_that_another_call_followed() -> None:
     """A call of several records, or a truncate, ends the run: the next record begins a new one."""
-    records, _, later = answers(
+    records, _, later = planned(
         [singles(("q", b"c"), ("r", b"x")), append("q", None, b"d", b"e"), singles(("q", b"f"), ("r", b"y"))]
     )
     assert records == [
@@ -125,25 +125,25 @@ async def test_single_record_does_not_join_what_another_call_came_behind() -> No
         PlannedRun(1, 5, [b"f"]),
     ]
     assert later == [[2, 0], 4, [5, 1]]
-    records, _, _ = answers(
+    records, _, _ = planned(
         [singles(("q", b"c"), ("r", b"x")), TruncateQueue(future(), "q", 2, None), singles(("q", b"d"), ("r", b"y"))]
     )
     assert records[2:] == [log_record.Truncate(1, 2), PlannedRun(1, 3, [b"d"])]
 
 
 async def test_single_record_for_a_missing_queue_is_refused_alone() -> None:
-    """The others of its group are stored, and each caller learns the outcome of its own record."""
+    """The others of its group are stored, and each caller gets the outcome of its own record."""
     group = singles(("q", b"c"), ("nowhere", b"lost"), ("", b"nameless"), ("q", b"d"), ("r", b"x"))
     made = plan([group], state(), Limits())
     assert made.records == [PlannedRun(1, 2, [b"c", b"d"]), PlannedRun(2, 0, [b"x"])]
-    for answer in made.immediate:
-        assert answer.error is not None
-        answer.command.refuse(answer.error)
+    for outcome in made.immediate:
+        assert outcome.error is not None
+        outcome.command.refuse(outcome.error)
     assert [type(future.exception()) if future.done() else None for future in group.futures] == [
         None, QueueNotFoundError, QueueNameError, None, None,
     ]  # fmt: skip
-    (answer,) = made.outcomes
-    answer.command.acknowledge(answer.value)
+    (outcome,) = made.outcomes
+    outcome.command.acknowledge(outcome.value)
     assert [group.futures[at].result() for at in (0, 3, 4)] == [2, 3, 0]
 
 
@@ -165,9 +165,9 @@ def test_batch_does_what_its_calls_would_do_one_by_one(calls: list[tuple[Any, ..
 
     async def compared() -> None:
         together, alone = state(), state()
-        told_together = carry_out(gathered(calls), together)
-        told_alone = [answer for call in calls for answer in carry_out(gathered([call]), alone)]
-        assert told_together == told_alone
+        results_together = carry_out(gathered(calls), together)
+        results_alone = [outcome for call in calls for outcome in carry_out(gathered([call]), alone)]
+        assert results_together == results_alone
         assert contents(together) == contents(alone)
 
     asyncio.run(compared())
@@ -199,21 +199,21 @@ def gathered(calls: list[tuple[Any, ...]]) -> list[Command]:
 def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
     """Plan, fold and finish as the writer does; return each caller's result, in call order."""
     made = plan(commands, queues, Limits())
-    for answer in made.immediate:
-        finish(answer, answer.value)
+    for outcome in made.immediate:
+        finish(outcome, outcome.value)
     dropped = iter(queues.apply_all(0, build_records(made.records)).dropped)
-    for answer in made.outcomes:
-        finish(answer, next(dropped) if answer.counts else answer.value)
+    for outcome in made.outcomes:
+        finish(outcome, next(dropped) if outcome.counts else outcome.value)
     futures = [each for command in commands for each in getattr(command, "futures", None) or [command.future]]
     return [type(error) if (error := each.exception()) else each.result() for each in futures]
 
 
-def finish(answer: Outcome, value: object) -> None:
+def finish(outcome: Outcome, value: object) -> None:
     """Set the results of one command's callers."""
-    if answer.error is not None:
-        answer.command.refuse(answer.error)
+    if outcome.error is not None:
+        outcome.command.refuse(outcome.error)
     else:
-        answer.command.acknowledge(value)
+        outcome.command.acknowledge(value)
 
 
 def contents(queues: Queues) -> dict[str, tuple[int, int, list[Any]]]:

@@ -1,4 +1,4 @@
-"""A queue in memory against a dictionary: whatever is appended and truncated, in runs of any size."""
+"""A queue in memory against a dictionary: appends and truncates of every kind, in runs of any size."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_queue_is_what_a_dictionary_says(actions: list[tuple[str, int, int, int]
             segment += 1
         elif kind == "truncate":
             position = next_position + arguments[0]
-            gone = [p for p in model if p <= position] if position >= start else []
-            assert queue.truncate(position) == len(gone)
-            for p in gone:
+            dropped = [p for p in model if p <= position] if position >= start else []
+            assert queue.truncate(position) == len(dropped)
+            for p in dropped:
                 del model[p], home[p]
             if position >= start:
                 start, next_position = position + 1, max(next_position, position + 1)
-        elif kind == "append gaps":  # single records, each behind a gap
+        elif kind == "append gaps":  # single records, each after a gap
             gap, records, _ = arguments
             for _ in range(records):
                 first = next_position + gap
@@ -122,7 +122,7 @@ def filled(step: int, records: int, size: int = 8) -> Queue:
 
 @pytest.mark.parametrize("step", [2, 1_000_000_000])
 def test_gaps_between_positions_cost_no_more_than_twice_as_much(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in memory nor in what there is to walk over; a clock's nanoseconds as positions included."""
+    """Neither in memory nor in what a reader visits, even with a clock's nanoseconds as positions."""
     dense, gapped = filled(1, 50_000), filled(step, 50_000)
     assert len(gapped.held(None, None)) <= len(dense.held(None, None)) + 1
     assert gapped.memory_bytes < 2 * dense.memory_bytes
@@ -131,14 +131,14 @@ def test_gaps_between_positions_cost_no_more_than_twice_as_much(step: int, monke
     for start in (0, 25_000 * step):
         gapped.runs(start, None)
         gapped.head(start)
-    assert not made, "runs are made when somebody takes them"
+    assert not made, "runs are made when they are read"
     dropped: list[None] = []
     monkeypatch.setattr(SealedRuns, "drop_oldest", counted(SealedRuns.drop_oldest, dropped))
     assert gapped.truncate(49_000 * step) == 49_001
     assert len(dropped) <= 100
 
 
-def test_a_head_is_no_more_than_a_sealed_run_or_the_tail() -> None:
+def test_a_head_is_at_most_a_sealed_run_or_the_open_ones() -> None:
     """A reader that takes a queue by its heads holds little that may be truncated meanwhile."""
     for step in (1, 2):
         queue, at, records = filled(step, 20_300, size=100), 0, 0

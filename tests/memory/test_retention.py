@@ -30,7 +30,7 @@ def test_oldest_is_the_smallest_of_what_is_pinned() -> None:
             for number in list(pinned.elements()):
                 pins.drop(number)
             pinned.clear()
-    assert len(pins._oldest) <= 50, "a segment that comes and goes is kept once"
+    assert len(pins._oldest) <= 50, "a segment that is dropped and needed again is kept once"
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

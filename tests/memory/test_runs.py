@@ -33,7 +33,7 @@ def a_gapped_run(first_position: int, records: int) -> GappedRun:
 
 @given(steps=steps, start=st.integers(-1, 400), length=st.integers(1, 50))
 def test_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], start: int, length: int) -> None:
-    """Whatever was added and dropped: ends, counts, and the runs with any of the positions asked for."""
+    """After any additions and drops: ends, counts, and the runs with any of the positions asked for."""
     runs, model, position = Runs(), list[Run](), 0
     for kind, gap, count in steps:
         if kind == "drop":
