@@ -52,3 +52,42 @@ def http(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
 
 
 LISTING = b'{"queues": []}'
+
+
+@contextmanager
+def misbehaving(how: str) -> Iterator[tuple[str, list[bytes]]]:
+    """Serve what a bad proxy or a service that hangs sends; yield the address and the requests received."""
+    responses = {
+        "hangs": b"",
+        "502": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
+        "half": b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"queues": [',
+        "page": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+    }
+    listener = socket.create_server(("127.0.0.1", 0))
+    requests: list[bytes] = []
+    kept: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            requests.append(connection.recv(65_536))
+            connection.sendall(responses[how])
+            if how == "hangs":
+                kept.append(connection)
+            else:
+                connection.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10)
+        for connection in kept:
+            connection.close()

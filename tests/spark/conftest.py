@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.services import ThreadedService
+from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.spark.engine import Engine
 
 if find_spec("pyspark") is None:
     collect_ignore_glob = ["test_*.py"]  # without the extra `spark` there is nothing to test here
@@ -75,3 +78,26 @@ def until() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture
+def engine(service: ThreadedService, tmp_path: Path) -> Engine:
+    """Drain 100 records, and append 50 more."""
+    from tests.spark.engine import Engine
+
+    service.append("q", numbered("q", 0, 100))
+    engine = Engine(f"a={service.url}", tmp_path / "a, b")
+    (tmp_path / "a, b").mkdir()
+    assert engine.drain() == 100
+    assert service.records() == {"q": []}
+    service.append("q", numbered("q", 100, 150))
+    return engine
+
+
+@pytest.fixture(autouse=True)
+def queries_closed() -> Iterator[None]:
+    """Close the connections of a test's streaming queries."""
+    yield
+    query = sys.modules.get("tests.spark.query")  # not imported here: it needs pyspark
+    while query is not None and query.open_queries:
+        query.open_queries.pop().reader.stop()

@@ -25,6 +25,7 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.release import Release
 from mrecordlog_async.spark.stream import LogStreamReader
 from mrecordlog_async.spark.truncation import LogWentBackError
+from tests.spark.services import ThreadedService, numbered
 
 COMPACT_INTERVAL = 10
 
@@ -161,3 +162,20 @@ class Run:
 def _write(path: Path, *lines: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(("v1", *lines)))
+
+
+def expected(stop: int) -> list[tuple[str, str, int, bytes]]:
+    """Return the rows of an output that has the first *stop* records of queue q."""
+    return [("a", "q", at, payload) for at, payload in enumerate(numbered("q", 0, stop))]
+
+
+def go_back_after_a_batch(engine: Engine, service: ThreadedService, copy: Path) -> list[bytes]:
+    """Commit a batch without releasing it, put other records at its last positions, and return those."""
+    service.keep_copy(copy)
+    service.append("q", numbered("q", 150, 180))
+    with engine.started() as run:
+        assert run.batch()
+    service.go_back(copy)
+    new = [f"new:{position}".encode() for position in range(150, 200)]
+    service.append("q", new)
+    return new

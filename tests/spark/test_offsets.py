@@ -56,8 +56,8 @@ def test_start_itself_is_returned_when_nothing_is_new() -> None:
 
 def test_only_what_moved_in_the_same_queue_is_read() -> None:
     """Enrolled and recreated queues are read from the next batch on."""
-    start: Offset = {"a": {"q": [1, 5], "same": [2, 7], "anew": [3, 1]}}
-    end: Offset = {"a": {"q": [1, 9], "same": [2, 7], "anew": [8, 4], "pinned": [9, 100]}}
+    start: Offset = {"a": {"q": [1, 5], "same": [2, 7], "recreated": [3, 1]}}
+    end: Offset = {"a": {"q": [1, 9], "same": [2, 7], "recreated": [8, 4], "enrolled": [9, 100]}}
     assert list(advanced(start, end)) == [("a", "q", 1, 5, 9)]
 
 

@@ -13,9 +13,9 @@ from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.proof import Listed, questions, refuse_renamed, went_back
 from tests.spark.conftest import NewService
+from tests.spark.query import Query, rows_of
 from tests.spark.services import ThreadedService, numbered
 from tests.spark.test_offsets import summary
-from tests.spark.test_stream import Query, rows_of
 
 # Offsets.
 

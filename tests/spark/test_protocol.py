@@ -18,8 +18,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from mrecordlog_async.spark.offsets import DataLossError
+from tests.spark.query import Query
 from tests.spark.services import ThreadedService
-from tests.spark.test_stream import Query
 
 STEPS = 150
 

@@ -3,154 +3,20 @@
 from __future__ import annotations
 
 import errno
-import json
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from mrecordlog_async.spark import stream
-from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.checkpoint import Checkpoint
 from mrecordlog_async.spark.client import ServiceClient
-from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.fetch import ShortResponseError
 from mrecordlog_async.spark.offsets import DataLossError
-from mrecordlog_async.spark.option_values import Server
-from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.responses import ServiceListing
-from mrecordlog_async.spark.stream import LogStreamReader
 from tests.spark.conftest import NewService
+from tests.spark.query import Query, rows_of, through_json
 from tests.spark.services import ThreadedService, numbered
-
-Row = tuple[str, str, int, bytes]
-Json = dict[str, Any]
-
-
-class Query:
-    """Plays Spark: offsets go through JSON, readers through pickle, and the checkpoint survives the reader."""
-
-    def __init__(self, servers: str, **options: str) -> None:
-        self.options = {"servers": servers, "retries": "0", "serverWait": "0", **options}
-        self.committed: Json = {}  # the end of the last batch with a commit file
-        self.planned: Json | None = None  # the end of a batch that has an offset file only
-        self.rows: list[Row] = []
-        self.batches = 0
-        self.ran = False
-        self.reader = LogStreamReader(Options.parse(self.options))
-        _queries.append(self)
-
-    @property
-    def positions(self) -> Offset:
-        """The checkpoint's positions: server → queue → [id, position]."""
-        return Checkpoint.decode(self.committed).positions
-
-    def restart(self) -> None:
-        """Lose the reader, as a kill does; keep the checkpoint."""
-        self.reader.stop()
-        self.reader = LogStreamReader(Options.parse(self.options))
-        self.ran = False
-
-    def step(self, limit: ReadLimit | None = None, *, commit: bool = True, die_before_commit: bool = False) -> bool:
-        """Run one micro-batch in Spark's order; return False if nothing is new."""
-        if self.planned is None:
-            start = through_json(self.committed)
-            end = self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
-            if json.dumps(end) == json.dumps(self.committed):
-                return False
-            self.planned = through_json(end)
-            if commit and self.ran:
-                self.reader.commit(through_json(self.committed))
-        rows = self.read(self.committed, self.planned)
-        if die_before_commit:
-            self.restart()
-            return True
-        self.rows += rows
-        self.batches += 1
-        self.committed, self.planned, self.ran = self.planned, None, True
-        return True
-
-    def read(self, start: Json, end: Json) -> list[Row]:
-        """Read a batch as executors do, on a pickled copy of the reader."""
-        rows: list[Row] = []
-        for partition in self.reader.partitions(through_json(start), through_json(end)):
-            sent = cloudpickle.dumps((self.reader, partition))  # type: ignore[no-untyped-call]  # Spark's copy
-            reader, part = cloudpickle.loads(sent)
-            for batch in reader.read(part):
-                rows += [tuple(row.values()) for row in batch.to_pylist()]
-        return rows
-
-    def drain(self) -> None:
-        """Run as Trigger.AvailableNow does, on a new reader."""
-        self.restart()
-        self.reader.prepareForTriggerAvailableNow()
-        for _ in range(1_000):
-            if not self.step():
-                return
-        raise AssertionError("the query never ends")
-
-
-@contextmanager
-def misbehaving(how: str) -> Iterator[tuple[str, list[bytes]]]:
-    """Serve what a bad proxy or a service that hangs sends; yield the address and the requests received."""
-    answers = {
-        "hangs": b"",
-        "502": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
-        "half": b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"queues": [',
-        "page": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
-    }
-    listener = socket.create_server(("127.0.0.1", 0))
-    asked: list[bytes] = []
-    kept: list[socket.socket] = []
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            asked.append(connection.recv(65_536))
-            connection.sendall(answers[how])
-            if how == "hangs":
-                kept.append(connection)
-            else:
-                connection.close()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
-    finally:
-        with suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join(10)
-        for connection in kept:
-            connection.close()
-
-
-_queries: list[Query] = []
-
-
-@pytest.fixture(autouse=True)
-def queries_ended() -> Iterator[None]:
-    """Close the connections of a test's readers."""
-    yield
-    while _queries:
-        _queries.pop().reader.stop()
-
-
-def through_json(offset: Json) -> Json:
-    result: Json = json.loads(json.dumps(offset))
-    return result
-
-
-def rows_of(server: str, queue: str, start: int, stop: int) -> list[Row]:
-    return [(server, queue, at, payload) for at, payload in enumerate(numbered(queue, start, stop), start)]
 
 
 def test_a_new_queue_is_enrolled_first_and_read_next(service: ThreadedService) -> None:
@@ -171,7 +37,7 @@ def test_nothing_is_left_in_the_log_after_a_drain(service: ThreadedService) -> N
     query.drain()
     assert sorted(query.rows) == rows_of("default", "a", 0, 100) + rows_of("default", "b", 0, 100)
     assert service.records() == {"a": [], "b": []}
-    assert query.batches == 4  # pinned, 80, 80, 40
+    assert query.batches == 4  # enrolled, 80, 80, 40
 
 
 def test_nothing_is_truncated_without_the_option(service: ThreadedService) -> None:
@@ -224,166 +90,6 @@ def test_two_servers_with_the_same_queue_name_are_kept_apart(new_service: NewSer
         ("b", "q", at, f"second:{at}".encode()) for at in range(3)
     ]
     assert (first.positions("q"), second.positions("q")) == ((7, 7), (3, 3))
-
-
-def test_a_recreated_queue_is_noticed(service: ThreadedService) -> None:
-    """A queue deleted with unread records and recreated fails the query, even if its positions would fit."""
-    service.append("q", numbered("old", 0, 5))
-    query = Query(service.url, truncate="true")
-    query.drain()
-    service.append("q", numbered("old", 5, 8))
-    service.delete("q")
-    service.append("q", numbered("new", 0, 50))
-    query.restart()
-    with pytest.raises(DataLossError, match="deleted and recreated; positions 5 to 7 were not read"):
-        query.step()
-    assert service.positions("q") == (0, 50), "nothing of the new queue was truncated"
-
-    query.options["failOnDataLoss"] = "false"
-    query.drain()
-    assert query.rows[5:] == [("default", "q", at, f"new:{at}".encode()) for at in range(50)]
-    assert service.records() == {"q": []}
-
-
-@pytest.mark.parametrize("seen_deleted", [False, True])
-def test_a_queue_deleted_after_it_was_read_is_no_loss(service: ThreadedService, seen_deleted: bool) -> None:
-    """A queue that was read completely may be deleted and recreated; no trigger in between is needed."""
-    service.append("q", numbered("old", 0, 5))
-    query = Query(service.url, truncate="true")
-    query.drain()
-    service.delete("q")
-    if seen_deleted:
-        query.drain()
-    service.append("q", numbered("new", 0, 50))
-    query.drain()
-    assert query.rows[5:] == [("default", "q", at, f"new:{at}".encode()) for at in range(50)]
-
-
-def test_a_queue_deleted_with_unread_records_is_a_loss(service: ThreadedService) -> None:
-    """It is a loss even if the records were added and deleted while the query was not running."""
-    service.append("q", numbered("q", 0, 5))
-    query = Query(service.url, truncate="true")
-    query.drain()
-    service.append("q", numbered("q", 5, 505))
-    service.delete("q")
-    query.restart()
-    for _ in range(2):
-        with pytest.raises(DataLossError, match="queue 'q': it was deleted; positions 5 to 504 were not read"):
-            query.step()
-    query.options["failOnDataLoss"] = "false"
-    query.drain()
-    assert query.positions == {"default": {}}
-
-
-def test_a_log_replaced_by_an_empty_one_is_a_loss(service: ThreadedService) -> None:
-    """If an empty log replaces the log, its unread records count as lost."""
-    service.append("q", numbered("q", 0, 5))
-    query = Query(service.url)
-    query.drain()
-    service.replace_by_nothing()
-    query.restart()
-    with pytest.raises(DataLossError, match="queue 'q': it was deleted; it is unknown whether it held records"):
-        query.step()
-
-
-def test_records_truncated_by_another_client_are_a_loss(service: ThreadedService) -> None:
-    """Records truncated unread are a loss; with failOnDataLoss=false reading continues at the first record left."""
-    service.append("q", numbered("q", 0, 20))
-    query = Query(service.url, maxRecordsPerTrigger="5")
-    query.step()
-    query.step()
-    service.truncate("q", 9)
-    with pytest.raises(DataLossError, match="positions 5 to 9 were truncated"):
-        query.step()
-    query.options["failOnDataLoss"] = "false"
-    query.drain()
-    assert [row[2] for row in query.rows] == [*range(5), *range(10, 20)]
-
-
-def test_a_planned_batch_that_is_gone_is_a_loss(service: ThreadedService) -> None:
-    """If planned records are truncated before they are read, the batch fails instead of having fewer rows."""
-    service.append("q", numbered("q", 0, 20))
-    query = Query(service.url)
-    query.step()
-    query.step(die_before_commit=True)
-    service.truncate("q", 9)
-    with pytest.raises(DataLossError, match="no longer as planned"):
-        query.step()
-    query.options["failOnDataLoss"] = "false"
-    query.restart()
-    query.step()
-    assert [row[2] for row in query.rows] == list(range(10, 20))
-
-
-def test_a_deleted_queue_drops_out(service: ThreadedService) -> None:
-    """A deleted queue is removed from the offset; recreated under the same name, it is a new queue."""
-    service.append("q", numbered("q", 0, 3))
-    service.append("other", numbered("other", 0, 3))
-    query = Query(service.url)
-    query.drain()
-    service.delete("q")
-    assert query.step()
-    assert list(query.positions["default"]) == ["other"]
-    service.append("q", numbered("q", 0, 2))
-    query.drain()
-    assert query.rows[6:] == rows_of("default", "q", 0, 2)
-
-
-def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService) -> None:
-    """A server that is down fails the query; with failOnServerDown=false it keeps its positions and is skipped."""
-    first, second = new_service(), new_service()
-    first.append("q", numbered("q", 0, 3))
-    second.append("q", numbered("q", 0, 3))
-    query = Query(f"a={first.url},b={second.url}")
-    query.drain()
-    kept = query.positions["b"]
-    second.stop()
-    first.append("q", numbered("q", 3, 5))
-    with pytest.raises(ServerDownError):
-        query.step()
-    query.options["failOnServerDown"] = "false"
-    query.drain()
-    assert query.rows[6:] == rows_of("a", "q", 3, 5)
-    assert query.positions["b"] == kept
-    second.start()
-    second.append("q", numbered("q", 3, 4))
-    query.drain()
-    assert query.rows[8:] == rows_of("b", "q", 3, 4)
-
-
-@pytest.mark.parametrize("broken", ["hangs", "502", "half", "page"])
-def test_a_server_that_responds_badly_is_skipped_for_a_while(new_service: NewService, broken: str) -> None:
-    """A server that hangs or sends garbage is skipped for a minute, so that it does not delay every batch."""
-    healthy = new_service()
-    healthy.append("q", numbered("q", 0, 3))
-    with misbehaving(broken) as (url, connections):
-        query = Query(f"a={healthy.url},b={url}", failOnServerDown="false", truncate="true", timeout="0.2")
-        for turn in range(5):
-            query.step()
-            healthy.append("q", numbered("q", 3 + turn, 4 + turn))
-        assert query.rows == rows_of("a", "q", 0, 7)
-        assert 1 <= len(connections) <= 2
-
-
-@pytest.mark.parametrize("broken", ["502", "half", "page"])
-def test_a_truncate_without_a_response_does_not_fail_the_query(
-    service: ThreadedService, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    """A truncate without a response is retried at the next trigger."""
-    service.append("q", numbered("q", 0, 5))
-    query = Query(service.url, truncate="true")
-    query.step()
-    query.step()
-    truncate = ServiceClient.truncate
-    with misbehaving(broken) as (url, _):
-        other = ServiceClient(Server("default", url), token=None, timeout_seconds=1, retries=0)
-        monkeypatch.setattr(ServiceClient, "truncate", lambda self, *args, **more: truncate(other, *args, **more))
-        assert not query.step()
-        other.close()
-    assert service.positions("q") == (0, 5)
-    monkeypatch.undo()
-    assert not query.step()
-    assert service.positions("q") == (5, 5)
 
 
 def test_a_restart_of_the_service_ends_no_stream(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,252 @@
+"""What is truncated, and what never is: records are counted, logs that went back are refused, servers may be down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.ledger import LEDGER
+from mrecordlog_async.spark.truncation import LogWentBackError, ProofError
+from tests.spark.conftest import NewService
+from tests.spark.engine import Engine, Run, expected, go_back_after_a_batch
+from tests.spark.services import ThreadedService, numbered
+
+
+def test_fewer_rows_than_the_log_holds_are_not_truncated(
+    engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the log holds more records at these positions than the output has rows, nothing is truncated."""
+    whole = Run._rows
+    monkeypatch.setattr(Run, "_rows", lambda self, number: whole(self, number).slice(0, 49))
+    with engine.started() as run:
+        assert run.batch()
+        with pytest.raises(ProofError, match=r"holds 50 records .* 49 rows"):
+            run.release.advance()
+    assert service.positions("q") == (100, 150)
+
+
+def test_more_rows_than_the_log_holds_are_not_truncated(
+    service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the output has more rows than the log has records, nothing is truncated."""
+    service.append("q", numbered("q", 0, 5), 10)
+    service.append("q", numbered("q", 0, 5), 1_000)
+    whole = Run._rows
+
+    def twice(self: Run, number: int) -> pa.Table:
+        rows = whole(self, number)
+        return pa.concat_tables([rows, rows.slice(0, 1)])
+
+    monkeypatch.setattr(Run, "_rows", twice)
+    with Engine(f"a={service.url}", tmp_path).started() as run:
+        while run.batch():
+            pass
+        with pytest.raises(ProofError, match=r"holds 10 records .* 11 rows"):
+            run.release.advance()
+    assert len(service.records()["q"]) == 10
+
+
+def test_records_below_what_was_read_are_not_truncated(service: ThreadedService, tmp_path: Path) -> None:
+    """A truncate would delete everything below its position, including records that came back and were never read."""
+    service.append("q", numbered("q", 0, 10))
+    engine = Engine(f"a={service.url}", tmp_path, startingOffsets='{"a": {"q": 5}}')
+    with engine.started() as run:
+        while run.batch():
+            pass
+        with pytest.raises(LogWentBackError, match=r"read from position 5 on, and begins at 0: it went back"):
+            run.release.advance()
+    assert service.positions("q") == (0, 10)
+
+
+def test_a_server_that_is_down_is_truncated_later(new_service: NewService, tmp_path: Path) -> None:
+    """What is proven stays in the ledger until the server is back; the other server is drained meanwhile."""
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 10))
+    b.append("q", numbered("q", 0, 20))
+    engine = Engine(f"a={a.url},b={b.url}", tmp_path, failOnServerDown="false")
+    with engine.started() as run:
+        while run.batch():
+            pass
+        b.stop()
+        assert run.release.advance() == 30
+        assert a.records() == {"q": []}
+    with engine.started():
+        pass
+    b.start()
+    assert b.positions("q") == (0, 20)
+    with engine.started():
+        assert b.positions("q") == (20, 20)
+
+
+def test_truncates_by_other_clients_are_accepted(engine: Engine, service: ThreadedService) -> None:
+    """If another client has truncated a part of what is stored, the rest is released."""
+    with engine.started() as run:
+        assert run.batch()
+        service.truncate("q", 120)
+        run.release.advance()
+    assert service.records() == {"q": []} and engine.rows() == expected(150)
+
+
+def test_a_log_that_has_again_what_was_truncated_went_back(
+    engine: Engine, new_service: NewService, service: ThreadedService, tmp_path: Path
+) -> None:
+    """Records that were truncated and exist again show that the log went back, however far it has grown."""
+    service.stop()
+    shutil.copytree(service.directory, tmp_path / "copy")
+    service.start()
+    engine.drain()
+    service.stop()
+    shutil.rmtree(service.directory)
+    shutil.copytree(tmp_path / "copy", service.directory)
+    service.start()
+    service.append("q", numbered("q", 150, 400))
+    went_back = pytest.raises(LogWentBackError, match="truncated up to position 150, and begins at 100 again")
+    with went_back, engine.started():
+        pass
+    assert service.positions("q") == (100, 400)
+
+
+def test_gaps_are_counted_as_the_log_counts_them(service: ThreadedService, tmp_path: Path) -> None:
+    """Positions may have gaps; records are counted, not positions."""
+    service.append("q", numbered("q", 0, 5), 10)
+    service.append("q", numbered("q", 0, 5), 10**9)
+    engine = Engine(f"a={service.url}", tmp_path)
+    assert engine.drain() == 10
+    assert service.records() == {"q": []}
+
+
+def test_what_was_stored_without_truncating_is_released_later(service: ThreadedService, tmp_path: Path) -> None:
+    """What was stored by a drain without truncating is released by one that truncates."""
+    service.append("q", numbered("q", 0, 5))
+    engine = Engine(f"a={service.url}", tmp_path)
+    with engine.started(truncate=False) as run:
+        while run.batch():
+            run.release.advance()
+    assert service.positions("q") == (0, 5)
+    with engine.started():
+        assert service.positions("q") == (5, 5)
+
+
+def test_a_log_that_went_back_and_grew_is_not_truncated(
+    engine: Engine, service: ThreadedService, tmp_path: Path
+) -> None:
+    """If the log lost its end between commit and release, and has as many other records again, nothing is truncated."""
+    new = go_back_after_a_batch(engine, service, tmp_path / "copy")
+    with pytest.raises(
+        LogWentBackError, match="continues at position 180, but the log ended at 150 when it was last opened"
+    ):
+        engine.drain()
+    assert [payload for _, payload in service.records()["q"]][-len(new) :] == new
+
+
+def test_the_last_record_shows_that_a_reopened_log_went_back(
+    engine: Engine, service: ThreadedService, tmp_path: Path
+) -> None:
+    """If positions do not show that the log went back, the digest of the last record does."""
+    go_back_after_a_batch(engine, service, tmp_path / "copy")
+    service.stop()
+    service.start()
+    with pytest.raises(LogWentBackError, match=r"position .* is not the one that was read"):
+        engine.drain()
+    assert service.positions("q") == (100, 200)
+
+
+def test_a_service_that_only_started_again_is_truncated(engine: Engine, service: ThreadedService) -> None:
+    """A restart of the service does not stop the truncation."""
+    with engine.started() as run:
+        assert run.batch()
+    service.append("q", numbered("q", 150, 160))
+    service.stop()
+    service.start()
+    with engine.started():
+        assert service.positions("q") == (150, 160)
+
+
+@pytest.mark.parametrize("change", ["truncate", "delete", "recreate"])
+def test_a_queue_that_changes_between_listing_and_plan_is_left_for_the_next_call(
+    engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """If another client truncates or deletes a queue between listing and plan, the drain continues."""
+    with engine.started() as run:
+        assert run.batch()
+        client = run.release._fleet.client("a")
+        plan = client.plan
+
+        def racing(*arguments: Any, **named: Any) -> Any:
+            monkeypatch.undo()
+            if change == "truncate":
+                service.truncate("q", 149)
+            else:
+                service.delete("q")
+            if change == "recreate":
+                service.append("q", numbered("q", 0, 3))
+            return plan(*arguments, **named)
+
+        monkeypatch.setattr(client, "plan", racing)
+        assert run.release.advance() == 50
+        assert run.release.advance() == 0
+    assert engine.drain() == (3 if change == "recreate" else 0)
+    assert not any(service.records().values())
+
+
+def test_what_is_due_outlives_an_address_of_another_log(new_service: NewService, tmp_path: Path) -> None:
+    """After a start with swapped addresses, which fails, the next start releases what was stored before."""
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 50))
+    b.append("r", numbered("r", 0, 50))
+    engine = Engine(f"a={a.url},b={b.url}", tmp_path)
+    with engine.started() as run:
+        while run.batch():
+            pass
+    with Engine(f"a={b.url},b={a.url}", tmp_path).started():
+        assert len(a.records()["q"]) == len(b.records()["r"]) == 50
+    a.append("q", numbered("q", 50, 60))
+    assert engine.drain() == 10
+    assert a.records() == {"q": []} and b.records() == {"r": []}
+
+
+def test_a_server_that_is_down_costs_no_ledger_while_nothing_changes(
+    new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing changes, the ledger is not written."""
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 10))
+    b.append("q", numbered("q", 0, 20))
+    with Engine(f"a={a.url},b={b.url}", tmp_path, failOnServerDown="false").started() as run:
+        while run.batch():
+            pass
+        b.stop()
+        run.release.advance()
+        ledger = os.stat(tmp_path / "checkpoint" / LEDGER).st_ino
+        run.release.advance()
+        b.start()
+    assert os.stat(tmp_path / "checkpoint" / LEDGER).st_ino == ledger
+
+
+def test_one_server_that_hangs_is_waited_for_in_one_call(new_service: NewService, tmp_path: Path) -> None:
+    """A server that hangs delays one call, and only the end tries it again; batches are proven meanwhile."""
+    servers = [new_service() for _ in range(3)]
+    for server in servers:
+        server.append("q", numbered("q", 0, 10))
+    names = ",".join(f"{name}={server.url}" for name, server in zip("abc", servers, strict=True))
+    with Engine(names, tmp_path, failOnServerDown="false").started() as run:
+        while run.batch():
+            pass
+        asked: list[str] = []
+
+        def hangs(server: str) -> bool:
+            asked.append(server)
+            raise ServerDownError(server, "", "it hangs")
+
+        run.release._release_server = hangs  # type: ignore[method-assign]  # a server that hangs for real costs time
+        for _ in range(3):
+            run.release.advance()
+        assert asked == ["a", "b", "c"]
+        run.release.finish()
+        assert asked == ["a", "b", "c"] * 2
