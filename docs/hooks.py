@@ -103,10 +103,11 @@ def http_types() -> str:
     parts = []
     for name, schema in document()["components"]["schemas"].items():
         rows = [
-            (f"`{member}`", _shape(one), "yes" if member in schema.get("required", ()) else "")
+            (f"`{member}`", _shape(one), "yes" if member in schema.get("required", ()) else "", one["description"])
             for member, one in schema.get("properties", {}).items()
         ]
-        parts.append(f"### {name}\n\n{schema.get('description', '')}\n\n{table(('member', 'type', 'required'), rows)}")
+        members = table(("member", "type", "required", "meaning"), rows)
+        parts.append(f"### {name}\n\n{schema.get('description', '')}\n\n{members}")
     return "\n\n".join(parts)
 
 

@@ -76,7 +76,21 @@ class Transport:
     ) -> Reply:
         """Send a request until it has a response that another attempt would not change.
 
-        wait_seconds: how long the service may wait for records before it responds (a long poll).
+        Args:
+            method: HTTP method.
+            path: Path below the URL of the service, percent-encoded.
+            query: Query parameters, not encoded.
+            body: Body of the request.
+            content_type: Content type of *body*.
+            accept: Content type to request.
+            repeat: What is allowed after a lost response.
+            wait_seconds: How long the service may wait for records before it responds (a long poll).
+
+        Returns:
+            A response with a status below 300.
+
+        Raises:
+            RecordLogError: The last refusal, or what is known after the last lost response.
         """
         url = URL(self._base + path, encoded=True).with_query(query or None)
         headers = dict(self._headers)

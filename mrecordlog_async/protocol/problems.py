@@ -40,7 +40,15 @@ logger = logging.getLogger("mrecordlog_async.service")
 
 
 class ProblemError(Exception):
-    """A response other than success. Facts go into the document, headers into the response."""
+    """A response other than success.
+
+    Args:
+        status: HTTP status.
+        code: The kind of error, for programs.
+        detail: What happened, for people.
+        headers: Headers of the response.
+        facts: Further members of the document.
+    """
 
     def __init__(
         self, status: int, code: str, detail: str, *, headers: dict[str, str] | None = None, **facts: Any

@@ -71,7 +71,11 @@ class Decoder:
         self._begun = False
 
     def take(self, data: bytes | bytearray | memoryview) -> Block | None:
-        """Take the next `wanted` bytes; return a block when they complete one. The block refers to *data*."""
+        """Take the next `wanted` bytes; return a block when they complete one. The block refers to *data*.
+
+        Raises:
+            WireError: *data* has another length, or is not the next part of a stream.
+        """
         if len(data) != self.wanted:
             raise WireError(f"the stream of runs was cut short: {len(data)} bytes instead of {self.wanted}")
         if not self._begun:
@@ -145,7 +149,15 @@ class Decoder:
 
 
 def decode(data: bytes | bytearray | memoryview, *, positions: bool = False) -> Iterator[Block]:
-    """Yield the blocks of a whole stream as views into *data*."""
+    """Yield the blocks of a whole stream as views into *data*.
+
+    Args:
+        data: The stream.
+        positions: The stream has POSITIONS instead of BLOCKs.
+
+    Raises:
+        WireError: *data* is not exactly one complete stream.
+    """
     view = memoryview(data)
     offset = 0
 
@@ -160,7 +172,15 @@ def decode(data: bytes | bytearray | memoryview, *, positions: bool = False) -> 
 
 
 def read_blocks(read: Callable[[int], bytes | bytearray | memoryview], *, positions: bool = False) -> Iterator[Block]:
-    """Yield the blocks of a stream. *read(size)* returns the next bytes, fewer than *size* only at the end."""
+    """Yield the blocks of a stream.
+
+    Args:
+        read: Called with a size; returns that many of the next bytes, fewer only at the end of the stream.
+        positions: The stream has POSITIONS instead of BLOCKs.
+
+    Raises:
+        WireError: The stream ends early, or is not a stream of runs.
+    """
     decoder = Decoder(positions=positions)
     while not decoder.done:
         block = decoder.take(read(decoder.wanted))

@@ -68,6 +68,15 @@ async def test_responses_are_what_the_schema_says(served: Served) -> None:
         assert decoded is not None
 
 
+def test_every_property_of_the_schema_is_described() -> None:
+    """The sentence is the one in the docstring of its type; no description has sections."""
+    components: dict[str, Any] = document()["components"]["schemas"]
+    for name, component in components.items():
+        assert "Attributes" not in component["description"], name
+        for member, described in component.get("properties", {}).items():
+            assert described.get("description"), (name, member)
+
+
 async def test_openapi_is_served(served: Served) -> None:
     """It is JSON, at the path where tools expect it."""
     assert (await served.call("GET", "/openapi.json")).json() == msgspec.json.decode(msgspec.json.encode(document()))
