@@ -42,47 +42,61 @@ actions = st.lists(
 )
 
 
+class Expected:
+    """What the queue must hold: payload and segment by position."""
+
+    def __init__(self) -> None:
+        self.payloads: dict[int, bytes] = {}
+        self.home: dict[int, int] = {}
+        self.segment = self.first_position = self.next_position = 0
+
+    def act(self, queue: Queue, kind: str, arguments: list[int]) -> None:
+        """Do one step to *queue* and to the dictionaries."""
+        if kind == "segment":
+            self.segment += 1
+        elif kind == "truncate":
+            self.truncate(queue, self.next_position + arguments[0])
+        elif kind == "append gaps":  # single records, each after a gap
+            gap, records, _ = arguments
+            for _ in range(records):
+                first = self.next_position + gap
+                self.append(queue, first, [b"%d" % first])
+        else:
+            gap, records, size = arguments
+            count = min(records, 20 if size > 100 else 400)
+            payloads = [b"%d" % n * (size // 3 + 1) if size else b"" for n in range(count)]
+            self.append(queue, self.next_position + gap, payloads)
+
+    def truncate(self, queue: Queue, position: int) -> None:
+        dropped = [p for p in self.payloads if p <= position] if position >= self.first_position else []
+        assert queue.truncate(position) == len(dropped)
+        for p in dropped:
+            del self.payloads[p], self.home[p]
+        if position >= self.first_position:
+            self.first_position, self.next_position = position + 1, max(self.next_position, position + 1)
+
+    def append(self, queue: Queue, first: int, payloads: list[bytes]) -> None:
+        queue.append(self.segment, Run.of(first, payloads))
+        if self.first_position == 0 == self.next_position:
+            self.first_position = first
+        self.payloads.update(enumerate(payloads, first))
+        self.home.update(dict.fromkeys(range(first, first + len(payloads)), self.segment))
+        self.next_position = first + len(payloads)
+
+
 @given(actions=actions, bounds=st.tuples(st.integers(-2, 900), st.integers(-2, 900)))
 @settings(deadline=None, max_examples=150)
 def test_queue_is_what_a_dictionary_says(actions: list[tuple[str, int, int, int]], bounds: tuple[int, int]) -> None:
     """Reads, counts and sizes agree with {position: payload} after any history; pins name the needed segments."""
     pins = SegmentPins()
     queue = Queue(1, "q", pins)
-    model: dict[int, bytes] = {}
-    home: dict[int, int] = {}
-    segment, start, next_position = 0, 0, 0
+    expected = Expected()
     for kind, *arguments in actions:
-        if kind == "segment":
-            segment += 1
-        elif kind == "truncate":
-            position = next_position + arguments[0]
-            dropped = [p for p in model if p <= position] if position >= start else []
-            assert queue.truncate(position) == len(dropped)
-            for p in dropped:
-                del model[p], home[p]
-            if position >= start:
-                start, next_position = position + 1, max(next_position, position + 1)
-        elif kind == "append gaps":  # single records, each after a gap
-            gap, records, _ = arguments
-            for _ in range(records):
-                first = next_position + gap
-                queue.append(segment, Run.of(first, [b"%d" % first]))
-                start = first if start == 0 == next_position else start
-                model[first], home[first], next_position = b"%d" % first, segment, first + 1
-        else:
-            gap, records, size = arguments
-            payloads = [
-                b"%d" % n * (size // 3 + 1) if size else b"" for n in range(min(records, 20 if size > 100 else 400))
-            ]
-            first = next_position + gap
-            queue.append(segment, Run.of(first, payloads))
-            if start == 0 == next_position:
-                start = first
-            model.update(zip(range(first, first + len(payloads)), payloads, strict=True))
-            home.update(dict.fromkeys(range(first, first + len(payloads)), segment))
-            next_position = first + len(payloads)
-        assert (queue.first_position, queue.next_position, queue.records) == (start, next_position, len(model))
-        assert queue.live_bytes() == sum(map(len, model.values()))
+        expected.act(queue, kind, arguments)
+        positions = (expected.first_position, expected.next_position)
+        assert (queue.first_position, queue.next_position, queue.records) == (*positions, len(expected.payloads))
+        assert queue.live_bytes() == sum(map(len, expected.payloads.values()))
+    model, home = expected.payloads, expected.home
     everything = sorted(model.items())
     assert [tuple(record) for run in queue.runs(None, None) for record in run.records()] == everything
     low, high = bounds
