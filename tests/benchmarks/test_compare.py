@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.__main__ import main
-from tests.benchmarks.compare.command import measure
+from tests.benchmarks.compare.command import make_peers, measure
 from tests.benchmarks.compare.figures import Figures
 from tests.benchmarks.compare.place import TREE, UnknownVersionError, Version, make_place
-from tests.benchmarks.compare.process import ContestantError
+from tests.benchmarks.compare.process import Contestant, ContestantError
 from tests.benchmarks.compare.raw import FILE_BYTES, RawFile
 from tests.benchmarks.compare.suite import ROWS, Row, chosen
 from tests.benchmarks.compare.table import confidence_range, ratios
@@ -77,6 +79,19 @@ def test_unknown_row_is_named() -> None:
         chosen(["rnage"])
 
 
+def test_server_of_a_contestant_ends_with_it(tmp_path: Path) -> None:
+    """An error in the comparing process leaves no server running."""
+    row, place = chosen(["one-caller"])[0], make_peers(["NATS"], str(tmp_path / "place"))
+    with pytest.raises(ZeroDivisionError), Contestant(place[0], row.name, str(tmp_path / "log"), AT_MOST) as contestant:
+        missing = contestant.prepare()
+        port = _port_of_nats(tmp_path / "log" / "log" / "config") if not missing else 0
+        _ = 1 / 0
+    if missing:
+        pytest.skip(missing)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
 @pytest.mark.parametrize("words", [["--only", "rnage"], ["--peers", "Orcale"], ["no-such-version"]])
 def test_argument_that_names_nothing_is_refused(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -134,6 +149,12 @@ def test_raw_file_repeats_batches_and_goes_round(tmp_path: Path) -> None:
     assert [len(first.repeat(FILE_BYTES // 2 + 1, 0.0)) for _ in range(3)] == [1, 1, 1]
     assert all(second.repeat(100, 0.001))
     assert (tmp_path / "raw").stat().st_size == FILE_BYTES
+
+
+def _port_of_nats(config: Path) -> int:
+    found = re.search(r"127.0.0.1:(\d+)", config.read_text())
+    assert found is not None
+    return int(found[1])
 
 
 def _round(seconds: float) -> Figures:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import signal
 import sys
 from collections.abc import Callable
 
@@ -27,6 +28,7 @@ def main() -> None:
     """Run the row that the arguments name."""
     contender, name, directory, at_most = sys.argv[1:]
     (row,) = chosen([name])
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))  # runs what is registered for the exit
     _calm_collector()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         running = row.make(Place(CONTENDERS[contender](), directory, runner, int(at_most)))

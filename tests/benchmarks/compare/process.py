@@ -16,6 +16,7 @@ from tests.benchmarks.compare.figures import Figures
 from tests.benchmarks.compare.place import Version
 
 ROOM = "tests.benchmarks.compare"
+STOP_SECONDS = 10.0
 
 
 class ContestantError(Exception):
@@ -45,10 +46,18 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None:
-            self._process.kill()
+            self._stop()
         self._process.communicate()  # closes its input
         if error is None and self._process.returncode != 0:
             raise EOFError
+
+    def _stop(self) -> None:
+        """End the process; it gets the time to end a server that it started."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
     def ask(self, line: str) -> str:
         """Send *line* and return the next line that is printed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import shutil
@@ -46,6 +47,7 @@ class Server:
         self._output = output
         with open(output, "wb") as file:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        atexit.register(self._process.kill)  # also where an error ends this process before `stop`
 
     async def wait(self) -> None:
         """Return when it accepts connections; raise MissingPeerError with its last line of output if it ends before."""
@@ -61,6 +63,7 @@ class Server:
 
     async def stop(self) -> None:
         """Stop it and wait for its end."""
+        atexit.unregister(self._process.kill)
         self._process.terminate()
         try:
             await asyncio.to_thread(self._process.wait, STOP_SECONDS)
