@@ -1,7 +1,7 @@
-"""What mkdocs fills in while it builds: the parts of the pages that are made from the code.
+"""The parts of the pages that are generated from the code while mkdocs builds.
 
-A page says `<!-- generated: settings -->` on a line of its own; the function of that name returns the Markdown that
-replaces it. An unknown name ends the build.
+A page contains a line `<!-- generated: settings -->`. The function of that name returns the Markdown that replaces the
+line. An unknown name ends the build.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def limits() -> str:
 
 
 def commands() -> str:
-    """Return the table of commands with the sentence that `--help` has for each."""
+    """Return the table of commands, with each command's sentence from `--help`."""
     return table(("command", "what it does"), [(f"[`{name}`](#{name})", text) for name, text, _ in _commands()])
 
 
@@ -123,7 +123,7 @@ def _shape(schema: dict[str, Any]) -> str:
 
 
 def metrics() -> str:
-    """Return every series that `/metrics` has, from a scrape of a service with an empty log."""
+    """Return every series of `/metrics`, from a scrape of a service with an empty log."""
     text = asyncio.run(_scrape())
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
     rows = [
@@ -152,7 +152,7 @@ def _labels(name: str, text: str) -> list[str]:
 
 
 def error_statuses() -> str:
-    """Return what the service responds with for each error of the log."""
+    """Return the service's response to each error of the log."""
     from mrecordlog_async.protocol.problems import problem_of
 
     rows = []
@@ -192,7 +192,7 @@ def file_format() -> str:
 
 
 def recovery() -> str:
-    """Return what `mrecordlog_async.recovery.recovery` says that it does."""
+    """Return the docstring of `mrecordlog_async.recovery.recovery`, without its first line."""
     text = inspect.cleandoc(recovery_module.__doc__ or "")
     return text.partition("\n")[2].strip()
 
