@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from threading import get_ident
 
 from mrecordlog_async.engine.capacity import Capacity
@@ -218,9 +217,10 @@ class Admission:
 
     def _check_loop(self) -> None:
         """Raise LogClosedError unless the caller runs on the log's event loop."""
-        running = None
-        with suppress(RuntimeError):  # the caller's thread runs no loop
-            running = asyncio.get_running_loop()
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:  # the caller's thread runs no loop
+            running = None
         if running is not self._loop:
             raise LogClosedError(ELSEWHERE)
         self._thread_id = get_ident()  # a loop that was stopped may go on in another thread
