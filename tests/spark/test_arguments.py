@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from types import ModuleType
 
@@ -10,6 +10,7 @@ import pytest
 
 from mrecordlog_async.cli.main import build_parser, main
 from mrecordlog_async.spark import drain, load
+from mrecordlog_async.spark.arguments import seconds_of, size_of
 from mrecordlog_async.spark.drain import job_of
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.preflight import DrainJob
@@ -82,3 +83,25 @@ def test_what_a_job_refuses_is_wrong_usage(
     monkeypatch.setattr(job, "run", refuse)
     assert main(line) == 2
     assert capsys.readouterr().err == "mrecordlog: the log would lose records\n"
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "0", "-1s", "s", "soon", "1e-9"])
+def test_malformed_times_are_refused(text: str) -> None:
+    """A malformed time is refused before Spark can misread it."""
+    with pytest.raises(ArgumentTypeError, match="is not a time"):
+        seconds_of(text)
+
+
+@pytest.mark.parametrize(("text", "size"), [("7", 7), ("64k", 65536), ("256m", 256 << 20), ("1GiB", 1 << 30)])
+def test_sizes_have_units(text: str, size: int) -> None:
+    """Sizes are read with their units; anything else is refused."""
+    assert size_of(text) == size
+    for wrong in ("", "m", "-1", "1.5m", "0", "many"):
+        with pytest.raises(ArgumentTypeError, match="is not a size"):
+            size_of(wrong)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("10s", 10), ("500ms", 0.5), ("2m", 120), ("1h", 3600), ("3", 3)])
+def test_times_have_units(text: str, seconds: float) -> None:
+    """Times are read with their units."""
+    assert seconds_of(text) == seconds

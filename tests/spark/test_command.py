@@ -26,6 +26,7 @@ from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import (
     JobFailedError,
     ServiceDownError,
+    cause_of,
     failures_as_sentences,
     read_token,
     reporter,
@@ -157,3 +158,12 @@ def test_a_token_file_is_read_as_the_service_reads_it(tmp_path: Path) -> None:
     path.write_text("# nothing\n")
     with pytest.raises(RefusedError, match="holds no token"):
         read_token(str(path))
+
+
+def test_the_cause_is_found_in_the_text_of_spark() -> None:
+    """The package's own sentence is extracted from two pages of the JVM's text."""
+    text = (
+        "[STREAM_FAILED] Query failed\n  mrecordlog_async.spark.plan.DataLossError: queue 'q' is gone\n  at org.apache"
+    )
+    assert cause_of(text) == "queue 'q' is gone"
+    assert cause_of("[OTHER] something\nelse") == "[OTHER] something"

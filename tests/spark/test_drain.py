@@ -1,4 +1,4 @@
-"""The drain job, what it refuses, and loading Parquet back into a log."""
+"""The drain job inside Spark: what it stores, what it refuses, how it stops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from argparse import ArgumentTypeError
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,119 +15,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.arguments import seconds_of, size_of
 from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.drain_progress import Progress, waiting
 from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.job_command import cause_of
 from mrecordlog_async.spark.load import Loaded, run_load
-from mrecordlog_async.spark.preflight import DrainJob, LakeFiles, refuse_unsafe
+from mrecordlog_async.spark.preflight import DrainJob, LakeFiles
 from mrecordlog_async.spark.release import Release
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint")
-
-
-def refuse(job: DrainJob, *, local: bool = True, master: str = "local[2]") -> None:
-    refuse_unsafe(job, local=local, master=master)
-
-
-# What is refused, without Spark. Whose output and checkpoint are: see test_identity.
-
-
-def test_local_paths_on_several_machines_are_refused() -> None:
-    """On a local path, each machine would store only its part."""
-    with pytest.raises(RefusedError, match="all machines share"):
-        refuse(JOB, master="spark://host:7077")
-    refuse(JOB, master="spark://host:7077", local=False)
-    refuse(replace(JOB, truncate=False), master="spark://host:7077")
-
-
-def test_local_paths_that_every_machine_mounts_are_allowed() -> None:
-    """A local path is allowed on a cluster only if the user says that every machine mounts it."""
-    refuse(replace(JOB, shared_paths=True), master="spark://host:7077")
-
-
-def test_latest_and_truncate_are_refused() -> None:
-    """With startingOffsets=latest, the first truncate would delete records that were never read."""
-    with pytest.raises(RefusedError, match="requires startingOffsets=earliest"):
-        refuse(replace(JOB, options={"startingOffsets": "latest"}))
-    refuse(replace(JOB, options={"startingOffsets": "latest"}, truncate=False))
-
-
-def test_a_format_that_cannot_be_read_back_truncates_nothing() -> None:
-    """Without a count of what was stored, the job must not truncate."""
-    with pytest.raises(RefusedError, match="--no-truncate"):
-        refuse(replace(JOB, format="delta"))
-    refuse(replace(JOB, format="delta", truncate=False))
-
-
-@pytest.mark.parametrize("columns", [("payload",), ("queue", "queue")])
-def test_other_columns_cannot_name_directories(columns: tuple[str, ...]) -> None:
-    """An output can be partitioned by server and queue, each once."""
-    with pytest.raises(RefusedError, match="partition by server, queue"):
-        refuse(replace(JOB, partition_by=columns))
-
-
-# Reports.
-
-
-def test_lag_is_what_the_source_reported() -> None:
-    """The lag is what the source counted for each server; empty before its first report."""
-    assert waiting('{"version": 2, "servers": {}, "waiting": {"a": 9, "b": 0}}') == {"a": 9, "b": 0}
-    assert waiting(None) == waiting("null") == {}
-
-
-def test_progress_counts_a_batch_once() -> None:
-    """Spark returns the same progress reports repeatedly; each batch counts once."""
-    progress = Progress()
-    report = {
-        "batchId": 3,
-        "numInputRows": 7,
-        "processedRowsPerSecond": 70.0,
-        "sources": [{"latestOffset": '{"waiting": {"a": 2}}', "endOffset": "{}"}],
-    }
-    assert progress.add(report)
-    assert not progress.add(report)
-    assert progress.line() == "batch 1: 7 records, 70 records/s, lag: a 2"
-
-
-@pytest.mark.parametrize("text", ["nan", "inf", "0", "-1s", "s", "soon", "1e-9"])
-def test_malformed_times_are_refused(text: str) -> None:
-    """A malformed time is refused before Spark can misread it."""
-    with pytest.raises(ArgumentTypeError, match="is not a time"):
-        seconds_of(text)
-
-
-@pytest.mark.parametrize(("text", "size"), [("7", 7), ("64k", 65536), ("256m", 256 << 20), ("1GiB", 1 << 30)])
-def test_sizes_have_units(text: str, size: int) -> None:
-    """Sizes are read with their units; anything else is refused."""
-    assert size_of(text) == size
-    for wrong in ("", "m", "-1", "1.5m", "0", "many"):
-        with pytest.raises(ArgumentTypeError, match="is not a size"):
-            size_of(wrong)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("10s", 10), ("500ms", 0.5), ("2m", 120), ("1h", 3600), ("3", 3)])
-def test_times_have_units(text: str, seconds: float) -> None:
-    """Times are read with their units."""
-    assert seconds_of(text) == seconds
-
-
-def test_the_cause_is_found_in_the_text_of_spark() -> None:
-    """The package's own sentence is extracted from two pages of the JVM's text."""
-    text = (
-        "[STREAM_FAILED] Query failed\n  mrecordlog_async.spark.plan.DataLossError: queue 'q' is gone\n  at org.apache"
-    )
-    assert cause_of(text) == "queue 'q' is gone"
-    assert cause_of("[OTHER] something\nelse") == "[OTHER] something"
-
-
-# The jobs, in Spark.
 
 
 def test_drain_then_load_restores_the_log(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
@@ -329,37 +225,6 @@ def test_a_drain_that_is_stopped_ends_between_two_batches(
     summary = run_drain(spark, job, lines.append, stopped=lambda: any("500 records" in line for line in lines))
     assert summary.records == 500 and service.records() == {"q": []}
     assert summary.line().endswith("counted in the output; left in the log: default 0")
-
-
-def test_load_refuses_rows_of_several_servers(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
-    """Rows of several servers would collide, so one has to be chosen."""
-    rows = [("a", "q", 0, bytearray(b"from a")), ("b", "q", 0, bytearray(b"from b"))]
-    frame = spark.createDataFrame(rows, "server string, queue string, position bigint, payload binary")
-    frame.write.parquet(str(tmp_path / "copy"))
-    with pytest.raises(RefusedError, match="several servers"):
-        run_load(spark, str(tmp_path / "copy"), service.url)
-    assert run_load(spark, str(tmp_path / "copy"), service.url, from_server="b") == Loaded(1, 0)
-    assert service.records() == {"q": [(0, b"from b")]}
-
-
-def test_rows_where_the_log_was_truncated_are_refused(
-    spark: SparkSession, service: ThreadedService, tmp_path: Path
-) -> None:
-    """A log cannot store truncated positions again: the load is refused, or skips those rows and counts them."""
-    service.append("q", numbered("q", 0, 10))
-    service.truncate("q", 5)
-    rows = [("q", at, bytearray(payload)) for at, payload in enumerate(numbered("q", 0, 20))]
-    frame = spark.createDataFrame([*rows, ("new", 7, bytearray(b"x"))], "queue string, position bigint, payload binary")
-    frame.write.parquet(str(tmp_path / "copy"))
-    with pytest.raises(RefusedError, match=r"6 rows are .* below position 6 of queue 'q'"):
-        run_load(spark, str(tmp_path / "copy"), service.url)
-    assert service.positions("q") == (6, 10)
-    loaded = run_load(spark, str(tmp_path / "copy"), service.url, skip_truncated=True)
-    assert loaded == Loaded(stored=11, present=4, skipped=6)
-    assert loaded.line(1.0) == (
-        "stored 11 of 21 records in 1.0 s; 4 were already stored; 6 skipped: the log was truncated past them"
-    )
-    assert service.positions("q") == (6, 20)
 
 
 def test_batch_and_drain_work_without_java_on_path(service: ThreadedService, tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Loading Parquet into a log: what is refused, and what is skipped. For a round trip, see test_drain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.load import Loaded, run_load
+from tests.spark.services import ThreadedService, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_load_refuses_rows_of_several_servers(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
+    """Rows of several servers would collide, so one has to be chosen."""
+    rows = [("a", "q", 0, bytearray(b"from a")), ("b", "q", 0, bytearray(b"from b"))]
+    frame = spark.createDataFrame(rows, "server string, queue string, position bigint, payload binary")
+    frame.write.parquet(str(tmp_path / "copy"))
+    with pytest.raises(RefusedError, match="several servers"):
+        run_load(spark, str(tmp_path / "copy"), service.url)
+    assert run_load(spark, str(tmp_path / "copy"), service.url, from_server="b") == Loaded(1, 0)
+    assert service.records() == {"q": [(0, b"from b")]}
+
+
+def test_rows_where_the_log_was_truncated_are_refused(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path
+) -> None:
+    """A log cannot store truncated positions again: the load is refused, or skips those rows and counts them."""
+    service.append("q", numbered("q", 0, 10))
+    service.truncate("q", 5)
+    rows = [("q", at, bytearray(payload)) for at, payload in enumerate(numbered("q", 0, 20))]
+    frame = spark.createDataFrame([*rows, ("new", 7, bytearray(b"x"))], "queue string, position bigint, payload binary")
+    frame.write.parquet(str(tmp_path / "copy"))
+    with pytest.raises(RefusedError, match=r"6 rows are .* below position 6 of queue 'q'"):
+        run_load(spark, str(tmp_path / "copy"), service.url)
+    assert service.positions("q") == (6, 10)
+    loaded = run_load(spark, str(tmp_path / "copy"), service.url, skip_truncated=True)
+    assert loaded == Loaded(stored=11, present=4, skipped=6)
+    assert loaded.line(1.0) == (
+        "stored 11 of 21 records in 1.0 s; 4 were already stored; 6 skipped: the log was truncated past them"
+    )
+    assert service.positions("q") == (6, 20)

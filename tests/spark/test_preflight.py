@@ -1,0 +1,50 @@
+"""What a drain refuses before it starts, without Spark. For output and checkpoint, see test_identity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.preflight import DrainJob, refuse_unsafe
+
+JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint")
+
+
+def refuse(job: DrainJob, *, local: bool = True, master: str = "local[2]") -> None:
+    refuse_unsafe(job, local=local, master=master)
+
+
+def test_local_paths_on_several_machines_are_refused() -> None:
+    """On a local path, each machine would store only its part."""
+    with pytest.raises(RefusedError, match="all machines share"):
+        refuse(JOB, master="spark://host:7077")
+    refuse(JOB, master="spark://host:7077", local=False)
+    refuse(replace(JOB, truncate=False), master="spark://host:7077")
+
+
+def test_local_paths_that_every_machine_mounts_are_allowed() -> None:
+    """A local path is allowed on a cluster only if the user says that every machine mounts it."""
+    refuse(replace(JOB, shared_paths=True), master="spark://host:7077")
+
+
+def test_latest_and_truncate_are_refused() -> None:
+    """With startingOffsets=latest, the first truncate would delete records that were never read."""
+    with pytest.raises(RefusedError, match="requires startingOffsets=earliest"):
+        refuse(replace(JOB, options={"startingOffsets": "latest"}))
+    refuse(replace(JOB, options={"startingOffsets": "latest"}, truncate=False))
+
+
+def test_a_format_that_cannot_be_read_back_truncates_nothing() -> None:
+    """Without a count of what was stored, the job must not truncate."""
+    with pytest.raises(RefusedError, match="--no-truncate"):
+        refuse(replace(JOB, format="delta"))
+    refuse(replace(JOB, format="delta", truncate=False))
+
+
+@pytest.mark.parametrize("columns", [("payload",), ("queue", "queue")])
+def test_other_columns_cannot_name_directories(columns: tuple[str, ...]) -> None:
+    """An output can be partitioned by server and queue, each once."""
+    with pytest.raises(RefusedError, match="partition by server, queue"):
+        refuse(replace(JOB, partition_by=columns))
