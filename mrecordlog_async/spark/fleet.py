@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.client import PlanStart, ServiceClient, chunks
@@ -254,12 +255,11 @@ class Fleet:
         return plan.pieces if plan.status in ("ok", "truncated") else []
 
 
-class Limits:
+class Limits(NamedTuple):
     """What one batch may hold, in records and payload bytes; None for no limit."""
 
-    def __init__(self, records: int | None = None, size: int | None = None) -> None:
-        self.records = records
-        self.bytes = size
+    records: int | None = None
+    bytes: int | None = None
 
 
 def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset | None, server: str) -> list[PlanStart]:
