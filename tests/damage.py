@@ -1,4 +1,4 @@
-"""Damage, one word each, to files of a closed or killed log."""
+"""Functions that damage the files of a closed or killed log, one word for each kind of damage."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cut(path: Path, size: int) -> None:
 
 
 def frames(path: Path) -> list[tuple[int, int, int, bytes]]:
-    """Return (offset, end, kind, payload) of each frame of a segment, up to the first place that is none."""
+    """Return (offset, end, kind, payload) of each frame of a segment, up to the first bytes that are not a frame."""
     data = path.read_bytes()
     header = decode_header(data[:HEADER_BYTES])
     seed = segment_seed(header.log_id, header.segment)
@@ -66,11 +66,11 @@ def batch_ends(path: Path) -> list[int]:
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:
-    """Return every file's bytes, to show that nothing was touched."""
+    """Return every file's bytes, to check later that nothing was changed."""
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "LOCK"}
 
 
 def copy(source: Path, target: Path) -> Path:
-    """Copy a log as a crash would leave it: without lock, and without CLOSED if the writer still lives."""
+    """Copy a log as a crash would leave it: without its lock, and without CLOSED if the writer still runs."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("LOCK"))
     return target

@@ -1,4 +1,4 @@
-"""A log at several moments of its life, and a file system that changes one for the next between two calls."""
+"""A log at several moments of its life, and a file system that replaces one by the next between two calls."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Stages:
         self.states.append(contents(log))
 
     def put(self, number: int, directory: Path) -> None:
-        """Make *directory* what the log was then, in place, as the writer would: new files first, old ones go."""
+        """Give *directory* the files of a stage, as the writer would: new files first, then old ones are deleted."""
         wanted = self.directories[number]
         for path in sorted(wanted.iterdir()):
             shutil.copyfile(path, directory / path.name)
@@ -69,7 +69,7 @@ class Stages:
 
 
 async def build(path: Path, count: int, each: int, kept: int) -> Stages:
-    """Make a log that grows by *each* segments from stage to stage and keeps *kept*; a second queue never changes."""
+    """Create a log that grows by *each* segments from stage to stage and keeps *kept*; a second queue never changes."""
     stages = Stages(path)
     async with MultiRecordLog.open(path / "made", segment_bytes=BLOCK, persist_policy=PersistPolicy.never()) as log:
         await log.create_queue("q")

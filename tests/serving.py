@@ -68,7 +68,7 @@ class Response:
 async def serving(
     directory: Path, options: ServiceOptions | None = None, *, recovered: bool = True, **log_options: Any
 ) -> AsyncIterator[Served]:
-    """Serve *directory* on a free port of the loopback; not *recovered*: as it is before the log is open."""
+    """Serve *directory* on a free port on loopback. Without *recovered*, the log is not open yet."""
     service = Service(options)
     service.standalone = True  # as under `mrecordlog serve`
     settings: dict[str, Any] = {"access_log": None, "handler_cancellation": True, "read_bufsize": 65_536}

@@ -79,7 +79,7 @@ def distributions_of(name: str, extras: frozenset[str]) -> set[str]:
     ],
 )
 def test_one_extra_is_enough(extra: str, module: str, parts: list[str]) -> None:
-    """A module works where its extra alone is installed, and loads no part of the package that another extra needs."""
+    """A module works if only its extra is installed, and imports no part of the package that needs another extra."""
     installed = distributions_of("mrecordlog_async", frozenset({extra}))
     missing = [
         name

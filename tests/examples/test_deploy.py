@@ -1,4 +1,4 @@
-"""The service files say what the service takes."""
+"""The deployment files use only settings and routes that the service has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_variables_and_flags_in_service_files_are_settings(file: str) -> None:
 
 
 def test_probes_work_with_a_token_and_named_hosts_on_every_address(tmp_path: Path) -> None:
-    """The Dockerfile's health check as it stands, and Kubernetes' probes, which call a pod by its address."""
+    """The Dockerfile's health check works unchanged, and so do Kubernetes' probes, which use the pod's address."""
     tokens = tmp_path / "token"
     tokens.write_text("0123456789abcdef0123456789abcdef\n")
     tokens.chmod(0o600)
@@ -69,7 +69,7 @@ def test_probes_work_with_a_token_and_named_hosts_on_every_address(tmp_path: Pat
 
 
 def test_what_scrapes_metrics_brings_a_token() -> None:
-    """Annotations cannot give one, so none pretends to."""
+    """Annotations cannot provide a token, so the file has none for Prometheus."""
     text = (DEPLOY / "kubernetes.yaml").read_text()
     assert re.findall(r"^\s*prometheus\.io", text, re.MULTILINE) == []
     assert "credentials_file" in text

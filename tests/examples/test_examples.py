@@ -57,7 +57,7 @@ def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[i
 
 
 def test_quickstart(tmp_path: Path) -> None:
-    """It runs, and runs again on the log that it left."""
+    """It runs, and it runs again with the log that it created."""
     for first in (0, 100):
         done = run(sys.executable, str(EXAMPLES / "quickstart.py"), str(tmp_path / "wal"))
         assert (done.returncode, done.stderr) == (0, "")
@@ -65,7 +65,7 @@ def test_quickstart(tmp_path: Path) -> None:
 
 
 def test_replay_of_a_file_through_kill_9(tmp_path: Path) -> None:
-    """Every acknowledged line is there after kill -9, in order, once, and at the end the file is the same."""
+    """After kill -9 every acknowledged line is stored once and in order; at the end the file is complete."""
     file = tmp_path / "lines.log"
     file.write_bytes(b"".join(b"%d %s\n" % (number, b"x" * (number % 90)) for number in range(3_000)))
     done = run(sys.executable, str(EXAMPLES / "replay_file.py"), str(file), "--dir", str(tmp_path / "wal"))
@@ -79,7 +79,7 @@ def test_replay_of_a_file_through_kill_9(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_aiohttp_ingest(tmp_path: Path) -> None:
-    """Records are stored, also read through the API below the prefix, and are there after a restart."""
+    """Records are stored, can be read through the API below the prefix, and exist after a restart."""
     port = free_port()
     command = (sys.executable, str(EXAMPLES / "aiohttp_ingest.py"), str(tmp_path / "wal"), str(port))
     with running(*command) as process:

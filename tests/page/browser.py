@@ -1,4 +1,4 @@
-"""A real headless Chromium, spoken to by the WebDriver protocol as it is: JSON over HTTP, no package in between."""
+"""A real headless Chromium, controlled through the WebDriver protocol: JSON over HTTP, without a package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DEADLINE_SECONDS = 30.0
 
 
 def missing() -> str | None:
-    """Name what is not installed, None if everything is there."""
+    """Return the name of what is not installed, None if everything is."""
     for program in ("chromedriver", "chromium"):
         if shutil.which(program) is None:
             return f"{program} is not installed (Debian: apt install chromium chromium-driver)"
@@ -66,7 +66,7 @@ class Browser:
         self._post(f"element/{found[ELEMENT]}/click", {})
 
     def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
-        """Ask until *condition* holds and return its value; AssertionError naming *what* after a long time."""
+        """Wait until *condition* is true and return its value; raise AssertionError naming *what* after a long time."""
         end = time.monotonic() + DEADLINE_SECONDS
         while time.monotonic() < end:
             value = condition()

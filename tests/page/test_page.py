@@ -60,7 +60,7 @@ def rows(window: Browser) -> list[list[str]]:
 
 
 def test_it_shows_live_numbers(window: Browser, service: Process) -> None:
-    """Queues come and move without a reload, rates and pictures with them."""
+    """Queues appear and change without a reload, with their rates and charts."""
     append(service, "orders", b"one")
     window.open(service.address)
     window.wait_for("the state", lambda: window.text("state") == "open")
@@ -75,7 +75,7 @@ def test_it_shows_live_numbers(window: Browser, service: Process) -> None:
 
 
 def test_it_names_the_queue_that_keeps_segments(window: Browser, directory: Path) -> None:
-    """One old record of a quiet queue keeps everything since: the strip shows it, and a sentence says who."""
+    """One old record of a quiet queue keeps all later segments: the chart shows it, and a sentence names the queue."""
     with Process(directory, ["--segment-bytes", "65536"]) as service:
         append(service, "audit", b"first")
         for _ in range(12):
@@ -89,7 +89,7 @@ def test_it_names_the_queue_that_keeps_segments(window: Browser, directory: Path
 
 
 def test_records_are_appended_and_read(window: Browser, service: Process) -> None:
-    """The box does what curl would do, and says where it was stored."""
+    """The form appends a record as curl would, and shows its position."""
     window.open(service.address)
     window.type("append-queue", "späße/1")
     window.run("document.getElementById('append-create').checked = true")
@@ -105,7 +105,7 @@ def test_records_are_appended_and_read(window: Browser, service: Process) -> Non
 
 
 def test_nothing_from_a_name_or_a_payload_becomes_markup(window: Browser, service: Process) -> None:
-    """What would be a tag or a script is shown as the text it is."""
+    """Text that looks like a tag or a script is shown as text."""
     append(service, EVIL, EVIL.encode())
     window.open(service.address)
     window.wait_for("the name", lambda: rows(window) and rows(window)[0][0] == EVIL)
@@ -117,7 +117,7 @@ def test_nothing_from_a_name_or_a_payload_becomes_markup(window: Browser, servic
 
 
 def test_it_survives_a_restart_of_the_service(window: Browser, service: Process) -> None:
-    """kill -9: it says so, tries again, and continues with what the new process shows."""
+    """After kill -9 the page says so, retries, and continues with the new process."""
     append(service, "orders", b"one")
     window.open(service.address)
     window.wait_for("the queue", lambda: rows(window))
@@ -149,7 +149,7 @@ def test_it_works_with_a_token(window: Browser, directory: Path, tmp_path: Path)
 
 
 async def test_a_long_recovery_shows_its_progress(window: Browser, directory: Path) -> None:
-    """Before the log is open the bar shows how much of it is read; then the numbers come."""
+    """Before the log is open, the bar shows how much of it has been read; then the numbers appear."""
 
     def watch(text: str) -> None:
         window.wait_for("the progress", lambda: window.text("recovery-text") == text)
@@ -167,7 +167,7 @@ async def test_a_long_recovery_shows_its_progress(window: Browser, directory: Pa
 
 
 def test_others_pages_get_nothing_from_it(service: Process) -> None:
-    """The page forbids everything but its own script, style and service, and being framed."""
+    """The page allows only its own script, style and service, and must not be shown in a frame."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(service.address, headers={"Accept": "text/html"})
     with opener.open(request, timeout=30) as response:
