@@ -246,12 +246,8 @@ class Fleet:
         """Return what is left of the requested range."""
         if plan.status == "ok" and (plan.start, plan.stop) == (start.start, start.stop):
             return plan.pieces
-        self.report_losses(
-            [
-                f"server {server!r}, queue {start.queue!r}: positions {start.start} to {(start.stop or 0) - 1} "
-                f"are no longer as planned ({plan.status})"
-            ]
-        )
+        lost = f"positions {start.start} to {(start.stop or 0) - 1} are no longer as planned ({plan.status})"
+        self.report_losses([f"server {server!r}, queue {start.queue!r}: {lost}"])
         return plan.pieces if plan.status in ("ok", "truncated") else []
 
 
