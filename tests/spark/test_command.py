@@ -102,7 +102,9 @@ def _address(text: str) -> str:
             "Spark's Java process ended",
         ),
         (
-            PySparkException("x\n  mrecordlog_async.spark.client.ServerDownError: server 'a' cannot be reached\n  at"),
+            PySparkException(
+                "x\n  mrecordlog_async.spark.connection.ServerDownError: server 'a' cannot be reached\n  at"
+            ),
             ServiceDownError,
             "server 'a' cannot be reached",
         ),
