@@ -20,6 +20,21 @@ class PlannedRun(NamedTuple):
     payloads: Sequence[bytes]
 
 
+class PlannedMany(NamedTuple):
+    """Single records of several queues, each given by its place in the three sequences. A queue may occur repeatedly.
+
+    The log's thread turns them into MANYs, in this order.
+    """
+
+    ids: Sequence[int]
+    positions: Sequence[int]
+    payloads: Sequence[bytes]
+
+
+PlannedRecord = LogRecord | PlannedRun | PlannedMany
+"""What a plan writes."""
+
+
 class CommitRequest(NamedTuple):
     """A batch for the journal.
 
@@ -28,7 +43,7 @@ class CommitRequest(NamedTuple):
     creates add to the queue table.
     """
 
-    records: Sequence[LogRecord | PlannedRun]
+    records: Sequence[PlannedRecord]
     oldest_segment: int | None
     sync: bool
     needs_space: bool

@@ -6,13 +6,13 @@ The journal calls this on the log's thread, so that the costly part of a batch d
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
-from mrecordlog_async.engine.commit import PlannedRun
+from mrecordlog_async.engine.commit import PlannedMany, PlannedRecord, PlannedRun
 from mrecordlog_async.format.frame import Buffer, encode_all_frames, encode_unsplit
 from mrecordlog_async.format.record import Commit, LogRecord, encode_commit, encode_record
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, many_bytes
 from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run, offsets_of_one
 from mrecordlog_async.options import KIB
 from mrecordlog_async.recovery.recovered import LogEnd
@@ -22,7 +22,7 @@ JOIN_BUFFER_BYTES = 1 * KIB
 """A batch smaller than the first, or whose buffers are smaller than the second on average, is joined before writing."""
 
 
-def build_records(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
+def build_records(records: Iterable[PlannedRecord]) -> list[LogRecord]:
     """Turn a plan's records into log records: their payloads are joined into runs."""
     built: list[LogRecord] = []
     for record in records:
@@ -33,9 +33,41 @@ def build_records(records: Iterable[LogRecord | PlannedRun]) -> list[LogRecord]:
                 built.append(tuple.__new__(Append, (queue_id, run)))
             else:
                 built += [Append(queue_id, run) for run in split_into_runs(first_position, payloads)]
+        elif type(record) is PlannedMany:
+            built += split_into_manys(record)
         else:
-            built.append(record)  # type: ignore[arg-type]  # not a PlannedRun here; mypy keeps the union
+            built.append(record)  # type: ignore[arg-type]  # not planned records here; mypy keeps the union
     return built
+
+
+def split_into_manys(planned: PlannedMany) -> Iterator[Append | Many]:
+    """Cut single records of several queues into MANYs as large as these may be. A larger record becomes an APPEND."""
+    for start in range(0, len(planned.payloads), MANY_RECORDS_MAX):
+        part = _part(planned, start, start + MANY_RECORDS_MAX)
+        if many_bytes(len(part.payloads), sum(map(len, part.payloads))) <= MANY_BYTES_MAX:
+            yield Many.of(*part)
+        else:
+            yield from map(_many_or_append, _split_by_size(part))
+
+
+def _split_by_size(planned: PlannedMany) -> Iterator[PlannedMany]:
+    start = size = 0
+    for at, payload in enumerate(planned.payloads):
+        if at > start and many_bytes(at + 1 - start, size + len(payload)) > MANY_BYTES_MAX:
+            yield _part(planned, start, at)
+            start, size = at, 0
+        size += len(payload)
+    yield _part(planned, start, len(planned.payloads))
+
+
+def _part(planned: PlannedMany, start: int, stop: int) -> PlannedMany:
+    ids, positions, payloads = planned
+    return PlannedMany(ids[start:stop], positions[start:stop], payloads[start:stop])
+
+
+def _many_or_append(planned: PlannedMany) -> Append | Many:
+    ids, positions, payloads = planned
+    return Many.of(*planned) if len(payloads) > 1 else Append(ids[0], Run.of(positions[0], payloads))
 
 
 def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:

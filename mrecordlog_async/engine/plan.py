@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from mrecordlog_async.engine.commands import (
@@ -21,8 +22,8 @@ from mrecordlog_async.engine.commands import (
     Sync,
     TruncateQueue,
 )
-from mrecordlog_async.engine.commit import PlannedRun
-from mrecordlog_async.engine.queue_view import QueueView
+from mrecordlog_async.engine.commit import PlannedMany, PlannedRecord, PlannedRun
+from mrecordlog_async.engine.queue_view import PlannedSingles, QueueView
 from mrecordlog_async.errors import (
     LogFullError,
     PositionInPastError,
@@ -32,8 +33,8 @@ from mrecordlog_async.errors import (
     RecordLogError,
 )
 from mrecordlog_async.format import record as log_record
-from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.table import entry_bytes
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import POSITION_MAX
@@ -58,7 +59,7 @@ class Plan:
     queue table. duplicates: repeats of records that are already stored.
     """
 
-    records: list[LogRecord | PlannedRun] = field(default_factory=list)
+    records: list[PlannedRecord] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     immediate: list[Outcome] = field(default_factory=list)
     must_sync: bool = False
@@ -79,6 +80,16 @@ _UNSEEN = QueueView(None, 0, 0, 0)
 """Placeholder for a queue that no command of the batch has named yet."""
 
 
+REFUSED = -1
+"""Stands for a position of a refused record. Never read: the call is finished before positions are reported."""
+
+RUN_RECORDS_MIN = 4
+"""Single records are planned as runs if a queue gets so many on average: runs then take less space than MANYs."""
+
+_ID = attrgetter("id")
+_NEXT_POSITION = attrgetter("next_position")
+
+
 class _Planner:
     """Builds one plan."""
 
@@ -87,6 +98,7 @@ class _Planner:
         self._queues = queues
         self._limits = limits
         self._views: dict[str, QueueView | None] = {}
+        self._singles: list[PlannedSingles] = []
         self._next_queue_id = queues.next_queue_id
         self._queue_count = len(queues)
 
@@ -109,7 +121,7 @@ class _Planner:
     def _append_group(self, group: AppendGroup) -> None:
         queue = group.one_queue()
         if queue is None:
-            self._append_to_many(group)
+            self._append_to_several(group)
             return
         view = self._find(queue)
         if view is None:
@@ -121,27 +133,68 @@ class _Planner:
             self._store(view, first, group.payloads)
             self.plan.outcomes.append(Outcome(group, first))
 
-    def _append_to_many(self, group: AppendGroup) -> None:
-        """Plan single records of several queues: those of one queue that follow one another become one run."""
-        views, records = self._views, self.plan.records
+    def _append_to_several(self, group: AppendGroup) -> None:
+        """Plan single records of several queues: as one MANY, or as runs where a queue gets many of them."""
+        distinct = set(group.queues)
+        if len(distinct) * RUN_RECORDS_MIN <= len(group.queues):
+            self._append_as_runs(group)
+        elif not self._append_at_once(group, distinct):
+            self._append_one_by_one(group)
+
+    def _append_at_once(self, group: AppendGroup, distinct: set[str]) -> bool:
+        """Plan records without a look at each, if all their queues exist as they are in memory; return whether so."""
+        if not all(map(distinct.isdisjoint, [self._views, *(singles.distinct for singles in self._singles)])):
+            return False  # an earlier command of the batch names one of them
+        queues = self._queues.get_all(group.queues)
+        if queues is None:
+            return False
+        positions = list(map(_NEXT_POSITION, queues)) if len(distinct) == len(queues) else _next_positions(queues)
+        if max(positions) > POSITION_MAX:
+            return False
+        self.plan.records.append(PlannedMany(list(map(_ID, queues)), positions, group.payloads))
+        self.plan.needs_space = True
+        self.plan.outcomes.append(Outcome(group, positions))
+        self._singles.append(PlannedSingles(group.queues, distinct, group.payloads))
+        return True
+
+    def _append_one_by_one(self, group: AppendGroup) -> None:
+        """Plan records as one MANY, and refuse those that cannot be stored."""
+        views = self._views
+        ids: list[int] = []
+        stored: list[bytes] = []
         positions: list[int] = []
         for queue, payload in zip(group.queues, group.payloads, strict=True):
             view = views.get(queue) or self._find(queue)
             if view is None or view.next_position > POSITION_MAX:
                 self._refuse_single(group.futures[len(positions)], queue, view)
-                positions.append(-1)  # never read: the call is finished before positions are reported
+                positions.append(REFUSED)
                 continue
-            position = view.next_position
-            positions.append(position)
-            view.next_position = position + 1
-            if view.singles is None:
-                view.singles = singles = [payload]
-                run = tuple.__new__(PlannedRun, (view.id, position, singles))  # half the time of PlannedRun(…)
-                view.planned.append(run)
-                records.append(run)
-                self.plan.needs_space = True
-            else:
-                view.singles.append(payload)
+            positions.append(view.add_single(payload))
+            ids.append(view.id)
+            stored.append(payload)
+        if stored:
+            given = positions if len(stored) == len(positions) else [each for each in positions if each != REFUSED]
+            self.plan.records.append(PlannedMany(ids, given, stored))
+            self.plan.needs_space = True
+        self.plan.outcomes.append(Outcome(group, positions))
+
+    def _append_as_runs(self, group: AppendGroup) -> None:
+        """Plan single records of a few queues: those of one queue become one run."""
+        runs: dict[str, list[bytes]] = {}
+        positions: list[int] = []
+        for queue, payload in zip(group.queues, group.payloads, strict=True):
+            view = self._views.get(queue) or self._find(queue)
+            if view is None or view.next_position > POSITION_MAX:
+                self._refuse_single(group.futures[len(positions)], queue, view)
+                positions.append(REFUSED)
+                continue
+            positions.append(view.next_position)
+            payloads = runs.get(queue)
+            if payloads is None:
+                runs[queue] = payloads = []
+                self._store(view, view.next_position, payloads)
+            payloads.append(payload)
+            view.next_position += 1
         self.plan.outcomes.append(Outcome(group, positions))
 
     def _refuse_single(self, future: asyncio.Future[object], queue: str, view: QueueView | None) -> None:
@@ -180,7 +233,6 @@ class _Planner:
             self._finish(call, view, 0)
         else:
             view.first_position = call.position + 1
-            view.singles = None  # a later record must not join a run that was planned before this truncate
             view.next_position = max(view.next_position, view.first_position)
             self.plan.records.append(log_record.Truncate(view.id, call.position))
             self.plan.outcomes.append(Outcome(call, counts=True))
@@ -222,7 +274,8 @@ class _Planner:
         queue = self._queues.get(name)
         if queue is None:
             return None
-        view = self._views[name] = QueueView(queue, queue.id, queue.first_position, queue.next_position)
+        singles = next((each for each in self._singles if name in each.distinct), None)
+        view = self._views[name] = QueueView.of(queue) if singles is None else singles.view(queue)
         return view
 
     def _not_found(self, name: str) -> RecordLogError:
@@ -238,7 +291,6 @@ class _Planner:
             view.first_position = first
         run = PlannedRun(view.id, first, payloads)
         view.planned.append(run)
-        view.singles = None  # later single records start a run: this one is the append of one call
         view.next_position = first + len(payloads)
         self.plan.records.append(run)
         self.plan.needs_space = True
@@ -251,3 +303,14 @@ class _Planner:
         view = self._views.get(queue)
         rests_on_batch = view.touched() if view is not None else queue in self._views
         (self.plan.outcomes if rests_on_batch else self.plan.immediate).append(Outcome(command, error=error))
+
+
+def _next_positions(queues: Sequence[Queue]) -> list[int]:
+    """Return a position for each of *queues*, in which a queue may stand more than once."""
+    following: dict[int, int] = {}
+    positions = []
+    for queue in queues:
+        position = following.get(queue.id, queue.next_position)
+        following[queue.id] = position + 1
+        positions.append(position)
+    return positions

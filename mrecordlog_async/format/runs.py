@@ -85,6 +85,11 @@ def encode_many(record: Many) -> tuple[Buffer, ...]:
     return (b"".join((_MANY.pack(MANY, len(ids)), ids, positions, offsets, payload)),)
 
 
+def many_bytes(records: int, payload_bytes: int) -> int:
+    """Return the size of a MANY."""
+    return _MANY.size + 2 * _ID_BYTES * records + OFFSET_BYTES * (records + 1) + payload_bytes
+
+
 PLACES_BYTES_MAX = _MANY.size + 2 * _ID_BYTES * MANY_RECORDS_MAX
 """The queues and positions of a MANY stand in its first bytes, at most so many."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mrecordlog_async.format.record import (
@@ -83,6 +83,11 @@ class Queues:
     def get(self, name: str) -> Queue | None:
         """Return the queue called *name*, or None if it does not exist."""
         return self._by_name.get(name)
+
+    def get_all(self, names: Sequence[str]) -> list[Queue] | None:
+        """Return the queues called *names*, in this order, or None if one of them does not exist."""
+        found = list(map(self._by_name.get, names))
+        return None if None in found else found  # type: ignore[return-value]  # no None here; mypy does not follow
 
     def by_id(self, queue_id: int) -> Queue | None:
         """Return the queue with this incarnation id, or None."""

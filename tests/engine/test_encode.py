@@ -1,11 +1,11 @@
-"""A batch as bytes: how payloads become runs."""
+"""A batch as bytes: how payloads become runs and MANYs."""
 
 from __future__ import annotations
 
-from mrecordlog_async.engine.commit import PlannedRun
-from mrecordlog_async.engine.encode import build_records, split_into_runs
-from mrecordlog_async.format.runs import Append
-from mrecordlog_async.model import RUN_BYTES
+from mrecordlog_async.engine.commit import PlannedMany, PlannedRun
+from mrecordlog_async.engine.encode import build_records, encode_records, split_into_runs
+from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of
+from mrecordlog_async.model import RUN_BYTES, Run
 
 
 async def test_runs_are_about_a_block() -> None:
@@ -18,3 +18,29 @@ async def test_runs_are_about_a_block() -> None:
     assert all(len(run.payload) + len(run.offsets) <= RUN_BYTES + 4 for run in runs if run.record_count > 1)
     assert [run.record_count for run in runs if len(run.payload) >= 100_000] == [1]
     assert build_records([PlannedRun(1, 5, payloads)]) == [Append(1, run) for run in runs]
+
+
+def test_manys_are_as_large_as_they_may_be() -> None:
+    """At most 250 records and 32 KiB, everything included, in the planned order; a larger record is an APPEND."""
+    sizes = [0] * 600 + [100] * 600 + [40_000, 9_000, 32_739, 32_740, 1, 50_000, 50_000]
+    payloads = [b"x" * size for size in sizes]
+    ids = [number % 7 for number in range(len(sizes))]
+    planned = PlannedMany(ids, range(len(sizes)), payloads)
+    built = build_records([planned])
+    expected = [
+        Append(*each) for each in zip(ids, map(Run.of, range(len(sizes)), [[p] for p in payloads]), strict=True)
+    ]
+    assert [append for record in built for append in appends_of(record)] == expected
+    manys = [record for record in built if isinstance(record, Many)]
+    assert max(len(many.ids) for many in manys) == MANY_RECORDS_MAX
+    assert max(sum(map(len, parts)) for parts in encode_records(manys)) <= MANY_BYTES_MAX
+    assert [len(record.run.payload) for record in built if isinstance(record, Append)] == [
+        40_000, 9_000, 32_739, 32_740, 1, 50_000, 50_000,
+    ]  # fmt: skip
+
+
+def test_records_that_just_fit_share_a_many() -> None:
+    """The limit counts the ids, positions and offsets too."""
+    (many,) = build_records([PlannedMany([1, 2], [0, 0], [b"x" * 32_000, b"y" * (768 - 5 - 32 - 12)])])
+    assert sum(map(len, encode_records([many])[0])) == MANY_BYTES_MAX
+    assert len(build_records([PlannedMany([1, 2], [0, 0], [b"x" * 32_000, b"y" * (769 - 5 - 32 - 12)])])) == 2

@@ -9,14 +9,14 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
-from mrecordlog_async.engine.commit import PlannedRun
+from mrecordlog_async.engine.commit import PlannedMany, PlannedRun
 from mrecordlog_async.engine.encode import build_records
-from mrecordlog_async.engine.plan import Outcome, plan
-from mrecordlog_async.errors import PositionInPastError, QueueNameError, QueueNotFoundError
+from mrecordlog_async.engine.plan import RUN_RECORDS_MIN, Outcome, plan
+from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format import runs as log_runs
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.options import Limits
 
 
@@ -105,40 +105,90 @@ def singles(*records: tuple[str, bytes]) -> AppendGroup:
     return made
 
 
-async def test_single_records_of_one_queue_become_one_run_wherever_they_stand() -> None:
-    """A group is for all queues; each queue's records follow one another, also from group to group."""
-    first = singles(("q", b"c"), ("r", b"x"), ("q", b"d"))
-    records, _, later = planned([first, singles(("r", b"y"), ("q", b"e"))])
-    assert records == [PlannedRun(1, 2, [b"c", b"d", b"e"]), PlannedRun(2, 0, [b"x", b"y"])]
-    assert later == [[2, 0, 3], [1, 4]]
+async def test_single_records_of_several_queues_become_one_many() -> None:
+    """A queue may stand in it twice, and each record goes on where the one before it ended."""
+    records, _, later = planned([singles(("q", b"c"), ("r", b"x"), ("q", b"d"))])
+    assert records == [PlannedMany([1, 2, 1], [2, 0, 3], [b"c", b"x", b"d"])]
+    assert later == [[2, 0, 3]]
+    records, _, later = planned([singles(("q", b"c"), ("r", b"x"))])
+    assert records == [PlannedMany([1, 2], [2, 0], [b"c", b"x"])]
+    assert later == [[2, 0]]
 
 
-async def test_single_record_does_not_join_a_run_that_another_call_followed() -> None:
-    """A call of several records, or a truncate, ends the run: the next record begins a new one."""
+async def test_many_records_for_few_queues_become_a_run_for_each_queue() -> None:
+    """A run takes less space than so many places in a MANY, on disk and in memory."""
+    records, _, later = planned([singles(*[("q", b"c"), ("r", b"x")] * RUN_RECORDS_MIN)])
+    assert records == [PlannedRun(1, 2, [b"c"] * RUN_RECORDS_MIN), PlannedRun(2, 0, [b"x"] * RUN_RECORDS_MIN)]
+    assert later == [[2, 0, 3, 1, 4, 2, 5, 3]]
+
+
+async def test_groups_of_one_batch_go_on_where_the_group_before_them_ended() -> None:
+    """Also where that group named the queue without a look at each record."""
+    pair = (("q", b"c"), ("r", b"x"))
+    records, _, later = planned([singles(*pair), singles(*reversed(pair)), group("q", b"d")])
+    assert records == [
+        PlannedMany([1, 2], [2, 0], [b"c", b"x"]),
+        PlannedMany([2, 1], [1, 3], [b"x", b"c"]),
+        PlannedRun(1, 4, [b"d"]),
+    ]
+    assert later == [[2, 0], [1, 3], 4]
+
+
+async def test_commands_between_groups_keep_their_place() -> None:
+    """What the log holds follows from the order of its records: no record moves past an append, truncate or delete."""
     records, _, later = planned(
-        [singles(("q", b"c"), ("r", b"x")), append("q", None, b"d", b"e"), singles(("q", b"f"), ("r", b"y"))]
+        [
+            singles(("q", b"c"), ("r", b"x")),
+            append("q", None, b"d", b"e"),
+            singles(("q", b"f"), ("r", b"y")),
+            TruncateQueue(future(), "r", 1, None),
+            singles(("q", b"g"), ("r", b"z")),
+            DeleteQueue(future(), "r"),
+        ]
     )
     assert records == [
-        PlannedRun(1, 2, [b"c"]),
-        PlannedRun(2, 0, [b"x", b"y"]),
+        PlannedMany([1, 2], [2, 0], [b"c", b"x"]),
         PlannedRun(1, 3, [b"d", b"e"]),
-        PlannedRun(1, 5, [b"f"]),
+        PlannedMany([1, 2], [5, 1], [b"f", b"y"]),
+        log_record.Truncate(2, 1),
+        PlannedMany([1, 2], [6, 2], [b"g", b"z"]),
+        log_record.Delete(2),
     ]
-    assert later == [[2, 0], 4, [5, 1]]
-    records, _, _ = planned(
-        [singles(("q", b"c"), ("r", b"x")), TruncateQueue(future(), "q", 2, None), singles(("q", b"d"), ("r", b"y"))]
+    assert later[:3] == [[2, 0], 4, [5, 1]]
+
+
+async def test_later_commands_of_the_batch_see_the_records_of_a_many() -> None:
+    """A repeat of one of them is recognized, and its answer waits for the sync as theirs does."""
+    group = singles(("q", b"c"), ("r", b"x"), ("q", b"d"))
+    _, now, later = planned([group, append("q", 2, b"c", b"d"), append("r", 0, b"x"), append("r", 0, b"other")])
+    assert (now, later) == ([], [[2, 0, 3], None, None, PositionInPastError])
+    _, now, later = planned(
+        [singles(("q", b"c"), ("r", b"x")), TruncateQueue(future(), "q", 2, None), append("q", 2, b"c")]
     )
-    assert records[2:] == [log_record.Truncate(1, 2), PlannedRun(1, 3, [b"d"])]
+    assert (now, later) == ([], [[2, 0], None, None])
+
+
+async def test_position_past_the_last_one_is_refused_alone_in_a_group() -> None:
+    """The other records of the group are planned, and so is the one before the limit."""
+    queues = state()
+    queues.apply(0, log_record.Truncate(2, POSITION_MAX - 1))
+    made = plan([singles(("q", b"c"), ("r", b"x"), ("r", b"over"), ("q", b"d"))], queues, Limits())
+    assert made.records == [PlannedMany([1, 2, 1], [2, POSITION_MAX, 3], [b"c", b"x", b"d"])]
+    (refused,) = [outcome for outcome in made.outcomes if outcome.error is not None]
+    assert isinstance(refused.error, LogFullError)
+    positions = made.outcomes[-1].value
+    assert isinstance(positions, list)
+    assert (positions[0], positions[1], positions[3]) == (2, POSITION_MAX, 3)
 
 
 async def test_single_record_for_a_missing_queue_is_refused_alone() -> None:
     """The others of its group are stored, and each caller gets the outcome of its own record."""
     group = singles(("q", b"c"), ("nowhere", b"lost"), ("", b"nameless"), ("q", b"d"), ("r", b"x"))
     made = plan([group], state(), Limits())
-    assert made.records == [PlannedRun(1, 2, [b"c", b"d"]), PlannedRun(2, 0, [b"x"])]
-    for outcome in made.immediate:
-        assert outcome.error is not None
-        outcome.command.refuse(outcome.error)
+    assert made.records == [PlannedMany([1, 1, 2], [2, 3, 0], [b"c", b"d", b"x"])]
+    for answer in made.immediate:
+        assert answer.error is not None
+        answer.command.refuse(answer.error)
     assert [type(future.exception()) if future.done() else None for future in group.futures] == [
         None, QueueNotFoundError, QueueNameError, None, None,
     ]  # fmt: skip
