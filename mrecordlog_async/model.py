@@ -83,17 +83,6 @@ class Run(NamedTuple):
         """Return the number of records whose position is below *position*."""
         return min(max(position - self.first_position, 0), self.record_count)
 
-    def leads_to(self, later: Run) -> bool:
-        """Return whether one call may have been split into this run and *later*.
-
-        That is the case if the first record of *later* comes next and did not fit here. Two successive calls may look
-        the same.
-        """
-        if later.first_position != self.next_position:
-            return False
-        first_bytes = int.from_bytes(later.offsets[OFFSET_BYTES : 2 * OFFSET_BYTES], "little")
-        return len(self.payload) + len(self.offsets) + first_bytes > RUN_BYTES
-
     def ends(self) -> list[int]:
         """Return the n+1 offsets as integers."""
         return memoryview(self.offsets).cast("i").tolist()

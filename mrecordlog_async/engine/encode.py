@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 
 from mrecordlog_async.engine.commit import PlannedMany, PlannedRecord, PlannedRun
 from mrecordlog_async.format.frame import Buffer, encode_all_frames, encode_unsplit
@@ -30,9 +30,10 @@ def build_records(records: Iterable[PlannedRecord]) -> list[LogRecord]:
             queue_id, first_position, payloads = record
             if len(payloads) == 1:
                 run = tuple.__new__(Run, (first_position, offsets_of_one(len(payloads[0])), payloads[0]))
-                built.append(tuple.__new__(Append, (queue_id, run)))
+                built.append(tuple.__new__(Append, (queue_id, run, False)))
             else:
-                built += [Append(queue_id, run) for run in split_into_runs(first_position, payloads)]
+                runs = split_into_runs(first_position, payloads)
+                built += map(Append, repeat(queue_id), runs, chain((False,), repeat(True)))
         elif type(record) is PlannedMany:
             built += split_into_manys(record)
         else:

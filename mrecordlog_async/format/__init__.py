@@ -146,6 +146,7 @@ named here mean the same. Names are UTF-8, 1 to 65,535 bytes.
          2    2 length of the pattern   4  … pattern   …  … name of the consumer, to the end of the record
     OPENED  (12)  the first record of the first batch after the log was opened for writing
          0    1 kind   1  8 nonce, random   9  8 number of the batch that it is in
+    APPEND_MORE (13)  as APPEND: its run continues the append that ends at its first position
 
 Positions range from 0 to 2**63 - 2. A queue's id identifies its incarnation: ids come from one counter and are never
 reused. A new log draws the first one at random below 2**48.
@@ -155,6 +156,7 @@ What the records do to the queues
 
     CREATE    adds a queue with first = next = 0. An id or name that already exists is damage.
     APPEND p  if first = next = 0, then first = began = p; next = p + n. p < next is damage.
+    APPEND_MORE p  as APPEND; if p is not next, or no untruncated append ends there, that is damage.
     MANY      as n APPENDs of one record each, in order.
     TRUNCATE p, if p >= first: first = p + 1; next = max(next, p + 1), and if that moved it, no append ends there any
               more; consumers below p + 1 move to p + 1. Otherwise nothing.
@@ -164,9 +166,8 @@ What the records do to the queues
     OPENED    a batch that does not come after that of the last opening is damage.
 
 A record for an id that does not exist is damage. The state after a segment must equal the table of the next segment.
-A record is retained while its position is at least its queue's first one. One call may be
-several APPEND records in a row in one batch: a run continues the append before it if its positions do and the offsets
-and payloads of that run, with its own first payload, take more than 32,768 bytes.
+A record is retained while its position is at least its queue's first one. A call is one append: what does not fit into
+its first run follows as APPEND_MORE, in the same batch.
 
 Where a log ends
 ================

@@ -14,6 +14,7 @@ from mrecordlog_async.format.fields import RecordError, decode_name, unpack, unp
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.runs import (
     APPEND,
+    APPEND_MORE,
     MANY,
     Append,
     Many,
@@ -208,7 +209,7 @@ def commit_pattern(log_id: bytes, segment: int) -> bytes:
 def decode_record(body: memoryview | bytes) -> LogRecord | Commit:
     """Decode a log record of a batch; raise RecordError if its kind is unknown or its bytes do not match the kind."""
     kind = body[0] if len(body) else 0
-    if kind == APPEND:
+    if kind in (APPEND, APPEND_MORE):
         return decode_append(body)
     if kind == MANY:
         return decode_many(body)

@@ -1,4 +1,4 @@
-"""Log records that hold payloads: APPEND, a run of one queue, and MANY, single records of many queues."""
+"""Log records that hold payloads: APPEND and APPEND_MORE, runs of one queue; MANY, single records of many queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mrecordlog_async.format.fields import RecordError, unpack
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, RUN_BYTES, Run, offsets_of_one, pack_offsets
 
-APPEND, MANY = 4, 7
+APPEND, MANY, APPEND_MORE = 4, 7, 13
 
 _APPEND = struct.Struct("<BQQI")
 _MANY = struct.Struct("<BI")
@@ -29,10 +29,14 @@ MANY_BYTES_MAX = RUN_BYTES
 
 
 class Append(NamedTuple):
-    """Appends a run to a queue; its first position is at least the queue's next position."""
+    """Appends a run to a queue; its first position is at least the queue's next position.
+
+    continues: it goes on with the append that ends there: a long call is stored as several runs, and is one append.
+    """
 
     id: int
     run: Run
+    continues: bool = False
 
 
 class Many(NamedTuple):
@@ -72,8 +76,9 @@ def appends_of(record: object) -> Iterator[Append]:
 
 def encode_append(record: Append) -> tuple[Buffer, ...]:
     """Encode an APPEND as parts to be written in order. The payload of a large run is not copied."""
-    queue_id, (first_position, offsets, payload) = record
-    head = _APPEND.pack(APPEND, queue_id, first_position, len(offsets) // OFFSET_BYTES - 1)
+    queue_id, (first_position, offsets, payload), continues = record
+    kind = APPEND_MORE if continues else APPEND
+    head = _APPEND.pack(kind, queue_id, first_position, len(offsets) // OFFSET_BYTES - 1)
     if len(offsets) + len(payload) <= JOIN_BYTES_MAX:
         return (b"".join((head, offsets, payload)),)
     return head, offsets, payload
@@ -96,12 +101,12 @@ PLACES_BYTES_MAX = _MANY.size + 2 * _ID_BYTES * MANY_RECORDS_MAX
 
 def is_append_head(body: memoryview | bytes) -> bool:
     """Return whether *body* begins an APPEND and holds at least its fixed-size fields."""
-    return len(body) >= _APPEND.size and body[0] == APPEND
+    return len(body) >= _APPEND.size and (body[0] == APPEND or body[0] == APPEND_MORE)
 
 
 def decode_append(body: memoryview | bytes, *rest: memoryview) -> Append:
     """Decode an APPEND whose bytes are *body* and then *rest*; the payload is copied once."""
-    _, queue_id, first_position, count = unpack(_APPEND, body)
+    kind, queue_id, first_position, count = unpack(_APPEND, body)
     payload_at = _APPEND.size + OFFSET_BYTES * (count + 1)
     if rest and payload_at > len(body):
         body, rest = b"".join((body, *rest)), ()
@@ -112,10 +117,10 @@ def decode_append(body: memoryview | bytes, *rest: memoryview) -> Append:
     payload = b"".join((body[payload_at:], *rest)) if rest else bytes(body[payload_at:])
     offsets = bytes(body[_APPEND.size : payload_at])
     if count == 1 and offsets == (shared := offsets_of_one(len(payload))):
-        return Append(queue_id, Run(first_position, shared, payload))
+        return Append(queue_id, Run(first_position, shared, payload), kind == APPEND_MORE)
     run = Run(first_position, offsets, payload)
     check_run(run)
-    return Append(queue_id, run)
+    return Append(queue_id, run, kind == APPEND_MORE)
 
 
 def decode_many(body: memoryview | bytes) -> Many:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST, MIDDLE, Frame, block_left
 from mrecordlog_async.format.record import Commit, LogRecord, decode_record
-from mrecordlog_async.format.runs import APPEND, PLACES_BYTES_MAX, places_in_many
+from mrecordlog_async.format.runs import APPEND, APPEND_MORE, PLACES_BYTES_MAX, places_in_many
 from mrecordlog_async.format.table import TABLE, Table, decode_table
 
 _FRAME_HEADER = struct.Struct("<IHB")
@@ -147,7 +147,7 @@ class FrameJoiner:
         if len(body) < _APPEND_HEADER.size:
             return
         kind, queue_id, first_position, records, first_offset = _APPEND_HEADER.unpack_from(body)
-        if kind == APPEND and 1 <= records <= RUN_RECORDS_MAX and first_offset == 0:
+        if kind in (APPEND, APPEND_MORE) and 1 <= records <= RUN_RECORDS_MAX and first_offset == 0:
             self._damaged.found.append(LostRun(queue_id, first_position, records, certain))
 
 

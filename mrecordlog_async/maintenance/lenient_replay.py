@@ -136,7 +136,7 @@ class LenientReplay:
         elif type(record) is Delete:
             self._queues.pop(record.id, None)
         elif type(record) is Append or type(record) is Many:
-            for queue_id, run in appends_of(record):
+            for queue_id, run, _ in appends_of(record):
                 self._append(self._known(queue_id), run)
         elif type(record) is Truncate:
             self._truncate(self._known(record.id), record.position)

@@ -14,7 +14,7 @@ class LastAppend(NamedTuple):
     """The last append of a queue: its positions, and a checksum (CRC-32C) of all its lengths and payloads.
 
     It outlives the records, so a repeat of the last call is recognized after they were truncated. The runs that a long
-    call was split into count as one append, unless another call in the same batch looks like one of them.
+    call was split into are one append.
     """
 
     first_position: int

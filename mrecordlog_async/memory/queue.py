@@ -133,24 +133,27 @@ class Queue:
             tuple(map(TableConsumer._make, sorted(self.consumers.items()))) if self.consumers else NO_CONSUMERS,
         )
 
-    def append(self, segment: int, run: Run, goes_on: bool = False) -> int:
+    def append(self, segment: int, run: Run, continues: bool = False) -> int:
         """Add *run*, which is stored in *segment*; return by how many bytes the memory in use grew.
 
-        goes_on: it belongs to the same append as the run before it. Raises ReplayError if a position is taken.
+        continues: it belongs to the same append as the run before it. Raises ReplayError if a position is taken, or if
+        there is no such append.
         """
         first, offsets, payload = run
         held = self.memory_bytes
         records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
         if first < self.next_position:
             raise ReplayError(f"queue {self.name!r}: position {first} is taken, the next one is {self.next_position}")
+        if not continues:
+            self._last_first = first
+        elif first == self.next_position and self._last_first >= self.first_position:
+            self._last_checksum_of = -1
+        else:
+            raise ReplayError(f"queue {self.name!r}: position {first} continues an append that does not end there")
         if segment != self._newest_segment:
             self._enter(segment)  # seals first: the open runs belong to the segment before
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
-        if goes_on:
-            self._last_checksum_of = -1
-        else:
-            self._last_first = first
         self.next_position = first + records
         self.records += records
         self.held_bytes += size

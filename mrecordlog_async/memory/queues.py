@@ -31,9 +31,7 @@ from mrecordlog_async.format.table import (
 )
 from mrecordlog_async.memory.queue import Queue, ReplayError
 from mrecordlog_async.memory.retention import SegmentPins
-from mrecordlog_async.model import OFFSET_BYTES, Run
-
-NO_RUN = Run(-1, b"", b"")
+from mrecordlog_async.model import OFFSET_BYTES
 
 DELETED_REMEMBERED = 10_000
 """This many deleted queues are remembered, each with its next position."""
@@ -113,7 +111,7 @@ class Queues:
         Raises ReplayError if it does not fit: the queue is unknown or exists already, or the position is taken.
         """
         if type(record) is Append:
-            self.memory_bytes += self._known(record.id).append(segment, record.run)
+            self.memory_bytes += self._known(record.id).append(segment, record.run, record.continues)
         elif type(record) is Many:
             self._append_many(segment, record)
         elif type(record) is Truncate:
@@ -131,7 +129,7 @@ class Queues:
         return 0
 
     def _append_many(self, segment: int, record: Many) -> None:
-        for queue_id, run in record.appends():
+        for queue_id, run, _ in record.appends():
             self.memory_bytes += self._known(queue_id).append(segment, run)
 
     def _apply_setting(self, record: LogRecord) -> None:
@@ -160,19 +158,15 @@ class Queues:
         """Apply the records of one batch in order."""
         self.version += 1
         by_id, dropped = self._by_id, []
-        appended = size = last_id = 0
-        last = NO_RUN
+        appended = size = 0
         for record in records:
             if type(record) is Append:  # most are appends, so the queue is called directly
-                queue_id, run = record
-                goes_on = queue_id == last_id and last.leads_to(run)
-                self.memory_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, goes_on)
+                queue_id, run, continues = record
+                self.memory_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, continues)
                 _, offsets, payload = run
                 appended += len(offsets) // OFFSET_BYTES - 1
                 size += len(payload)
-                last_id, last = queue_id, run
                 continue
-            last = NO_RUN  # the next run starts an append
             count = self.apply(segment, record)
             if type(record) is Many:
                 appended += len(record.ids)

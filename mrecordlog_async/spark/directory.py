@@ -165,7 +165,7 @@ def _removed(name: str, directory: str) -> DataLossError:
 
 
 def _blocks(batch: Batch, part: SegmentPart) -> Iterator[Block]:
-    for queue_id, run in chain.from_iterable(map(appends_of, batch.records)):
+    for queue_id, run, _ in chain.from_iterable(map(appends_of, batch.records)):
         queue, start, stop = part.wanted.get(queue_id, ("", 0, 0))
         if run.first_position < stop and run.next_position > start:
             run = run.cut(start, stop)

@@ -17,7 +17,7 @@ async def test_runs_are_about_a_block() -> None:
     )
     assert all(len(run.payload) + len(run.offsets) <= RUN_BYTES + 4 for run in runs if run.record_count > 1)
     assert [run.record_count for run in runs if len(run.payload) >= 100_000] == [1]
-    assert build_records([PlannedRun(1, 5, payloads)]) == [Append(1, run) for run in runs]
+    assert build_records([PlannedRun(1, 5, payloads)]) == [Append(1, run, run is not runs[0]) for run in runs]
 
 
 def test_manys_are_as_large_as_they_may_be() -> None:

@@ -87,7 +87,6 @@ SMALL_SIZES = {
     "engine.admission.BATCH_BYTES": 3_000,
     "engine.writer.CALLERS_PER_TURN": 2,
     "engine.encode.RUN_BYTES": 1_000,
-    "model.RUN_BYTES": 1_000,
     "memory.queue.SEAL_BYTES": 2_000,
     "memory.queue.SEAL_RECORDS": 6,
     "memory.queue.SEAL_SPREAD": 2,

@@ -244,10 +244,10 @@ def queue_id_reused() -> AbstractContextManager[Any]:
 def fold_that_looks_at_records() -> AbstractContextManager[Any]:
     original = Queue.append
 
-    def append(self: Queue, segment: int, run: Any, goes_on: bool = False) -> int:
+    def append(self: Queue, segment: int, run: Any, continues: bool = False) -> int:
         if not self.records and run.first_position >= self.next_position:
             self.first_position = run.first_position
-        return original(self, segment, run, goes_on)
+        return original(self, segment, run, continues)
 
     return patch.object(Queue, "append", append)
 

@@ -54,7 +54,7 @@ def manies(draw: st.DrawFn) -> Many:
 records = st.one_of(
     st.builds(Create, ids, names),
     st.builds(Delete, ids),
-    st.builds(Append, ids, runs),
+    st.builds(Append, ids, runs, st.booleans()),
     st.builds(Truncate, ids, st.integers(0, POSITION_MAX)),
     manies(),
     st.builds(Consumer, ids, names, states),

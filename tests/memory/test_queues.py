@@ -78,6 +78,30 @@ def test_a_many_that_does_not_fit_is_refused(places: tuple[list[int], list[int]]
         queues_after(Many.of(*places, [b""] * len(places[0])))
 
 
+def test_a_long_append_is_one_whatever_the_number_of_its_runs() -> None:
+    """Runs that continue an append are part of it, so a repeat of the call is compared with all of it."""
+    queues = queues_after(Append(2, Run.of(0, [b"x"])), Append(2, Run.of(1, [b"y", b"z"]), continues=True))
+    other = queues_after(Append(2, Run.of(0, [b"x", b"y"])), Append(2, Run.of(2, [b"z"]), continues=True))
+    apart = queues_after(Append(2, Run.of(0, [b"x"])), Append(2, Run.of(1, [b"y", b"z"])))
+    assert queues.table() == other.table() != apart.table()
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [Append(2, Run.of(0, [b"x"]), continues=True)],
+        [Append(1, Run.of(3, [b"x"]), continues=True)],
+        [Truncate(1, 0), Append(1, Run.of(2, [b"x"]), continues=True)],
+        [Truncate(1, 4), Append(1, Run.of(5, [b"x"]), continues=True)],
+    ],
+    ids=["of nothing", "after a gap", "half truncated", "truncated past its end"],
+)
+def test_what_continues_no_append_is_refused(records: list[LogRecord]) -> None:
+    """A run continues an append only if that ends where the run begins and all of it is retained."""
+    with pytest.raises(ReplayError, match="continues an append"):
+        queues_after(*records)
+
+
 def test_a_consumer_is_created_moved_and_deleted() -> None:
     """The newest CONSUMER says where a consumer stands, until it or its queue is deleted."""
     queues = queues_after(Consumer(1, "c", ConsumerState(0, 5, OWNER)), Consumer(1, "c", ConsumerState(2, 6, OWNER)))

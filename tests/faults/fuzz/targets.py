@@ -68,6 +68,7 @@ _RECORDS: list[LogRecord] = [
     Truncate(5, 8),
     Append(5, Run.of(9, [b"one", b"", b"three"])),
     Append(1, Run.of(0, [b"x" * 100])),
+    Append(1, Run.of(1, [b"y"]), continues=True),
     Many.of([1, 5, 1], [0, 9, 1], [b"one", b"", b"two"]),
     Consumer(5, "c", ConsumerState(4, 1, bytes(16))),
     ConsumerDelete(1, "c"),
