@@ -30,7 +30,7 @@ from mrecordlog_async.service.queue_checks import summary_of
 from mrecordlog_async.service.service import VERSION, Service
 from mrecordlog_async.service.stats import find_pin
 from mrecordlog_async.service.turns import Turns
-from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.segment import segment_name
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PREFIX = "mrecordlog_"
@@ -172,7 +172,7 @@ def oldest_age(path: str, is_current: bool) -> float:
 
 def _oldest_segment(log: MultiRecordLog) -> tuple[str, bool]:
     segments = log.segments
-    return LogDirectory.at(log.directory).path_of(segments[0]), len(segments) == 1
+    return f"{log.directory}/{segment_name(segments[0])}", len(segments) == 1
 
 
 def _service(service: Service) -> Iterator[Metric]:
