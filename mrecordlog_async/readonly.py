@@ -16,7 +16,9 @@ from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import RecoveryProgress, RecoveryReport
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.live_reader import read_live_log
+from mrecordlog_async.recovery.places import PlacedReplay
 from mrecordlog_async.recovery.recovered import RecoveredLog
+from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 
@@ -24,14 +26,17 @@ from mrecordlog_async.storage.filesystem import FileSystem
 class ReadOnlyLog(QueueReader):
     """The queues of a log as they were on the disk when it was opened or last refreshed."""
 
-    def __init__(self, directory: LogDirectory, recovered: RecoveredLog, seconds: float) -> None:
+    def __init__(
+        self, directory: LogDirectory, recovered: RecoveredLog, seconds: float, replay_type: type[Replay] = Replay
+    ) -> None:
         """Use `open`."""
         self.directory = directory.path
         self.recovered = recovered
         self.recovery_report: RecoveryReport = recovered.report(seconds)
         self._log_directory = directory
         self._queues = recovered.queues
-        self._follower = Follower(directory, recovered)
+        self._replay_type = replay_type
+        self._follower = Follower(directory, recovered, replay_type=replay_type)
         self._closed = False
 
     @classmethod
@@ -61,10 +66,32 @@ class ReadOnlyLog(QueueReader):
             CorruptionError: Acknowledged data is damaged.
             OSError: A file cannot be read.
         """
-        log_directory = LogDirectory.at(directory, filesystem)
+        return cls._open(LogDirectory.at(directory, filesystem), on_progress, Replay)
+
+    @classmethod
+    def open_placed(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        on_progress: Callable[[RecoveryProgress], None] | None = None,
+        filesystem: FileSystem | None = None,
+    ) -> ReadOnlyLog:
+        """Open a log without its records, as `maintenance.stored_log` does: see `recovery.places`.
+
+        Positions are known. Reading a record finds none, and the sizes of a queue that was truncated are too large.
+        """
+        return cls._open(LogDirectory.at(directory, filesystem), on_progress, PlacedReplay)
+
+    @classmethod
+    def _open(
+        cls,
+        directory: LogDirectory,
+        on_progress: Callable[[RecoveryProgress], None] | None,
+        replay_type: type[Replay],
+    ) -> ReadOnlyLog:
         begun = time.perf_counter()
-        recovered = read_live_log(log_directory, on_progress)
-        return cls(log_directory, recovered, time.perf_counter() - begun)
+        recovered = read_live_log(directory, on_progress, replay_type)
+        return cls(directory, recovered, time.perf_counter() - begun, replay_type)
 
     def refresh(self) -> bool:
         """Read what a running writer has stored since. Records already returned do not change.
@@ -87,10 +114,10 @@ class ReadOnlyLog(QueueReader):
 
     def _read_again(self) -> bool:
         before = self.recovered
-        recovered = read_live_log(self._log_directory)
+        recovered = read_live_log(self._log_directory, None, self._replay_type)
         failed_looks = self._follower.failed_looks
         self.recovered, self._queues = recovered, recovered.queues
-        self._follower = Follower(self._log_directory, recovered, failed_looks)
+        self._follower = Follower(self._log_directory, recovered, failed_looks, self._replay_type)
         return (recovered.log_id, recovered.end.last_batch) != (before.log_id, before.end.last_batch)
 
     def close(self) -> None:

@@ -8,10 +8,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 
+from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 REDRAW_SECONDS = 0.1
+QUIET_SECONDS = 1.0
+"""Work that takes less than this shows no progress."""
 
 
 def wants_colour() -> bool:
@@ -56,7 +59,9 @@ def ranges(pairs: Iterable[tuple[int, int]]) -> str:
 
 
 class Progress:
-    """Shows the bytes read as a line on standard error, redrawn at each call. If that is not a terminal, shows nothing.
+    """Shows the bytes read as a line on standard error, redrawn at each call, once the work has taken a second.
+
+    Shows nothing if standard error is not a terminal.
 
     Call it with `RecoveryProgress`. `bytes` and `seconds` are for the summary.
     """
@@ -81,7 +86,7 @@ class Progress:
         """Redraw the line."""
         self.bytes = progress.bytes_read
         now = time.perf_counter()
-        if self._watched and now - self._drawn >= REDRAW_SECONDS:
+        if self._watched and now - self._begun >= QUIET_SECONDS and now - self._drawn >= REDRAW_SECONDS:
             self._drawn = now
             filled = int(progress.fraction * 30)
             bar = "#" * filled + "." * (30 - filled)
@@ -96,3 +101,9 @@ class Progress:
     ) -> None:
         if self._drawn:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def open_log(directory: str) -> StoredLog:
+    """Read the positions of the log in *directory*, with progress."""
+    with Progress("reading") as progress:
+        return StoredLog.open(directory, on_progress=progress)

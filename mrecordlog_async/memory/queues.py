@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from mrecordlog_async.format.record import (
     DEFAULT_OPTIONS,
@@ -48,6 +48,9 @@ class Applied(NamedTuple):
 class Queues:
     """The queues by name and id, the id of the next one, and the sums that limits need. The log's writer owns it."""
 
+    queue_type: ClassVar[type[Queue]] = Queue
+    """What a new queue is an instance of."""
+
     def __init__(self, next_queue_id: int) -> None:
         self.next_queue_id = next_queue_id
         self.version = 0  # incremented with every batch
@@ -65,7 +68,7 @@ class Queues:
         """Return the queues of a segment's table: positions without records."""
         queues = cls(table.next_queue_id)
         for entry in table.entries:
-            queues._add(Queue.from_table(entry, queues.pins))
+            queues._add(cls.queue_type.from_table(entry, queues.pins))
             queues.table_bytes += sum(consumer_bytes(consumer.name) for consumer in entry.consumers)
         for rule in table.rules:
             queues._add_rule(rule)
@@ -185,7 +188,7 @@ class Queues:
         if record.id < self.next_queue_id or record.name in self._by_name:
             raise ReplayError(f"queue {record.name!r} with id {record.id} is created a second time")
         self.next_queue_id = record.id + 1
-        self._add(Queue(record.id, record.name, self.pins))
+        self._add(self.queue_type(record.id, record.name, self.pins))
 
     def _delete(self, record: Delete) -> int:
         queue = self._known(record.id)

@@ -12,4 +12,6 @@
 | `cleanup` | makes a recovered log ready for its next batch; needs the lock |
 | `live_reader` | reads a log again while its writer is faster than the reader |
 | `follower` | reads what a writer added since |
+| `places` | replays a log for its positions and for where its records are, without payloads |
+| `place_reader` | reads the records of such places |
 """

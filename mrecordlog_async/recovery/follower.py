@@ -40,14 +40,20 @@ class LostTrackError(Exception):
 class Follower:
     """Keeps *recovered* up to date. No file stays open between two reads, so it keeps no disk space in use."""
 
-    def __init__(self, directory: LogDirectory, recovered: RecoveredLog, failed_looks: int = 0) -> None:
+    def __init__(
+        self,
+        directory: LogDirectory,
+        recovered: RecoveredLog,
+        failed_looks: int = 0,
+        replay_type: type[Replay] = Replay,
+    ) -> None:
         self.recovered = recovered
         self.failed_looks = failed_looks  # how often in a row there were bytes that are not a batch
         self._lost = recovered.overtaken
         self._directory = directory
         self._files = directory.files
         self._parser = _parser_after(recovered)
-        self._replay = Replay(recovered.counts)
+        self._replay = replay_type(recovered.counts)
         self._replay.queues = recovered.queues
 
     def read_on(self) -> bool:

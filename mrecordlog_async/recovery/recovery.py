@@ -40,6 +40,7 @@ from mrecordlog_async.format.table import Table
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.recovery.completeness import check_nothing_is_missing
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
+from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.segment_chain import SegmentChain
 from mrecordlog_async.recovery.segment_files import (
     OpenSegment,
@@ -82,24 +83,37 @@ def read_log(directory: LogDirectory, listing: Listing, *, on_progress: Progress
     return reading.recovered
 
 
-def read_without_lock(directory: LogDirectory, listing: Listing, *, on_progress: Progress | None = None) -> Reading:
+def read_without_lock(
+    directory: LogDirectory,
+    listing: Listing,
+    *,
+    on_progress: Progress | None = None,
+    replay_type: type[Replay] = Replay,
+) -> Reading:
     """Read the log in *directory* without the lock, as far as the writer has not removed it.
 
-    *listing* has segments. Raises what `read_log` does; FileNotFoundError also if *listing* is out of date.
+    *listing* has segments; *replay_type* decides what is kept of the records. Raises what `read_log` does;
+    FileNotFoundError also if *listing* is out of date.
     """
-    return _LogReader(SegmentFiles(directory, has_lock=False), listing, on_progress).read()
+    return _LogReader(SegmentFiles(directory, has_lock=False), listing, on_progress, replay_type).read()
 
 
 class _LogReader:
     """Reads one log once."""
 
-    def __init__(self, files: SegmentFiles, listing: Listing, on_progress: Progress | None) -> None:
+    def __init__(
+        self,
+        files: SegmentFiles,
+        listing: Listing,
+        on_progress: Progress | None,
+        replay_type: type[Replay] = Replay,
+    ) -> None:
         self._files = files
         self._listing = listing
         self._on_progress = on_progress
         self._bytes_total = 0
         self._bytes_read = 0
-        self._chain = SegmentChain()
+        self._chain = SegmentChain(replay_type)
 
     def read(self) -> Reading:
         closed = self._files.closed() if self._listing.has_closed else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HEADER_BYTES
 from mrecordlog_async.format.parse import Batch
@@ -14,6 +16,9 @@ from mrecordlog_async.recovery.recovered import Counts
 class Replay:
     """Applies the batches of one segment after another to queues; what does not fit becomes CorruptionError."""
 
+    queues_type: ClassVar[type[Queues]] = Queues
+    """What the queues are an instance of."""
+
     def __init__(self, counts: Counts) -> None:
         self.queues: Queues | None = None
         self.first_table: Table | None = None
@@ -23,7 +28,7 @@ class Replay:
     def begin(self, name: str, table: Table) -> None:
         """Start a segment: the first one's table is the state, every later one must equal the state so far."""
         if self.queues is None:
-            self.queues = Queues.from_table(table)
+            self.queues = self.queues_type.from_table(table)
             self.first_table = table
         elif self.queues.table() != table:
             raise CorruptionError(

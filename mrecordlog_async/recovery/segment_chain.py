@@ -25,9 +25,10 @@ class SegmentChain:
     writer removed before it was read, None if there is none. counts: what was read in all, for the report.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replay_type: type[Replay]) -> None:
         self.counts = Counts()
-        self.state = Replay(self.counts)
+        self._replay_type = replay_type
+        self.state = replay_type(self.counts)
         self.older: list[tuple[int, int]] = []
         self.removed: int | None = None
         self._failures: list[tuple[int, CorruptionError | OSError]] = []  # by segment, oldest first
@@ -80,7 +81,7 @@ class SegmentChain:
 
     def _start_over(self) -> None:
         """Drop what was replayed: the next segment's table is the state to start from."""
-        self.state = Replay(self.counts)
+        self.state = self._replay_type(self.counts)
         self.older.clear()
 
     def check_live_segments(self, present: Collection[int], last: SegmentHeader, oldest: int) -> None:

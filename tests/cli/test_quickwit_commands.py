@@ -15,6 +15,7 @@ from mrecordlog_async import MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.commands.export_quickwit import export
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues
+from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.writer import Writer
@@ -128,7 +129,7 @@ def test_there_and_back_again(calls: list[tuple[object, ...]], blocks: int) -> N
             queues = state.queues.items()
             await copy_queues(log, [QueueCopy(name, q.first_position, q.next_position, q.runs()) for name, q in queues])
         exported = Memory()
-        with ReadOnlyLog.open(directory) as log:
+        with StoredLog.open(directory) as log:
             export(log, Writer(exported, file_bytes=BLOCK_BYTES))
         return exported
 

@@ -16,10 +16,11 @@ import sys
 import time
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.output import open_log
 from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
+from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import Run
-from mrecordlog_async.readonly import ReadOnlyLog
 
 FOLLOW_SECONDS = 0.2
 """Pause between two looks into a directory that is followed. A look that finds nothing is two tiny reads."""
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_directory(arguments: argparse.Namespace) -> int:
-    with ReadOnlyLog.open(arguments.log) as log:
+    with open_log(arguments.log) as log:
         if arguments.follow:
             _follow(log, arguments)
             return FINE
@@ -56,11 +57,11 @@ def _read_directory(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def _follow(log: ReadOnlyLog, arguments: argparse.Namespace) -> None:
+def _follow(log: StoredLog, arguments: argparse.Namespace) -> None:
     """Print what is retained and what comes, until this queue is deleted; what is truncated first is skipped."""
     queue, position = arguments.queue, arguments.start
-    queue_id = log.queue_summary(queue).id
-    while log.queue_exists(queue) and log.queue_summary(queue).id == queue_id:
+    queue_id = log.queue_id(queue)
+    while log.queue_exists(queue) and log.queue_id(queue) == queue_id:
         for run in log.runs(queue, position):
             write(run, arguments)
             position = run.next_position

@@ -23,11 +23,10 @@ import sys
 from collections.abc import Iterator
 
 from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.output import Progress
+from mrecordlog_async.cli.output import open_log
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
-from mrecordlog_async.model import QueueSummary, Record
-from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.model import Record
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -43,10 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Dump."""
     if is_service(arguments.log):
         return run_async(_dump_service(arguments))
-    with Progress("reading") as progress, ReadOnlyLog.open(arguments.log, on_progress=progress) as log:
-        for queue in arguments.queue or log.list_queues():
-            sys.stdout.write(queue_line(log.queue_summary(queue)))
-            sys.stdout.writelines(record_lines(queue, log.range(queue), text=arguments.text))
+    with open_log(arguments.log) as log:
+        for name, first_position, next_position, runs in log.contents(arguments.queue):
+            sys.stdout.write(queue_line(name, first_position, next_position))
+            for each in runs:
+                sys.stdout.writelines(record_lines(name, each.records(), text=arguments.text))
     return FINE
 
 
@@ -54,16 +54,16 @@ async def _dump_service(arguments: argparse.Namespace) -> int:
     async with connect(arguments) as client:
         for queue in arguments.queue or await client.list_queues():
             summary = await client.queue_summary(queue)
-            sys.stdout.write(queue_line(summary))
+            sys.stdout.write(queue_line(queue, summary.first_position, summary.next_position))
             async for run in client.runs(queue, summary.first_position, summary.next_position):
                 sys.stdout.writelines(record_lines(queue, run.records(), text=arguments.text))
     return FINE
 
 
-def queue_line(summary: QueueSummary) -> str:
+def queue_line(queue: str, first_position: int, next_position: int) -> str:
     """Return the line of a queue: its name and positions."""
-    positions = {"first_position": summary.first_position, "next_position": summary.next_position}
-    return json.dumps({"queue": summary.queue, **positions}, ensure_ascii=False) + "\n"
+    positions = {"first_position": first_position, "next_position": next_position}
+    return json.dumps({"queue": queue, **positions}, ensure_ascii=False) + "\n"
 
 
 def record_lines(queue: str, records: Iterator[Record], *, text: bool) -> Iterator[str]:

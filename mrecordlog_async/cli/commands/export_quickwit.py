@@ -13,13 +13,13 @@ import json
 import os
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.output import Progress, plural
+from mrecordlog_async.cli.output import open_log, plural
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance.rebuild import QueueCopy, Truncate, calls
+from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.writer import Writer
-from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import make_directories
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -36,7 +36,7 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export."""
-    with Progress("reading") as progress, ReadOnlyLog.open(arguments.log, on_progress=progress) as log:
+    with open_log(arguments.log) as log:
         files = OsFileSystem()
         _make_empty(files, arguments.target)
         target = Directory(files, arguments.target)
@@ -52,13 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def export(log: ReadOnlyLog, writer: Writer) -> int:
+def export(log: StoredLog, writer: Writer) -> int:
     """Make the calls that recreate the queues of *log*; return the number of records."""
     records = 0
-    for name, summary in log.summary().items():
+    for queue in log.contents():
+        name = queue.name
         writer.create_queue(name)
-        queue = QueueCopy(name, summary.first_position, summary.next_position, log.runs(name))
-        for call in calls(queue):
+        for call in calls(QueueCopy(*queue)):
             if isinstance(call, Truncate):
                 writer.truncate(name, call.position)
             else:

@@ -14,11 +14,10 @@ import sys
 from dataclasses import asdict
 
 from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.output import columns, printable
+from mrecordlog_async.cli.output import columns, open_log, printable
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.readonly import ReadOnlyLog
 
 HEADER = ("queue", "first", "next", "records", "bytes")
 
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List the queues."""
     if is_service(arguments.log):
         return run_async(_list_service(arguments))
-    with ReadOnlyLog.open(arguments.log) as log:
+    with open_log(arguments.log) as log:
         show(list(log.summary().values()), arguments.json)
     return FINE
 

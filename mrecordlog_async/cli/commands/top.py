@@ -24,7 +24,7 @@ from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.parser import TIME, CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.cli.top_view import History, Sample, Service, plain, render
-from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.maintenance.stored_log import StoredLog
 
 RETRY_SECONDS = 10.0
 """Long enough to outlast a restart of the service."""
@@ -104,5 +104,5 @@ async def _source(arguments: argparse.Namespace, stack: AsyncExitStack) -> Calla
 
 
 def _read(directory: str) -> Sample:
-    with ReadOnlyLog.open(directory) as log:
+    with StoredLog.open(directory) as log:
         return Sample(directory, time.monotonic(), list(log.summary().values()), None)

@@ -1,0 +1,227 @@
+"""A log of any size, read in little memory: its positions first, its records from the disk when they are asked for.
+
+1. Replay the whole log once for positions and places (`recovery.places`), with every check that opening it makes.
+2. Read the records of a queue segment by segment (`recovery.place_reader`). Queues are read in groups that fit into
+   `GROUP_BYTES`, so that thousands of small queues do not need one pass each; a larger queue is read alone, in pieces.
+
+A writer may be running. What it truncates meanwhile may be missing from what is read later; what it appends meanwhile
+is not shown before `refresh`. Blocking; no asyncio here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import NamedTuple
+
+from mrecordlog_async.format.record import Truncate
+from mrecordlog_async.format.runs import Append
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.retention import SegmentPins
+from mrecordlog_async.model import QueueSummary, RecoveryProgress, RecoveryReport, Run
+from mrecordlog_async.options import MIB
+from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.recovery.place_reader import Share, read_share, shares_of
+from mrecordlog_async.recovery.places import PlacedQueue
+from mrecordlog_async.recovery.segment_files import SegmentRemovedError
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.filesystem import FileSystem
+
+GROUP_BYTES = 32 * MIB
+"""Queues are read together up to this many payload bytes, and a larger one in pieces of this size."""
+
+RECORD_WEIGHT = 8
+"""What a record counts for in a group, in addition to its payload."""
+
+
+class QueueContents(NamedTuple):
+    """A queue: its positions, and its records, which must be taken before those of the next queue."""
+
+    name: str
+    first_position: int
+    next_position: int
+    runs: Iterable[Run]
+
+
+class StoredLog:
+    """The queues of a log as they were on the disk when it was opened or last refreshed."""
+
+    def __init__(self, log: ReadOnlyLog, directory: LogDirectory) -> None:
+        """Use `open`."""
+        self._log = log
+        self._directory = directory
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | os.PathLike[str],
+        *,
+        on_progress: Callable[[RecoveryProgress], None] | None = None,
+        filesystem: FileSystem | None = None,
+    ) -> StoredLog:
+        """Read the positions of the log in *directory*; the arguments and errors are those of `ReadOnlyLog.open`."""
+        at = LogDirectory.at(directory, filesystem)
+        return cls(ReadOnlyLog.open_placed(directory, on_progress=on_progress, filesystem=filesystem), at)
+
+    @property
+    def recovery_report(self) -> RecoveryReport:
+        """Return what opening the log would report."""
+        return self._log.recovery_report
+
+    def refresh(self) -> bool:
+        """Read what a writer has stored since; return whether there was anything new. See `ReadOnlyLog.refresh`."""
+        return self._log.refresh()
+
+    def list_queues(self) -> list[str]:
+        """Return the names of all queues, sorted."""
+        return self._log.list_queues()
+
+    def queue_exists(self, queue: str) -> bool:
+        """Return whether a queue of this name exists."""
+        return self._log.queue_exists(queue)
+
+    def queue_id(self, queue: str) -> int:
+        """Return the incarnation of *queue*; raise QueueNotFoundError if there is none."""
+        return self._log.queue_summary(queue).id
+
+    def summary(self) -> dict[str, QueueSummary]:
+        """Return the positions and sizes of every queue, by name in order.
+
+        Raises:
+            CorruptionError: A segment is damaged that was not when the log was opened.
+        """
+        self._count(self._queues())
+        return self._log.summary()
+
+    def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> Iterator[Run]:
+        """Yield the records of *queue* with positions *start* … *stop* - 1 as runs.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            CorruptionError: A segment is damaged that was not when the log was opened.
+        """
+        return self._stream(self._queue(queue), start, stop)
+
+    def contents(self, queues: Iterable[str] | None = None) -> Iterator[QueueContents]:
+        """Yield *queues* with their records, in the given order; by default all of them, sorted by name.
+
+        Raises:
+            QueueNotFoundError: No queue has one of these names.
+            CorruptionError: A segment is damaged that was not when the log was opened.
+        """
+        names = self.list_queues() if queues is None else list(queues)
+        chosen = [self._queue(name) for name in names]
+        self._count(chosen)
+        for group in _groups(chosen):
+            yield from self._read_group(group)
+
+    def close(self) -> None:
+        """Release what was read; later reads raise LogClosedError."""
+        self._log.close()
+
+    def __enter__(self) -> StoredLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Queues.
+
+    def _queues(self) -> list[PlacedQueue]:
+        return [queue for queue in self._log.recovered.queues if isinstance(queue, PlacedQueue)]
+
+    def _queue(self, name: str) -> PlacedQueue:
+        self._log.first_position(name)  # raises if there is none
+        queue = self._log.recovered.queues.get(name)
+        assert isinstance(queue, PlacedQueue)
+        return queue
+
+    def _count(self, queues: Iterable[PlacedQueue]) -> None:
+        """Count what truncates left of the places that they cut."""
+        cut = {queue.id: queue for queue in queues if queue.is_cut()}
+        places = {queue.id: next(queue.places()) for queue in cut.values()}
+        counts = {queue_id: [0, 0] for queue_id in cut}
+        shares = shares_of({queue_id: (place,) for queue_id, place in places.items()})
+        for share, appends in self._appends(shares):
+            if appends is None:
+                for queue_id in share.wanted:
+                    counts.pop(queue_id, None)
+                continue
+            for queue_id, run, _ in appends:
+                queue = cut[queue_id]
+                if run.next_position > queue.first_position:
+                    left = run.cut(queue.first_position, run.next_position)
+                    counts[queue_id][0] += left.record_count
+                    counts[queue_id][1] += len(left.payload)
+        for queue_id, (records, size) in counts.items():
+            cut[queue_id].recount(records, size)
+
+    # Records.
+
+    def _appends(self, shares: Iterable[Share]) -> Iterator[tuple[Share, list[Append] | None]]:
+        """Yield what is read of each share piece by piece; None if its segment was removed."""
+        for share in shares:
+            try:
+                for appends in read_share(self._directory, self._log.recovered.log_id, share):
+                    yield share, appends
+            except SegmentRemovedError:
+                self._truncate(share)
+                yield share, None
+
+    def _truncate(self, share: Share) -> None:
+        """Treat what a removed segment held as truncated."""
+        queues = self._log.recovered.queues
+        for queue_id, (_, stop) in share.wanted.items():
+            if queues.by_id(queue_id) is not None:
+                queues.apply(share.segment, Truncate(queue_id, stop - 1))
+
+    def _stream(self, queue: PlacedQueue, start: int | None, stop: int | None) -> Iterator[Run]:
+        first = queue.first_position if start is None else max(start, queue.first_position)
+        last = queue.next_position if stop is None else min(stop, queue.next_position)
+        gathered = _gatherer(queue)
+        for share, appends in self._appends(shares_of({queue.id: queue.places(first, last)}, first, last)):
+            for _, run, _ in appends or ():
+                gathered.append(share.segment, run)
+            if gathered.memory_bytes >= GROUP_BYTES or appends is None:
+                if appends is not None:
+                    yield from gathered.runs(None, None)
+                gathered = _gatherer(queue)
+        yield from gathered.runs(None, None)
+
+    def _read_group(self, group: list[PlacedQueue]) -> Iterator[QueueContents]:
+        """Read the queues of a group: one is read while it is taken, several are read at once."""
+        if len(group) == 1:
+            queue = group[0]
+            yield QueueContents(queue.name, queue.first_position, queue.next_position, self._stream(queue, None, None))
+            return
+        gathered = {queue.id: _gatherer(queue) for queue in group}
+        shares = shares_of({queue.id: queue.places() for queue in group})
+        for share, appends in self._appends(shares):
+            for queue_id, run, _ in appends or ():
+                gathered[queue_id].append(share.segment, run)
+        for queue in group:
+            runs = gathered[queue.id].runs(queue.first_position, queue.next_position)
+            yield QueueContents(queue.name, queue.first_position, queue.next_position, runs)
+
+
+def _gatherer(queue: PlacedQueue) -> Queue:
+    """Return a queue in memory that joins runs as an open log does."""
+    return Queue(queue.id, queue.name, SegmentPins())
+
+
+def _groups(queues: Iterable[PlacedQueue]) -> Iterator[list[PlacedQueue]]:
+    """Divide queues, in their order, into groups that fit into memory."""
+    group: list[PlacedQueue] = []
+    weight = 0
+    for queue in queues:
+        own = queue.held_bytes + RECORD_WEIGHT * queue.records
+        if group and weight + own > GROUP_BYTES:
+            yield group
+            group, weight = [], 0
+        group.append(queue)
+        weight += own
+    if group:
+        yield group

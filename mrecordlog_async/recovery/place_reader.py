@@ -1,0 +1,127 @@
+"""Read the records of places: one segment at a time, from the first batch that is wanted to the last one.
+
+The writer may remove a segment between the replay that found the places and this read. Then its records are truncated
+(`SegmentRemovedError`). What cannot be read of a segment that still exists is damage: it was intact before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.header import HeaderError, SegmentHeader
+from mrecordlog_async.format.parse import MalformedError, SegmentParser
+from mrecordlog_async.format.runs import Append, appends_of
+from mrecordlog_async.format.table import Table
+from mrecordlog_async.recovery.places import Place
+from mrecordlog_async.recovery.segment_files import SegmentRemovedError
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.segment import segment_name
+
+
+@dataclass(slots=True)
+class Share:
+    """What to read of one segment: from *offset*, where batch *due_batch* begins, until all of *wanted* was met.
+
+    wanted: queue id → (first position, the one after the last); the queue has a record that ends there or later.
+    """
+
+    segment: int
+    offset: int
+    due_batch: int
+    wanted: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(self, queue_id: int, place: Place, start: int, stop: int) -> None:
+        """Want what *place* holds from *start* to *stop* - 1."""
+        if place.offset < self.offset:
+            self.offset, self.due_batch = place.offset, place.due_batch
+        first, last = max(place.first_position, start), min(place.next_position, stop)
+        before = self.wanted.get(queue_id, (first, last))
+        self.wanted[queue_id] = min(before[0], first), max(before[1], last)
+
+
+def shares_of(places: Mapping[int, Iterable[Place]], start: int = 0, stop: int = 1 << 64) -> list[Share]:
+    """Sort the places of queues, by id, by segment, oldest first; cut them to positions *start* … *stop* - 1."""
+    shares: dict[int, Share] = {}
+    for queue_id, held in places.items():
+        for place in held:
+            share = shares.get(place.segment)
+            if share is None:
+                share = shares[place.segment] = Share(place.segment, place.offset, place.due_batch)
+            share.add(queue_id, place, start, stop)
+    return [shares[segment] for segment in sorted(shares)]
+
+
+def read_share(directory: LogDirectory, log_id: bytes, share: Share) -> Iterator[list[Append]]:
+    """Yield the wanted runs of a segment, cut to what is wanted, in the order of the log: a list for each piece read.
+
+    Raises:
+        SegmentRemovedError: The writer removed the segment.
+        CorruptionError: The segment is damaged, and was not when the places were found.
+        OSError: It cannot be read.
+    """
+    try:
+        handle = directory.open(share.segment)
+    except FileNotFoundError:
+        raise SegmentRemovedError from None
+    try:
+        yield from _read(directory, handle, log_id, share)
+    except MalformedError as error:
+        raise _removed_or(directory, share, log_id, error.offset, error.reason) from None
+    finally:
+        directory.files.close(handle)
+
+
+def _read(directory: LogDirectory, handle: int, log_id: bytes, share: Share) -> Iterator[list[Append]]:
+    parser = _parser_at(log_id, share)
+    due = {queue_id: stop for queue_id, (_, stop) in share.wanted.items()}
+    for base, piece in directory.pieces(handle, share.offset, directory.files.size(handle)):
+        found: list[Append] = []
+        for batch in parser.feed(piece, base):
+            for append in chain.from_iterable(map(appends_of, batch.records)):
+                bounds = share.wanted.get(append.id)
+                if bounds is not None:
+                    _take(found, append, *bounds, due)
+            if not due:
+                break
+        if found:
+            yield found
+        if not due or parser.stopped:
+            break
+    if due:
+        raise _removed_or(directory, share, log_id, parser.end, f"batch {parser.due_batch} is damaged")
+
+
+def _take(found: list[Append], append: Append, start: int, stop: int, due: dict[int, int]) -> None:
+    queue_id, run, _ = append
+    if run.first_position < stop and run.next_position > start:
+        found.append(Append(queue_id, run.cut(start, stop)))
+    if run.next_position >= stop:
+        due.pop(queue_id, None)
+
+
+def _parser_at(log_id: bytes, share: Share) -> SegmentParser:
+    """Return a parser that expects the first batch that is wanted."""
+    parser = SegmentParser(log_id, share.segment, share.due_batch)
+    parser.table = Table(0, ())  # already passed
+    parser.end = share.offset
+    parser.resume()
+    return parser
+
+
+def _removed_or(
+    directory: LogDirectory, share: Share, log_id: bytes, offset: int, reason: str
+) -> SegmentRemovedError | CorruptionError:
+    """Return what unreadable bytes mean. Call it after reading: bytes change only after the file lost its name."""
+    name = segment_name(share.segment)
+    try:
+        header: SegmentHeader = directory.header_of(share.segment)
+    except FileNotFoundError:
+        return SegmentRemovedError()
+    except HeaderError as error:
+        return CorruptionError(name, 0, str(error))
+    if header.log_id != log_id:
+        return CorruptionError(name, 0, "the directory now contains a different log")
+    return CorruptionError(name, offset, f"{reason}, and was intact when the log was read before")
