@@ -17,18 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate, queue_ids
 from mrecordlog_async.format.runs import Append, Many, appends_of
 from mrecordlog_async.format.table import Table, TableEntry
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange, LostRun
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import OFFSET_BYTES, Run
 
 LOST_NAME = "lost-and-found-{id}"
 """The name of a queue whose records can be read but whose name is lost; longer if another queue has it."""
 
 NEVER = -1
+
+COUNTED_RECORDS = 512
+"""Runs without payloads are joined up to this many records."""
 
 
 @dataclass(slots=True)
@@ -79,9 +83,13 @@ class SalvagedQueue:
 
 
 class LenientReplay:
-    """Replays log records in order. An epoch ends wherever something is lost."""
+    """Replays log records in order. An epoch ends wherever something is lost.
 
-    def __init__(self) -> None:
+    keeps_payloads: False to count records only. The runs then have positions, and payloads that are all empty.
+    """
+
+    def __init__(self, *, keeps_payloads: bool = True) -> None:
+        self._keeps_payloads = keeps_payloads
         self.damage: list[Damage] = []
         self._epoch = 0
         self._queues: dict[int, SalvagedQueue] = {}
@@ -156,7 +164,10 @@ class LenientReplay:
         if queue.first_position == 0 == queue.next_position and queue.counted == self._epoch:
             queue.first_position = run.first_position
         self._count(queue, run.first_position, run.next_position)
-        queue.runs.append(run)
+        if self._keeps_payloads:
+            queue.runs.append(run)
+        else:
+            _add_counted(queue.runs, run.first_position, run.record_count)
 
     def _count(self, queue: SalvagedQueue, first: int, stop: int) -> None:
         """Record that positions *first* … *stop* - 1 were assigned, and no later ones yet."""
@@ -238,6 +249,24 @@ class LenientReplay:
     def _miss(self, queue: SalvagedQueue, first: int, stop: int) -> None:
         if first < stop:
             queue.missing.append((first, stop - 1))
+
+
+def _add_counted(runs: list[Run], first_position: int, records: int) -> None:
+    """Add a run without payloads: joined to the one before it if it follows that, in pieces if it is long."""
+    last = runs[-1] if runs else None
+    if last is not None and last.next_position == first_position and last.record_count + records <= COUNTED_RECORDS:
+        runs[-1] = Run(last.first_position, _empty_offsets(last.record_count + records), b"")
+        return
+    runs.extend(
+        Run(first_position + done, _empty_offsets(min(records - done, COUNTED_RECORDS)), b"")
+        for done in range(0, records, COUNTED_RECORDS)
+    )
+
+
+@lru_cache(maxsize=COUNTED_RECORDS)
+def _empty_offsets(records: int) -> bytes:
+    """Return the offsets of empty records; runs of the same length share them."""
+    return bytes(OFFSET_BYTES * (records + 1))
 
 
 def _outside(ranges: Sequence[tuple[int, int]], queue: SalvagedQueue) -> Iterator[tuple[int, int]]:

@@ -50,12 +50,12 @@ def repair(
 
     The damaged log is never changed. If there is no damage, nothing is written. *target* gets its name when it is
     complete and durable. Its queues have new ids, so readers that keep positions must start over. Blocks; in a
-    coroutine, call it with `asyncio.to_thread`. Keeps all live records in memory.
+    coroutine, call it with `asyncio.to_thread`. Keeps all live records in memory if it is to write them.
 
     Args:
         directory: the damaged log's directory; no process may have it open for writing.
         target: the directory to create; by default *directory* with `.repaired` appended.
-        write: whether to write the new log; False only reads and reports.
+        write: whether to write the new log; False only reads and reports; the result then has empty payloads.
         segment_bytes: the segment size of the new log.
         on_progress: called with the bytes read so far, after each batch.
         filesystem: the disk to work on; the operating system's by default.
@@ -73,9 +73,10 @@ def repair(
     log = LogDirectory.at(directory, filesystem)
     path = log.path + REPAIRED_SUFFIX if target is None else os.path.abspath(os.fsdecode(target))
     with _locked(log):
-        found = salvage_from(log, on_progress)
+        found = salvage_from(log, on_progress, keeps_payloads=False)
         written = bool(write and found.damage)
         if written:
+            found = salvage_from(log, on_progress)
             asyncio.run(write_log(path, found.queues, segment_bytes, filesystem))
     return Repair(found, path, written)
 

@@ -67,23 +67,31 @@ def salvage(
     return salvage_from(LogDirectory.at(directory, filesystem), on_progress)
 
 
-def salvage_from(directory: LogDirectory, on_progress: Callable[[RecoveryProgress], None] | None = None) -> Salvage:
-    """See `salvage`."""
+def salvage_from(
+    directory: LogDirectory,
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
+    *,
+    keeps_payloads: bool = True,
+) -> Salvage:
+    """See `salvage`. Without *keeps_payloads*, records are counted only: a log of any size needs little memory."""
 
     def read(listing: Listing) -> Salvage:
-        return _salvage(directory, listing, on_progress)
+        return _salvage(directory, listing, on_progress, keeps_payloads)
 
     # What looks like damage may be a log that was written further, and closed, after it was listed.
     return directory.read_while_it_moves(read, lambda found: not found.damage)
 
 
 def _salvage(
-    directory: LogDirectory, listing: Listing, on_progress: Callable[[RecoveryProgress], None] | None
+    directory: LogDirectory,
+    listing: Listing,
+    on_progress: Callable[[RecoveryProgress], None] | None,
+    keeps_payloads: bool,
 ) -> Salvage:
     log = read_headers(directory, listing.segments)
     if log.numbers != list(listing.segments):
         raise directory.removed(listing.segments[0])
-    replay = LenientReplay()
+    replay = LenientReplay(keeps_payloads=keeps_payloads)
     torn_bytes = 0
     meter = ProgressMeter(log.total_bytes, on_progress)
     for number in range(log.oldest, log.stop):

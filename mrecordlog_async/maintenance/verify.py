@@ -72,7 +72,7 @@ def verify(
 def _all_damage(log: LogDirectory) -> list[Damage]:
     """List all damage, not only the first damaged place."""
     try:
-        return salvage_from(log).damage
+        return salvage_from(log, keeps_payloads=False).damage
     except CorruptionError:
         return []
 

@@ -114,7 +114,7 @@ def test_a_queue_that_does_not_exist_is_named(directory: Path) -> None:
 def test_what_a_writer_removes_meanwhile_is_truncated(
     tmp_path: Path, directory: Path, read: Callable[[StoredLog], object]
 ) -> None:
-    """A segment that was removed since the log was opened is no error: the records that remain are shown."""
+    """A segment that was removed since the log was opened is not an error: the records that remain are shown."""
     stages = asyncio.run(build(tmp_path, count=2, each=3, kept=6))
     directory.mkdir()
     stages.put(0, directory)
