@@ -69,6 +69,18 @@ class Queue:
             yield Run.of(first, payloads)
 
 
+class CountedQueue(Queue):
+    """A queue that keeps no payloads: of each file only the last position, which is all that writing needs."""
+
+    __slots__ = ()
+
+    def append(self, position: int, payload: bytes, file: int) -> None:
+        """Add a record at *position*; see `Queue.append`."""
+        super().append(position, b"", file)
+        if len(self.records) > 1 and self.records[-2][2] == file:
+            del self.records[-2]
+
+
 class State:
     """All queues by name."""
 

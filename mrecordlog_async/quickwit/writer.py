@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mrecordlog_async.quickwit.files import NUMBER_MAX, Target
 from mrecordlog_async.quickwit.frame import FILE_BYTES, encode_frames
 from mrecordlog_async.quickwit.record import APPEND, DELETE, NAME_BYTES_MAX, TOUCH, TRUNCATE, LogRecord, encode_record
-from mrecordlog_async.quickwit.state import Queue, State
+from mrecordlog_async.quickwit.state import CountedQueue, Queue, State
 
 PAYLOAD_BYTES_MAX = 2**32 - 1
 
@@ -20,8 +20,9 @@ PAYLOAD_BYTES_MAX = 2**32 - 1
 class Writer:
     """A log in the crate's format, open for writing. It blocks, and has one owner."""
 
-    def __init__(self, target: Target, *, file_bytes: int = FILE_BYTES) -> None:
-        """Begin a new log in an empty *target*."""
+    def __init__(self, target: Target, *, file_bytes: int = FILE_BYTES, keeps_records: bool = True) -> None:
+        """Begin a new log in an empty *target*. Without *keeps_records*, the state has positions but no records."""
+        self._queue_type = Queue if keeps_records else CountedQueue
         self.state = State()
         self._target = target
         self._file_bytes = file_bytes
@@ -35,6 +36,7 @@ class Writer:
         """Continue a log that was read: its state, its files, and where it ends."""
         writer = cls.__new__(cls)
         writer.state, writer._target, writer._file_bytes = state, target, FILE_BYTES
+        writer._queue_type = Queue
         writer._file, writer._offset, writer._files = file, offset, list(files)
         writer._collect()
         return writer
@@ -47,7 +49,7 @@ class Writer:
             raise ValueError(f"the crate takes queue names of at most {NAME_BYTES_MAX} bytes")
         self._write(LogRecord(TOUCH, queue, 0))
         self.sync()
-        self.state.queues[queue] = Queue()
+        self.state.queues[queue] = self._queue_type()
 
     def append(self, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
         """Append *payloads* as one record; return the last position, None for nothing or a repeat of the last one."""

@@ -88,3 +88,19 @@ def test_a_record_that_spans_two_files_counts_for_the_first() -> None:
     writer.create_queue("q")
     writer.append("q", None, [bytes(40_000)])
     assert writer.state.first_file() == read(files).state.first_file() == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(CALLS, max_size=30), st.integers(1, 4))
+def test_without_payloads_the_same_is_written(calls: list[tuple[object, ...]], blocks: int) -> None:
+    """A state without payloads gives the same files, byte by byte."""
+    kept, counted = Memory(), Memory()
+    writers = [
+        Writer(kept, file_bytes=blocks * BLOCK_BYTES),
+        Writer(counted, file_bytes=blocks * BLOCK_BYTES, keeps_records=False),
+    ]
+    for call in calls:
+        for writer in writers:
+            do(writer, call)
+    assert counted.contents == kept.contents
+    assert not any(payload for queue in writers[1].state.queues.values() for _, payload, _ in queue.records)

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         _make_empty(files, arguments.target)
         target = Directory(files, arguments.target)
         try:
-            records = export(log, Writer(target))
+            records = export(log, Writer(target, keeps_records=False))
             queues = len(log.list_queues())
         finally:
             target.close()
