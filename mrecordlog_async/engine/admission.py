@@ -60,6 +60,10 @@ class Admission:
         self._parked: list[Command] = []
         self._line: OrderedDict[Append, None] = OrderedDict()
         self._sleeper: asyncio.Future[None] | None = None
+        self.straight: Callable[[], object] | None = None  # begins to store a group while the writer sleeps
+        self.scheduled = False  # the loop is about to call it
+        self.held = False  # a group is in flight that way: the writer stays asleep
+        self._woken = False  # somebody wanted to wake the writer meanwhile
         self.update()
 
     @property
@@ -188,6 +192,52 @@ class Admission:
         self._charged_bytes = 0
         self._granted = self._fast_budget
 
+    # The straight path.
+
+    def may_go_straight(self) -> bool:
+        """Return whether the writer sleeps, nothing is in flight and something waits. Called once it was scheduled."""
+        self.scheduled = False
+        return bool(self._pending) and not self.held and self.is_asleep()
+
+    def only_group(self, callers_max: int) -> AppendGroup | None:
+        """Return what waits if it is one group of at most *callers_max* callers, and the log is open."""
+        command = self._pending[0]
+        if len(self._pending) > 1 or type(command) is not AppendGroup or self.closed is not None:
+            return None
+        return command if len(command.futures) <= callers_max else None
+
+    def put_back(self, group: AppendGroup) -> None:
+        """Return a group that was taken, before all others. It keeps its charge."""
+        self._pending.appendleft(group)
+        self._woken = True
+
+    def release(self) -> None:
+        """Let the writer be woken again. What waits is stored the straight way if nobody wanted to wake it."""
+        self.held = False
+        if self._woken:
+            self._woken = False
+            self.wake()
+        elif self._pending:
+            self._schedule()
+
+    def is_asleep(self) -> bool:
+        """Return whether the writer sleeps and was not woken."""
+        return self._sleeper is not None and not self._sleeper.done()
+
+    def fail_sleeper(self, error: BaseException) -> None:
+        """Have the writer, which sleeps, raise *error*."""
+        assert self._sleeper is not None
+        self.held = self._woken = False
+        self._sleeper.set_exception(error)
+
+    def _schedule(self) -> None:
+        """Have the straight path look at what waits, once the callers of this turn have joined it."""
+        if self.straight is None:
+            self.wake()
+        elif not self.held and not self.scheduled and self.is_asleep():
+            self.scheduled = True
+            self._loop.call_soon(self.straight)
+
     async def wait(self) -> None:
         """Sleep until `wake`."""
         self._sleeper = self._loop.create_future()
@@ -211,8 +261,10 @@ class Admission:
         return count_records(self._parked) + count_records(self._pending) + count_records(self._line)
 
     def wake(self) -> None:
-        """Wake the writer if it sleeps."""
-        if self._sleeper is not None and not self._sleeper.done():
+        """Wake the writer if it sleeps, or once the group in flight is applied."""
+        if self.held:
+            self._woken = True
+        elif self._sleeper is not None and not self._sleeper.done():
             self._sleeper.set_result(None)
 
     def _check_loop(self) -> None:
@@ -228,7 +280,10 @@ class Admission:
     def _put(self, command: Command) -> None:
         if not self._pending:
             self.waiting_since = self._clock()
-            self.wake()
+            if type(command) is AppendGroup:
+                self._schedule()
+            else:
+                self.wake()
         self._pending.append(command)
 
     def _open_group(self) -> AppendGroup:

@@ -25,7 +25,7 @@ from mrecordlog_async.engine.encode import build_records, encode_batch, encode_r
 from mrecordlog_async.engine.older_segments import OlderSegments
 from mrecordlog_async.engine.spare import Spare
 from mrecordlog_async.engine.sync import sync_file
-from mrecordlog_async.format.frame import Buffer, frames_bytes_max, segment_seed
+from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
@@ -97,6 +97,45 @@ class Journal:
     def has_unfreed(self) -> bool:
         """Return whether space of removed segments is still to be freed."""
         return self._older.has_unfreed()
+
+    # A batch that needs nothing but a write and a sync. The loop encodes it while the thread is idle.
+
+    def has_room_alone(self, run_bytes: int) -> bool:
+        """Return whether a batch of one run of at most *run_bytes* needs no preparation.
+
+        It fits, with its COMMIT, into the current block, the segment and the space reserved, there is a spare, and
+        everything before it is on the medium.
+        """
+        at = self.end
+        end = at.offset + run_bytes
+        return (
+            self.all_synced
+            and end <= at.offset + block_left(at.offset)
+            and end + RESERVE_BYTES <= self._file.reserved_bytes
+            and not self._is_full(end)
+            and not self.wants_spare()
+        )
+
+    def encode(self, records: Sequence[LogRecord], oldest_segment: int | None) -> tuple[list[Buffer], int]:
+        """Return a batch as buffers to write at the log's end, and the offset after it."""
+        return self._encode(encode_records(records), oldest_segment)
+
+    def commit_alone(
+        self, records: list[LogRecord], buffers: list[Buffer], end: int, oldest_segment: int | None
+    ) -> CommitResult | None:
+        """Write and sync what `encode` returned, on the thread. None if the segment must not be written any more.
+
+        Raises:
+            LogIOError: Whether the batch is stored is not known. The log must stop.
+        """
+        begun = time.perf_counter()
+        try:
+            if self._file.is_shared():
+                return None
+        except OSError:  # `commit` reports it; nothing was written
+            return None
+        request = CommitRequest(records, oldest_segment, sync=True, needs_space=True)
+        return self._write(records, buffers, end, request, rolled=False, begun=begun)
 
     # What the thread does.
 

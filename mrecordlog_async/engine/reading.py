@@ -136,6 +136,7 @@ class LiveReader(RunningLog, QueueReader):
 
     def stats(self) -> Counters:
         """Return a copy of the counters since the log was opened; it no longer changes."""
+        self._writer.count_stored()
         return self._counters.snapshot()
 
     # Checks before every read.

@@ -86,6 +86,17 @@ class Upkeep:
         self._thread = thread
         self._timers = timers
 
+    def is_due(self) -> bool:
+        """Return whether `maintain` has something to do; never because of what it tried in vain."""
+        journal, state = self._journal, self.state
+        if self._timers.sync_due or self._timers.mark_due or state.early_roll or journal.has_unfreed():
+            return True
+        if journal.wants_spare() and not state.spare_failed:
+            return True
+        if journal.reclaimable() and not state.unlink_failed:
+            return True
+        return worth_trimming(state.freed_bytes, self._queues.memory_bytes)
+
     async def maintain(self) -> None:
         """Prepare the spare, reclaim dead segments, run the timed sync and the idle mark."""
         journal = self._journal

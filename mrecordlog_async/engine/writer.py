@@ -22,6 +22,7 @@ from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogIOErr
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.parts import Parts, joined
 from mrecordlog_async.engine.plan import Outcome, Plan, plan
+from mrecordlog_async.engine.straight import Straight
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.engine.unsynced import UnsyncedChanges
@@ -80,6 +81,11 @@ class Writer:
         self._timers = Timers(self._loop, admission.wake)
         self._upkeep = Upkeep(journal, queues, admission, counters, thread, self._timers)
         self._unsynced = UnsyncedChanges(queues)
+        self._straight: Straight | None = None
+        if policy.syncs_each_batch:
+            self._straight = Straight(
+                journal, queues, admission, counters, thread, self._timers, self._upkeep, on_applied
+            )
 
     async def run(self) -> None:
         """Work until the log closes and nothing waits. `failure` keeps a failure; waiting and later calls raise it."""
@@ -101,6 +107,7 @@ class Writer:
             if not isinstance(error, Exception):
                 raise
         finally:
+            self.count_stored()
             self._timers.cancel()
 
     # One batch.
@@ -237,7 +244,16 @@ class Writer:
     @property
     def pending_records(self) -> int:
         """Number of records in the batch that is being stored."""
-        return count_records(self._in_flight)
+        return count_records(self._all_in_flight())
+
+    def count_stored(self) -> None:
+        """Bring the counters up to date: the straight path counts a batch a little later."""
+        if self._straight is not None:
+            self._straight.count()
+
+    def _all_in_flight(self) -> list[Command]:
+        straight = self._straight.group if self._straight is not None else None
+        return self._in_flight if straight is None else [straight]  # they take turns
 
     def in_doubt(self) -> dict[str, int]:
         """Return, once the log has failed, the queues with unsynced, acknowledged changes; see `LogFailedError`."""
@@ -295,9 +311,11 @@ class Writer:
         never = LogFailedError(cause, "no", in_doubt)
         unknown.__cause__ = never.__cause__ = error
         self._admission.stop(never.copy)
-        for command in self._in_flight:
+        for command in self._all_in_flight():
             command.refuse(unknown)
         self._in_flight = []
+        if self._straight is not None:
+            self._straight.give_up()
         for command in self._admission.take_all():
             command.refuse(never)
         self._admission.update()

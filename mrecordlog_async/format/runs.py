@@ -18,6 +18,9 @@ _APPEND = struct.Struct("<BQQI")
 _MANY = struct.Struct("<BI")
 _ID_BYTES = 8
 
+APPEND_BYTES = _APPEND.size
+"""An APPEND without its run."""
+
 JOIN_BYTES_MAX = 512
 """The parts of a run up to this size are joined: cheaper than one checksum and one buffer per part."""
 

@@ -109,6 +109,13 @@ class LoopThread:
         self._start()
         return future
 
+    def hand_over(
+        self, report: Callable[[Any, BaseException | None], object], work: Callable[..., Any], *arguments: object
+    ) -> None:
+        """See `LogThread`."""
+        self._jobs.append(lambda: _do(report, work, arguments))
+        self._start()
+
     def submit(self, work: Callable[..., Any], *arguments: Any) -> concurrent.futures.Future[Any]:
         """See `LogThread`."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -201,6 +208,18 @@ def pause_job() -> None:
     stepper: _Stepper | None = getattr(_steppers, "current", None)
     if stepper is not None:
         stepper.pause()
+
+
+def _do(
+    report: Callable[[Any, BaseException | None], object], work: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Callable[[], object]:
+    """Do the work, and return the call that reports its result."""
+    result, error = None, None
+    try:
+        result = work(*arguments)
+    except BaseException as caught:
+        error = caught
+    return partial(report, result, error)
 
 
 def _finish(

@@ -142,6 +142,26 @@ async def rolls(run: Run) -> None:
     await run.append("b", 50)
 
 
+async def few_callers(run: Run) -> None:
+    """One caller and few callers of one queue, across blocks and segments, with pauses and a truncate."""
+    await run.open()
+    await run.create("a")
+    await run.idle(0.1)  # the writer sleeps, so what follows takes the straight path as far as it fits
+    for size in (700, 0, 9_000, 12_000, 60):
+        await run.append("a", size)
+    await asyncio.gather(*(run.begin_append("a", 500) for _ in range(4)))
+    await run.idle()  # the mark
+    for _ in range(5):
+        await run.append("a", 6_000)
+    appended = run.begin_append("a", 300)
+    await run.turns(1)
+    await asyncio.gather(appended, run.begin("truncate", "a", position=5), run.begin_append("a", 200))
+    await run.append("a", 100)
+    run.begin_append("a", 100)
+    await run.turns(2)
+    await run.close()
+
+
 async def positions(run: Run) -> None:
     """Positions chosen by the caller, gaps, repeats, truncates past the end."""
     await run.open()
@@ -559,6 +579,8 @@ INTERVAL = PersistPolicy.interval(0.5)
 CASES = {
     "concurrent": Case(concurrent),
     "rolls": Case(rolls),
+    "few callers": Case(few_callers),
+    "few callers, stepping": Case(few_callers, stepping=True),
     "positions": Case(positions),
     "recreated": Case(recreated),
     "idle roll": Case(idle_roll, early_roll_bytes=4_096),

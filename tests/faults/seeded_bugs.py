@@ -15,6 +15,7 @@ from mrecordlog_async.engine import encode as encode_module
 from mrecordlog_async.engine import open as opening
 from mrecordlog_async.engine import spare
 from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.straight import Straight
 from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import CorruptionError
@@ -130,6 +131,28 @@ def acknowledged_early() -> AbstractContextManager[Any]:
         return await original(self, batch, may_roll)
 
     return patch.object(Writer, "_commit", commit)
+
+
+def acknowledged_early_by_the_straight_path() -> AbstractContextManager[Any]:
+    original = Straight._take
+
+    def take(self: Straight) -> bool:
+        taken = original(self)
+        if self.group is not None:
+            self.group.acknowledge(self._first_position)
+        return taken
+
+    return patch.object(Straight, "_take", take)
+
+
+def straight_batch_not_synced() -> AbstractContextManager[Any]:
+    original = Journal.commit_alone
+
+    def commit_alone(self: Journal, *arguments: Any) -> Any:
+        with patch.object(self._file, "sync", lambda: None):
+            return original(self, *arguments)
+
+    return patch.object(Journal, "commit_alone", commit_alone)
 
 
 def stale_tail_not_zeroed() -> AbstractContextManager[Any]:
@@ -321,6 +344,8 @@ BUGS = {
         SeededBug(no_fsync_of_the_directory, crash("rolls")),
         SeededBug(parent_directory_not_synced, crash("concurrent")),
         SeededBug(acknowledged_early, crash("concurrent")),
+        SeededBug(acknowledged_early_by_the_straight_path, crash("few callers")),
+        SeededBug(straight_batch_not_synced, crash("few callers")),
         SeededBug(stale_tail_not_zeroed, crash("concurrent")),
         SeededBug(unlinked_before_the_commit_that_justifies_it, crash("rolls", every=3)),
         SeededBug(failed_fsync_tried_again, fail("concurrent", "sync")),

@@ -1,0 +1,330 @@
+"""The straight path: what takes it, what does not, and that it writes and fails as the writer's path does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from mrecordlog_async import LogFailedError, LogState, MultiRecordLog, PersistPolicy, QueueNotFoundError
+from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.straight import CALLERS_MAX, Straight
+from mrecordlog_async.engine.writer import Writer
+from mrecordlog_async.format.record import SEALED, OptionValues
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests.faults.driver import DIRECTORY, Run, repeatable
+from tests.faults.histories import CASES, early_roll
+
+
+class Taken:
+    """How many batches were stored on each path."""
+
+    def __init__(self) -> None:
+        self.straight = 0
+        self.writer = 0
+
+
+@contextmanager
+def count_paths() -> Iterator[Taken]:
+    """Count the batches of each path while the context lasts."""
+    counted, acknowledge, commit = Taken(), Straight._acknowledge, Writer._commit
+
+    def straight(path: Straight, *arguments: Any) -> None:
+        counted.straight += 1
+        acknowledge(path, *arguments)
+
+    async def writer(path: Writer, *arguments: Any, **named: Any) -> Any:
+        counted.writer += 1
+        return await commit(path, *arguments, **named)
+
+    with patch.object(Straight, "_acknowledge", straight), patch.object(Writer, "_commit", writer):
+        yield counted
+
+
+@pytest.fixture
+def taken() -> Iterator[Taken]:
+    """Count the batches of each path."""
+    with count_paths() as counted:
+        yield counted
+
+
+async def stored(directory: Path) -> tuple[int, list[bytes]]:
+    """Open the log again; return the first position of "q", and its payloads."""
+    async with MultiRecordLog.open(directory) as log:
+        return log.first_position("q"), [payload for _, payload in log.range("q")]
+
+
+async def asleep(log: MultiRecordLog) -> None:
+    """Wait until the writer sleeps."""
+    while not log._admission.is_asleep():
+        await asyncio.sleep(0)
+
+
+# What is the same.
+
+APPENDS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from([0, 1, 60, 700, 5_000, 33_000])), min_size=1, max_size=4
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), APPENDS),
+        st.tuples(st.just("truncate"), st.tuples(st.sampled_from("ab"), st.integers(0, 9))),
+        st.tuples(st.just("sleep"), st.sampled_from([0.5, 1.5])),
+    ),
+    max_size=25,
+)
+
+
+def bytes_of(steps: list[tuple[str, Any]]) -> tuple[dict[str, bytes], dict[str, bytes], int]:
+    """Run *steps* one after the other; return the files before and after closing, and the straight batches."""
+
+    async def whole(run: Run) -> dict[str, bytes]:
+        await run.open()
+        await asyncio.gather(run.create("a"), run.create("b"))
+        for kind, what in steps:
+            if kind == "append":
+                await asyncio.gather(*(run.append(queue, size) for queue, size in what))
+            elif kind == "truncate":
+                await run.truncate(*what)
+            else:
+                await asyncio.sleep(what)
+        before = run.disk.content(DIRECTORY)
+        await run.close()
+        return before
+
+    with early_roll(8_192), count_paths() as counted, repeatable() as loop:
+        run = Run()
+        run.record_moments = False
+        before = loop.run_until_complete(whole(run))
+        return before, run.disk.content(DIRECTORY), counted.straight
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_both_paths_write_the_same_bytes(steps: list[tuple[str, Any]]) -> None:
+    """The same calls leave the same files, whichever path stores them; the clock, which a COMMIT names, is fixed."""
+    before, after, _ = bytes_of(steps)
+    with patch.object(Straight, "_take", lambda self: False):
+        ordinary_before, ordinary_after, straight = bytes_of(steps)
+    assert straight == 0
+    assert before == ordinary_before
+    assert after == ordinary_after
+
+
+async def test_stats_count_what_was_acknowledged(log: MultiRecordLog, taken: Taken) -> None:
+    """A caller who reads the statistics finds its record counted, although counting is put off."""
+    before = log.stats()
+    await log.append_record("q", None, b"abc")
+    after = log.stats()
+    assert taken.straight == 1
+    assert after.appended_records - before.appended_records == 1
+    assert after.appended_bytes - before.appended_bytes == 3
+    assert after.commits - before.commits == after.syncs - before.syncs == 1
+    assert after.append_seconds.count - before.append_seconds.count == 1
+
+
+async def test_one_caller_and_few_callers_go_straight(log: MultiRecordLog, taken: Taken) -> None:
+    """Appends of one caller, and of callers that append together to one queue, do not need the writer."""
+    await asleep(log)
+    for number in range(20):
+        assert await log.append_record("q", None, b"x") == number
+    assert await asyncio.gather(*(log.append_record("q", None, b"y") for _ in range(CALLERS_MAX))) == [*range(20, 148)]
+    assert (taken.straight, taken.writer) == (21, 0)
+
+
+def test_crash_states_and_disk_faults_meet_the_straight_path() -> None:
+    """The history that stands for it in the fault suite stores most of its batches that way, whatever the steps."""
+    for name in ("few callers", "few callers, stepping"):
+        with count_paths() as counted:
+            CASES[name].run(moments=False)
+        assert counted.straight >= 8
+
+
+# What the writer does.
+
+
+async def test_what_is_not_plain_is_the_writers(log: MultiRecordLog, taken: Taken) -> None:
+    """Several queues, many callers, a given position, several records and unknown queues take the ordinary path."""
+    await log.create_queue("p")
+    taken.writer = 0
+    await asyncio.gather(log.append_record("q", None, b"x"), log.append_record("p", None, b"x"))
+    await asyncio.gather(*(log.append_record("q", None, b"x") for _ in range(CALLERS_MAX + 1)))
+    await log.append_record("p", 7, b"x")
+    await log.append_records("p", None, [b"x", b"y"])
+    await log.append_record("q", None, bytes(40_000))
+    with pytest.raises(QueueNotFoundError):
+        await log.append_record("nowhere", None, b"x")
+    assert (taken.straight, taken.writer) == (0, 5)
+
+
+async def test_queue_with_options_is_the_writers(log: MultiRecordLog, taken: Taken) -> None:
+    """Options are asked by the planner, so such a queue never goes straight."""
+    queue = log._queues.get("q")
+    assert queue is not None
+    queue.options = OptionValues(SEALED, 0, 0, 0)
+    await log.append_record("q", None, b"x")
+    assert (taken.straight, taken.writer) == (0, 1)
+
+
+@pytest.mark.parametrize("policy", [PersistPolicy.never(), PersistPolicy.interval(60)])
+async def test_weaker_policies_are_the_writers(directory: Path, taken: Taken, policy: PersistPolicy) -> None:
+    """Their unsynced changes are noted by the writer."""
+    async with MultiRecordLog.open(directory, persist_policy=policy) as log:
+        await log.create_queue("q")
+        for _ in range(3):
+            await log.append_record("q", None, b"x")
+    assert taken.straight == 0
+
+
+async def test_rolls_and_blocks_end_in_the_writers_path(directory: Path, taken: Taken) -> None:
+    """A log of many small records crosses blocks and segments, and everything is there after it was opened again."""
+    async with MultiRecordLog.open(directory, segment_bytes=65_536) as log:
+        await log.create_queue("q")
+        for number in range(400):
+            await log.append_record("q", None, b"%d" % number * 200)
+        assert log.stats().rolls > 1
+    assert taken.straight > 300
+    assert taken.writer > 4
+    assert await stored(directory) == (0, [b"%d" % number * 200 for number in range(400)])
+
+
+async def test_shared_segment_is_left_to_the_writer(directory: Path, taken: Taken) -> None:
+    """A segment that got a second name meanwhile is not written; the group goes back, and the writer rolls."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await asleep(log)
+        await log.append_record("q", None, b"a")
+        name = f"wal-{log._opened.journal.end.segment:020}"
+        os.link(directory / name, directory.parent / "copy")
+        copied = (directory.parent / "copy").read_bytes()
+        assert await log.append_record("q", None, b"b") == 1
+        assert log.stats().rolls == 1
+        await asleep(log)
+        assert await log.append_record("q", None, b"c") == 2
+        assert (directory.parent / "copy").read_bytes() == copied
+    assert taken.straight == 2
+    assert await stored(directory) == (0, [b"a", b"b", b"c"])
+
+
+# One at a time, and how it ends.
+
+
+class Failing(OsFileSystem):
+    """A disk whose syncs fail, from some moment on."""
+
+    def __init__(self) -> None:
+        self.error: OSError | None = None
+
+    def sync(self, handle: int) -> None:
+        if self.error is not None:
+            raise self.error
+        super().sync(handle)
+
+
+async def test_calls_made_meanwhile_wait_for_the_batch_in_flight(directory: Path, taken: Taken) -> None:
+    """A command that arrives while a straight batch is stored is planned on what that batch left."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await asleep(log)
+        first = asyncio.create_task(log.append_record("q", None, b"x"))
+        while not log._admission.held:
+            await asyncio.sleep(0)
+        assert log.pending_records == 1
+        rest = [log.append_record("q", 1, b"y"), log.truncate("q", 0), log.append_record("q", None, b"z")]
+        assert await asyncio.gather(first, *rest) == [0, 1, 1, 2]
+    assert await stored(directory) == (1, [b"y", b"z"])
+
+
+async def test_close_waits_for_the_batch_in_flight(directory: Path) -> None:
+    """What was handed over before close is stored and acknowledged."""
+    log = await MultiRecordLog.open(directory)
+    await log.create_queue("q")
+    await asleep(log)
+    appended = asyncio.create_task(log.append_record("q", None, b"x"))
+    while not log._admission.held:
+        await asyncio.sleep(0)
+    await log.close()
+    assert await appended == 0
+    assert await stored(directory) == (0, [b"x"])
+
+
+async def test_cancelled_caller_does_not_withdraw_what_is_in_flight(directory: Path) -> None:
+    """Cancelling stops the waiting; the record is stored, and the next caller is served."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await asleep(log)
+        appended = asyncio.create_task(log.append_record("q", None, b"x"))
+        while not log._admission.held:
+            await asyncio.sleep(0)
+        appended.cancel()
+        assert await log.append_record("q", None, b"y") == 1
+    assert await stored(directory) == (0, [b"x", b"y"])
+
+
+async def test_failed_sync_fails_the_log(directory: Path) -> None:
+    """The caller in flight learns that the outcome is unknown, those after it that nothing was stored; reads go on."""
+    disk = Failing()
+    log = await MultiRecordLog.open(directory, filesystem=disk)
+    await log.create_queue("q")
+    await log.append_record("q", None, b"x")
+    await asleep(log)
+    disk.error = OSError(5, "the disk failed")
+    in_flight = asyncio.create_task(log.append_record("q", None, b"y"))
+    while not log._admission.held:
+        await asyncio.sleep(0)
+    waiting = asyncio.create_task(log.append_record("q", None, b"z"))
+    unknown, never = await asyncio.gather(in_flight, waiting, return_exceptions=True)
+    assert isinstance(unknown, LogFailedError)
+    assert isinstance(never, LogFailedError)
+    assert (unknown.written, never.written) == ("unknown", "no")
+    assert log.state is LogState.FAILED
+    assert log.pending_records == 0
+    assert [payload for _, payload in log.range("q")] == [b"x"]
+    with pytest.raises(LogFailedError):
+        await log.append_record("q", None, b"w")
+    disk.error = None
+    await log.close()
+
+
+async def test_error_in_the_path_itself_fails_the_log(directory: Path) -> None:
+    """Whatever goes wrong between taking a group and its answer, its callers get an error."""
+    for method, holder in (("encode", Journal), ("_acknowledge", Straight)):
+        log = await MultiRecordLog.open(directory / method)
+        await log.create_queue("q")
+        await asleep(log)
+        with patch.object(holder, method, side_effect=MemoryError), pytest.raises(LogFailedError):
+            await log.append_record("q", None, b"x")
+        assert log.state is LogState.FAILED
+        await log.close()
+
+
+def test_loop_that_ends_refuses_the_batch_in_flight(directory: Path) -> None:
+    """The caller of a batch in flight gets an error, the directory is released, and the log opens again."""
+    found: list[BaseException | None] = []
+
+    async def leave() -> None:
+        log = await MultiRecordLog.open(directory)
+        await log.create_queue("q")
+        await asleep(log)
+        future = log.append_soon("q", b"x")
+        future.add_done_callback(lambda done: found.append(done.exception()))
+        while not log._admission.held:
+            await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    assert len(found) == 1
+    assert isinstance(found[0], LogFailedError)
+
+    async def again() -> None:
+        async with MultiRecordLog.open(directory) as log:
+            assert log.next_position("q") in (0, 1)
+
+    asyncio.run(again())
