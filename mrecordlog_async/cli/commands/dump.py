@@ -7,8 +7,8 @@ Each queue is one line, followed by one line for each of its records:
   {"queue": "orders", "position": 1, "text": "héllo"}
 
 A payload is base64. With --text it is text if it is valid UTF-8. Both load back to the same bytes. The dump of a
-directory shows one moment of the log, even while a service uses it. Through a service, each queue is dumped as it is
-when the dump reaches it.
+directory shows the log as it was when the dump began, even while a service uses it; records that the service truncates
+meanwhile may be missing. Through a service, each queue is dumped as it is when the dump reaches it.
 
   mrecordlog dump ./wal > wal.ndjson
   mrecordlog dump ./wal --queue orders --text | jq -r .text
