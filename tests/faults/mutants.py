@@ -55,7 +55,6 @@ NEAREST = {
     "engine/journal.py": ["tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"],
     "engine/upkeep.py": ["tests/engine/test_reclaim.py tests/engine/test_spare.py tests/engine/test_mark.py"],
     "engine/straight.py": ["tests/engine/test_straight.py"],
-    "engine/channel.py": ["tests/engine/test_channel.py tests/engine/test_letting_go.py"],
     "engine/writer.py": ["tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py"],
     "maintenance/salvage.py": ["tests/maintenance/test_salvage.py", "tests/cli/test_repair.py"],
     "maintenance/usage.py": ["tests/cli/test_inspect.py"],

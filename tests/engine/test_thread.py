@@ -1,0 +1,45 @@
+"""The log's thread: jobs in order, results on the loop, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mrecordlog_async.engine.thread import LogThread
+
+
+async def test_results_come_back_in_the_order_of_the_jobs() -> None:
+    """Jobs run one after the other, and their results reach the loop in that order; errors reach the caller."""
+    worker = LogThread(asyncio.get_running_loop())
+    told: list[object] = []
+    for number in range(100):
+        worker.hand_over(lambda result, error: told.append((result, error)), lambda n: n * n, number)
+
+    def fail() -> None:
+        raise OSError(5, "failed")
+
+    with pytest.raises(OSError, match="failed"):
+        await worker.call(fail)
+    assert told == [(number * number, None) for number in range(100)]
+    worker.shutdown(wait=False)
+
+
+async def test_jobs_before_the_end_are_done() -> None:
+    """Shutting down leaves no job undone and no result untold."""
+    worker = LogThread(asyncio.get_running_loop())
+    results = [worker.call(lambda n: n * n, number) for number in range(10)]
+    worker.shutdown(wait=False)
+    assert await asyncio.gather(*results) == [number * number for number in range(10)]
+
+
+def test_loop_that_ended_does_not_stop_the_thread() -> None:
+    """Jobs of a loop that is closed are still done: they release the directory."""
+
+    async def begin() -> LogThread:
+        return LogThread(asyncio.get_running_loop())
+
+    worker = asyncio.run(begin())
+    worker.hand_over(lambda result, error: None, lambda: 2)
+    assert worker.submit(lambda: 3).result(10) == 3
+    worker.shutdown()
