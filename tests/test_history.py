@@ -41,12 +41,15 @@ steps = st.one_of(
     st.tuples(st.just("append"), names, st.lists(st.sampled_from(SIZES), min_size=1, max_size=4)),
     st.tuples(st.just("append"), names, st.lists(st.sampled_from(SIZES), min_size=1, max_size=4)),
     st.tuples(st.just("append"), names, st.lists(st.sampled_from(SIZES), min_size=1, max_size=4)),
+    st.tuples(st.just("append"), names, st.lists(st.sampled_from(SIZES[:3]), min_size=1, max_size=1)),
+    st.tuples(st.just("append"), names, st.lists(st.sampled_from(SIZES[:3]), min_size=1, max_size=1)),
     st.tuples(
         st.just("append at"), names, st.integers(-2, 3), st.lists(st.sampled_from(SIZES), min_size=1, max_size=3)
     ),
     st.tuples(st.just("truncate"), names, st.integers(-4, 3)),
 )
-"""Positions are counted from the queue's next one, so that repeats, gaps and truncates past the end all come up."""
+"""Single records that follow one another are stored as one MANY. Positions are counted from the queue's next one, so
+that repeats, gaps and truncates past the end all come up."""
 
 
 class MayBeRefused:
@@ -164,7 +167,7 @@ async def run(history: list[list[Step]], policy: PersistPolicy, blocks: int) -> 
 
 
 @given(
-    history=st.lists(st.lists(steps, min_size=1, max_size=12), min_size=1, max_size=6),
+    history=st.lists(st.lists(steps, min_size=1, max_size=20), min_size=1, max_size=6),
     policy=st.sampled_from([PersistPolicy.always(), PersistPolicy.interval(1), PersistPolicy.never()]),
     blocks=st.sampled_from([1, 2, 5]),
 )

@@ -1,4 +1,4 @@
-"""Whether a call fits: now, later or never. Compares sizes with the limits, memory and the disk; changes nothing."""
+"""Whether a call fits: now, later or never. Compares sizes with the limits, memory and the disk."""
 
 from __future__ import annotations
 
@@ -25,14 +25,21 @@ class Capacity:
 
     def budget(self, pending_bytes: int) -> int:
         """Return how much more may be admitted."""
-        limits = self._limits
-        memory = limits.memory_bytes - self._queues.memory_bytes - pending_bytes
-        return min(limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending_bytes, memory)
+        wanted = self._limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending_bytes
+        return min(wanted, self._memory_left(pending_bytes, wanted))
 
     def lack_of_memory(self, call: Append, pending_bytes: int) -> LogFullError | None:
         """Return why memory has no space for *call* after *pending_bytes*, or None if it has."""
-        held, limit = self._queues.memory_bytes, self._limits.memory_bytes
-        return LogFullError("memory", held, limit) if held + pending_bytes + call.bytes > limit else None
+        if self._memory_left(pending_bytes, call.bytes) >= call.bytes:
+            return None
+        return LogFullError("memory", self._queues.memory_bytes, self._limits.memory_bytes)
+
+    def _memory_left(self, pending_bytes: int, wanted: int) -> int:
+        """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""
+        limit = self._limits.memory_bytes - pending_bytes
+        if limit - self._queues.memory_bytes < wanted:
+            self._queues.free_memory(wanted - limit + self._queues.memory_bytes)
+        return limit - self._queues.memory_bytes
 
     def never_fits(self, call: Append | AppendGroup) -> RecordTooLargeError | None:
         """Return why *call* could not be stored even in a log without records, or None if it could."""

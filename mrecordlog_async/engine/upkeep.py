@@ -6,6 +6,7 @@ while a batch is being stored.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -110,6 +111,8 @@ class Upkeep:
             await self._reclaim_segments()
         if journal.has_unfreed():
             await self._on_log_thread(journal.shrink, self.state.short_of_space)
+        if self._queues.has_sparse_blocks():
+            await self._settle_loose_records()
         if worth_trimming(self.state.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
             self.state.freed_bytes = 0
             await self._on_log_thread(trim_heap)
@@ -121,6 +124,14 @@ class Upkeep:
                 if result is not None:
                     self._counters.syncs += 1
                     self._counters.sync_seconds.observe(result.sync_seconds)
+
+    async def _settle_loose_records(self) -> None:
+        """Free the memory of blocks that are mostly dead, a step at a time; calls that wait for memory move up."""
+        held = self._queues.memory_bytes
+        self._queues.settle_sparse()
+        self.state.freed_bytes += max(held - self._queues.memory_bytes, 0)
+        self._admission.update()
+        await asyncio.sleep(0)
 
     async def _reclaim_segments(self) -> None:
         """Replace a current segment without live records; remove older ones once their death is durable."""

@@ -6,6 +6,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import sub
 from typing import NamedTuple
 
 from mrecordlog_async.format.fields import RecordError, unpack
@@ -58,6 +59,11 @@ class Many(NamedTuple):
         """Join records, each given by its place in the three sequences."""
         offsets = pack_offsets(accumulate(map(len, payloads), initial=0))
         return cls(array("Q", ids), array("Q", positions), offsets, b"".join(payloads))
+
+    def sizes(self) -> list[int]:
+        """Return the lengths of the payloads."""
+        ends = memoryview(self.offsets).cast("i").tolist()
+        return list(map(sub, ends[1:], ends))
 
     def payloads(self) -> list[bytes]:
         """Return the payloads as a list."""

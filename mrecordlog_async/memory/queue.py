@@ -10,6 +10,7 @@ Log records are applied by position alone, whatever memory holds: a queue is emp
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import itemgetter
@@ -18,6 +19,7 @@ from mrecordlog_async.format.record import ConsumerState, OptionValues
 from mrecordlog_async.format.table import NO_CONSUMERS, LastAppendDigest, TableConsumer, TableEntry
 from mrecordlog_async.memory.gapped import GappedRun, HeldRun, RunsOfGapped, cut_ends
 from mrecordlog_async.memory.last_append import LastAppend, checksum_of
+from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.memory.runs import NO_RUNS, NO_SEALED_RUNS, Runs, SealedRuns
 from mrecordlog_async.model import OFFSET_BYTES, Record, Run
@@ -46,6 +48,16 @@ RUN_OVERHEAD_BYTES = 120
 QUEUE_OVERHEAD_BYTES = 500
 """Memory of an empty queue."""
 
+LOOSE_RECORDS_MAX = 512
+LOOSE_SPREAD = 256
+"""Loose records are settled when there are so many, or up to `LOOSE_SPREAD` - 1 fewer, depending on the queue's id."""
+
+LOOSE_RECORDS_LEAST = LOOSE_RECORDS_MAX - LOOSE_SPREAD + 1
+"""With fewer, no queue's are settled for their number. More than `KEPT_RECORDS`, so that they become a sealed run."""
+
+PLACES_OVERHEAD_BYTES = 120
+"""Memory of the array of a queue's places in addition to its items."""
+
 NO_CONSUMER_STATES: dict[str, ConsumerState] = {}
 """Shared by all queues without consumers, and always empty."""
 
@@ -58,11 +70,11 @@ class Queue:
     """State of one queue. `Queues` owns it; readers get runs, which never change."""
 
     __slots__ = (
+        "_blocks",
         "_dead_records",
         "_last_checksum",
         "_last_checksum_of",
         "_last_first",
-        "_newest_segment",
         "_older_segments",
         "_open_bytes",
         "_open_records",
@@ -74,15 +86,23 @@ class Queue:
         "first_position",
         "held_bytes",
         "id",
+        "loose",
         "memory_bytes",
         "name",
+        "newest_segment",
         "next_position",
         "options",
         "records",
     )
 
     def __init__(
-        self, queue_id: int, name: str, pins: SegmentPins, first_position: int = 0, next_position: int = 0
+        self,
+        queue_id: int,
+        name: str,
+        pins: SegmentPins,
+        first_position: int = 0,
+        next_position: int = 0,
+        blocks: Blocks | None = None,
     ) -> None:
         self.id = queue_id
         self.name = name
@@ -92,7 +112,9 @@ class Queue:
         self.records = 0
         self.held_bytes = 0
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
+        self.loose = NO_PLACES  # of the loose records: the newest ones, up to next_position without a gap
         self._pins = pins
+        self._blocks = blocks
         self._sealed = NO_SEALED_RUNS
         self._open_runs = NO_RUNS
         self._open_bytes = 0
@@ -102,14 +124,14 @@ class Queue:
         self._last_checksum = 0
         self._dead_records = 0  # records of the oldest run that are before first_position
         self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position after its last record)
-        self._newest_segment: int | None = None  # with records up to next_position
+        self.newest_segment: int | None = None  # with records up to next_position
         self.options: OptionValues | None = None
         self.consumers: dict[str, ConsumerState] = NO_CONSUMER_STATES
 
     @classmethod
-    def from_table(cls, entry: TableEntry, pins: SegmentPins) -> Queue:
+    def from_table(cls, entry: TableEntry, pins: SegmentPins, blocks: Blocks | None = None) -> Queue:
         """Return a queue as a segment's table has it: positions without records."""
-        queue = cls(entry.id, entry.name, pins, entry.first_position, entry.next_position)
+        queue = cls(entry.id, entry.name, pins, entry.first_position, entry.next_position, blocks)
         queue.began = entry.began
         if entry.last_append is not None:
             queue._last_first, queue._last_checksum = entry.last_append
@@ -143,25 +165,33 @@ class Queue:
         held = self.memory_bytes
         records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
         if first < self.next_position:
-            raise ReplayError(f"queue {self.name!r}: position {first} is taken, the next one is {self.next_position}")
+            raise ReplayError(_taken(self.name, first, self.next_position))
+        if segment != self.newest_segment:
+            self._enter(segment)  # settles and seals first: the open runs belong to the segment before
+        elif self.loose:
+            self.settle()  # they come before this run
         if not continues:
             self._last_first = first
         elif first == self.next_position and self._last_first >= self.first_position:
             self._last_checksum_of = -1
         else:
             raise ReplayError(f"queue {self.name!r}: position {first} continues an append that does not end there")
-        if segment != self._newest_segment:
-            self._enter(segment)  # seals first: the open runs belong to the segment before
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
         self.next_position = first + records
         self.records += records
         self.held_bytes += size
+        self._keep(run, records, size)
+        return self.memory_bytes - held
+
+    def _keep(self, run: Run, records: int, size: int) -> None:
+        """Add *run* after the others, as a sealed or an open one."""
+        first, offsets, payload = run
         self.memory_bytes += RUN_OVERHEAD_BYTES + len(offsets) + size
         if size >= KEPT_BYTES or records >= KEPT_RECORDS:
             self._seal()
             self._add_sealed(run)
-            return self.memory_bytes - held
+            return
         tail = self._open_runs
         if tail is NO_RUNS:
             tail = self._open_runs = Runs()
@@ -172,22 +202,83 @@ class Queue:
             self._open_records >= FULL_RECORDS_MIN or self._open_bytes >= FULL_BYTES_MIN
         ) and self._open_runs_are_full():
             self._seal()
+
+    # Loose records.
+
+    def begin_loose(self, segment: int, position: int) -> int:
+        """Get ready for a loose record at *position*, which is stored in *segment*; return as `append` does."""
+        held = self.memory_bytes
+        if position < self.next_position:
+            raise ReplayError(_taken(self.name, position, self.next_position))
+        if segment != self.newest_segment:
+            self._enter(segment)
+        if position != self.next_position:
+            self.settle()
+            if self.first_position == 0 == self.next_position:
+                self.first_position = self.began = position
+            self.next_position = position
+        if self.loose is NO_PLACES:
+            self.loose = array("Q")
+            self.memory_bytes += PLACES_OVERHEAD_BYTES
         return self.memory_bytes - held
+
+    def loose_are_full(self) -> bool:
+        """Return whether there are enough loose records for a run. How many that is depends on the queue's id."""
+        return len(self.loose) >= LOOSE_RECORDS_MAX - self.id % LOOSE_SPREAD
+
+    def settle(self) -> int:
+        """Join the loose records to a run; return as `append` does."""
+        if not self.loose:
+            return 0
+        held = self.memory_bytes
+        run = self._loose_run(self._loose_first(), self.next_position)
+        self._keep(run, len(self.loose), len(run.payload))
+        self._drop_places(len(self.loose))
+        return self.memory_bytes - held
+
+    def _drop_places(self, count: int) -> None:
+        """Release the places of the first *count* loose records, which were settled or truncated."""
+        assert self._blocks is not None
+        places = self.loose
+        if count == len(places):
+            self._last_first = self._newest_append()
+            self.loose = NO_PLACES
+            self.memory_bytes -= PLACES_OVERHEAD_BYTES
+        else:
+            self.loose = places[count:]
+        self._blocks.release(places[:count])
+
+    def _loose_first(self) -> int:
+        """Return the position of the first loose record; the next position if there is none."""
+        return self.next_position - len(self.loose)
+
+    def _loose_payloads(self, places: Sequence[int]) -> list[bytes]:
+        assert self._blocks is not None  # only `Queues` adds places
+        return self._blocks.payloads(places)
+
+    def _loose_run(self, start: int, stop: int) -> Run:
+        """Return the loose records with positions *start* … *stop* - 1, at least one."""
+        first = self._loose_first()
+        start = max(start, first)
+        return Run.of(start, self._loose_payloads(self.loose[start - first : stop - first]))
 
     def truncate(self, position: int) -> int:
         """Drop positions up to and including *position*; return the number of records dropped."""
         if position < self.first_position:
             return 0
         before = self.records
-        if self.first_position <= self._last_first <= position and self._last_checksum_of != self._last_first:
+        last_first = self._newest_append()
+        if self.first_position <= last_first <= position and self._last_checksum_of != last_first:
             self._digest_last_append()  # before its records are dropped: a repeat must still be recognized
         self.first_position = position + 1
         if self.first_position >= self.next_position:
+            self._drop_loose(len(self.loose))
             if self.first_position > self.next_position:
                 self._last_first = -1
             self.next_position = self.first_position
             self._clear()
         else:
+            self._drop_loose(max(self.first_position - self._loose_first(), 0))
             self._drop_dead_runs()
         self._drop_dead_segments()
         if self.consumers:
@@ -196,6 +287,7 @@ class Queue:
 
     def clear(self) -> None:
         """Drop everything, because the queue is deleted."""
+        self._drop_loose(len(self.loose))
         self._clear()
         self.first_position = self.next_position
         self._drop_dead_segments()
@@ -217,17 +309,23 @@ class Queue:
         found = self._sealed.between(first, last, most)
         if most is None or len(found) < most:
             found += self._open_runs.between(first, last, None if most is None else most - len(found))
+        if last > self._loose_first() and (most is None or len(found) < most):
+            found.append(self._loose_run(first, last))
         return cut_ends(found, first, last)
 
     def head(self, start: int) -> list[HeldRun]:
-        """Return the oldest part of what `held` returns: a sealed run, or the few open ones."""
+        """Return the oldest part of what `held` returns: a sealed run, the few open ones, or the loose records."""
         first = max(start, self.first_position)
         run = self._sealed.first_from(first)
         found: list[HeldRun] = [*self._open_runs.between(first, self.next_position)] if run is None else [run]
+        if not found and self.loose and first < self.next_position:
+            found = [self._loose_run(first, self.next_position)]
         return cut_ends(found, first, self.next_position)
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
+        if self.loose:
+            return Record(self.next_position - 1, self._loose_payloads(self.loose[-1:])[0])
         runs = self._open_runs or self._sealed
         if not runs:
             return None
@@ -240,7 +338,7 @@ class Queue:
 
         Computed when a truncate first reaches into it or a table is written, so that appends pay nothing for it.
         """
-        first = self._last_first
+        first = self._newest_append()
         if first < 0:
             return None
         if self._last_checksum_of != first:
@@ -278,22 +376,28 @@ class Queue:
 
     def segments(self) -> list[int]:
         """Return the segments that hold records of this queue, oldest first."""
-        newest = [] if self._newest_segment is None else [self._newest_segment]
+        newest = [] if self.newest_segment is None else [self.newest_segment]
         return [segment for segment, _ in self._older_segments] + newest
 
     def first_segment(self) -> int | None:
         """Return the oldest segment that holds records of this queue."""
-        return self._older_segments[0][0] if self._older_segments else self._newest_segment
+        return self._older_segments[0][0] if self._older_segments else self.newest_segment
 
     def held_end(self) -> int | None:
         """Return the position after the newest retained record, or None if nothing is retained."""
+        if self.loose:
+            return self.next_position
         runs = self._open_runs or self._sealed
         return runs.newest().next_position if runs else None
 
+    def _newest_append(self) -> int:
+        """Return the first position of the last append, or -1 if it is unknown. A loose record is an append."""
+        return self.next_position - 1 if self.loose else self._last_first
+
     def _digest_last_append(self) -> None:
         """Compute the checksum of the last append while all of it is retained."""
-        first = self._last_first
-        newest = (self._open_runs or self._sealed).newest()
+        first = self._newest_append()
+        newest = self._loose_run(first, first + 1) if self.loose else (self._open_runs or self._sealed).newest()
         # Usually the append is the newest run as a whole, which needs no search.
         runs = (
             [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next_position)
@@ -302,10 +406,11 @@ class Queue:
 
     def _enter(self, segment: int) -> None:
         """Continue in *segment*. A run never spans segments."""
+        self.settle()
         self._seal()
-        if self._newest_segment is not None:
-            self._older_segments = (*self._older_segments, (self._newest_segment, self.next_position))
-        self._newest_segment = segment
+        if self.newest_segment is not None:
+            self._older_segments = (*self._older_segments, (self.newest_segment, self.next_position))
+        self.newest_segment = segment
         self._pins.add(segment)
 
     def _add_sealed(self, run: HeldRun) -> None:
@@ -337,6 +442,13 @@ class Queue:
         self._open_runs = NO_RUNS
         self._open_bytes = self._open_records = 0
 
+    def _drop_loose(self, count: int) -> None:
+        """Drop the first *count* loose records: they are truncated."""
+        if count:
+            self.records -= count
+            self.held_bytes -= sum(map(len, self._loose_payloads(self.loose[:count])))
+            self._drop_places(count)
+
     def _drop_dead_runs(self) -> None:
         """Drop the runs that end before first_position; count the records before it in the oldest run that stays."""
         start, sealed, tail = self.first_position, self._sealed, self._open_runs
@@ -366,9 +478,13 @@ class Queue:
             self._pins.drop(segment)
         if count:
             self._older_segments = older[count:]
-        if self.first_position >= self.next_position and self._newest_segment is not None:
-            self._pins.drop(self._newest_segment)
-            self._newest_segment = None
+        if self.first_position >= self.next_position and self.newest_segment is not None:
+            self._pins.drop(self.newest_segment)
+            self.newest_segment = None
+
+
+def _taken(name: str, position: int, next_position: int) -> str:
+    return f"queue {name!r}: position {position} is taken, the next one is {next_position}"
 
 
 def _memory_bytes(run: HeldRun) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count
+from threading import Lock
 from typing import ClassVar, NamedTuple
 
 from mrecordlog_async.format.record import (
@@ -29,12 +31,20 @@ from mrecordlog_async.format.table import (
     entry_bytes,
     rule_bytes,
 )
-from mrecordlog_async.memory.queue import Queue, ReplayError
+from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, any_in_block
+from mrecordlog_async.memory.queue import LOOSE_RECORDS_LEAST, Queue, ReplayError
 from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.model import OFFSET_BYTES
 
 DELETED_REMEMBERED = 10_000
 """This many deleted queues are remembered, each with its next position."""
+
+
+SETTLED_AT_ONCE = 2_000
+"""Sparse blocks are settled so many records at a time: that takes about half a millisecond of the event loop."""
+
+FREED_AT_ONCE = 20_000
+"""The same before an append is refused for lack of memory."""
 
 
 class Applied(NamedTuple):
@@ -51,11 +61,16 @@ class Queues:
     queue_type: ClassVar[type[Queue]] = Queue
     """What a new queue is an instance of."""
 
+    keeps_loose: ClassVar[bool] = True
+    """Whether single records may stay in the blocks of their MANYs."""
+
     def __init__(self, next_queue_id: int) -> None:
         self.next_queue_id = next_queue_id
         self.version = 0  # incremented with every batch
         self.pins = SegmentPins()
-        self.memory_bytes = 0
+        self.queue_bytes = 0  # memory of the queues without the blocks
+        self.blocks = Blocks()
+        self._settling = Lock()
         self.table_bytes = TABLE_HEADER_BYTES
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
         self.rules: set[TableRule] = set()
@@ -68,7 +83,7 @@ class Queues:
         """Return the queues of a segment's table: positions without records."""
         queues = cls(table.next_queue_id)
         for entry in table.entries:
-            queues._add(cls.queue_type.from_table(entry, queues.pins))
+            queues._add(cls.queue_type.from_table(entry, queues.pins, queues.blocks))
             queues.table_bytes += sum(consumer_bytes(consumer.name) for consumer in entry.consumers)
         for rule in table.rules:
             queues._add_rule(rule)
@@ -78,7 +93,8 @@ class Queues:
 
     def table(self) -> Table:
         """Return the table that the next segment starts with."""
-        entries = tuple([queue.table_entry() for queue in self._by_id.values()])
+        with self._settling:  # the log's thread may be here while the event loop wants to free memory
+            entries = tuple([queue.table_entry() for queue in self._by_id.values()])
         return Table(self.next_queue_id, entries, tuple(sorted(self.rules)), tuple(self.openings))
 
     def get(self, name: str) -> Queue | None:
@@ -88,7 +104,7 @@ class Queues:
     def get_all(self, names: Sequence[str]) -> list[Queue] | None:
         """Return the queues called *names*, in this order, or None if one of them does not exist."""
         found = list(map(self._by_name.get, names))
-        return None if None in found else found  # type: ignore[return-value]  # no None here; mypy does not follow
+        return found if all(found) else None  # type: ignore[return-value]  # no None here; mypy does not follow
 
     def by_id(self, queue_id: int) -> Queue | None:
         """Return the queue with this incarnation id, or None."""
@@ -114,14 +130,14 @@ class Queues:
         Raises ReplayError if it does not fit: the queue is unknown or exists already, or the position is taken.
         """
         if type(record) is Append:
-            self.memory_bytes += self._known(record.id).append(segment, record.run, record.continues)
+            self.queue_bytes += self._known(record.id).append(segment, record.run, record.continues)
         elif type(record) is Many:
             self._append_many(segment, record)
         elif type(record) is Truncate:
             queue = self._known(record.id)
             before = queue.memory_bytes
             dropped = queue.truncate(record.position)
-            self.memory_bytes += queue.memory_bytes - before
+            self.queue_bytes += queue.memory_bytes - before
             return dropped
         elif type(record) is Create:
             self._create(record)
@@ -132,8 +148,91 @@ class Queues:
         return 0
 
     def _append_many(self, segment: int, record: Many) -> None:
-        for queue_id, run, _ in record.appends():
-            self.memory_bytes += self._known(queue_id).append(segment, run)
+        """Add single records: as loose ones, or as runs if they are large or few."""
+        queues = list(map(self._by_id.get, record.ids))
+        if not all(queues):
+            self._known(record.ids[queues.index(None)])  # raises
+        sizes = record.sizes()
+        if len(sizes) < LOOSE_RECORDS_MIN or max(sizes) > LOOSE_BYTES_MAX or not self.keeps_loose:
+            for queue_id, run, _ in record.appends():
+                self.queue_bytes += self._known(queue_id).append(segment, run)
+            return
+        self._append_loose(segment, queues, record, sizes)  # type: ignore[arg-type]  # none of them is None
+
+    def _append_loose(self, segment: int, queues: list[Queue], record: Many, sizes: list[int]) -> None:
+        full = []
+        for queue, position, size, place in zip(queues, record.positions, sizes, count(self.blocks.add(record))):
+            if (
+                position != queue.next_position
+                or segment != queue.newest_segment
+                or queue.loose is NO_PLACES  # it needs an array first
+            ):
+                self.queue_bytes += queue.begin_loose(segment, position)
+            queue.next_position = position + 1
+            queue.records += 1
+            queue.held_bytes += size
+            loose = queue.loose
+            loose.append(place)
+            if len(loose) >= LOOSE_RECORDS_LEAST:  # asked first: the queue's own limit takes longer
+                full.append(queue)
+        for queue in full:
+            if queue.loose_are_full():
+                self.queue_bytes += queue.settle()
+
+    # Settling.
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the queues and their records."""
+        return self.queue_bytes + self.blocks.memory_bytes
+
+    def has_sparse_blocks(self) -> bool:
+        """Return whether `settle_sparse` has something to do."""
+        return bool(self.blocks.sparse)
+
+    def settle_sparse(self, records: int = SETTLED_AT_ONCE) -> None:
+        """Settle what is left of sparse blocks; stop after about *records* records."""
+        sparse = self.blocks.sparse
+        while sparse and records > 0:
+            records = self._settle_block(sparse[0], records)
+            if records > 0:  # nothing of it is left
+                sparse.popleft()
+
+    def free_memory(self, wanted: int) -> None:
+        """Free up to about *wanted* bytes that dead records take in blocks, because an append is about to be refused.
+
+        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
+        """
+        if not self._settling.acquire(blocking=False):
+            return
+        try:
+            self._settle_blocks(self.memory_bytes - wanted)
+        finally:
+            self._settling.release()
+
+    def _settle_blocks(self, goal: int) -> None:
+        """Settle sparse blocks and others that waste memory until no more than *goal* bytes are in use."""
+        records = FREED_AT_ONCE
+        for number in chain(tuple(self.blocks.sparse), self.blocks.wasteful()):
+            if records <= 0 or self.memory_bytes <= goal:
+                break
+            records = self._settle_block(number, records)
+
+    def _settle_block(self, number: int, records: int) -> int:
+        """Settle the queues that have loose records in a block; return what is left of *records*.
+
+        All loose records of these queues, since one long run costs less than many short ones. Stops when nothing is
+        left: the next call goes on with the same block.
+        """
+        block = self.blocks.get(number)
+        for queue_id in dict.fromkeys(block.ids) if block is not None else ():
+            queue = self._by_id.get(queue_id)
+            if queue is not None and any_in_block(queue.loose, number):
+                records -= len(queue.loose)
+                self.queue_bytes += queue.settle()
+                if records <= 0:
+                    break
+        return records
 
     def _apply_setting(self, record: LogRecord) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""
@@ -165,17 +264,19 @@ class Queues:
         for record in records:
             if type(record) is Append:  # most are appends, so the queue is called directly
                 queue_id, run, continues = record
-                self.memory_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, continues)
+                self.queue_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, continues)
                 _, offsets, payload = run
                 appended += len(offsets) // OFFSET_BYTES - 1
                 size += len(payload)
                 continue
-            count = self.apply(segment, record)
+            dropped_here = self.apply(segment, record)
             if type(record) is Many:
                 appended += len(record.ids)
                 size += len(record.payload)
             elif type(record) is Truncate or type(record) is Delete:
-                dropped.append(count)
+                dropped.append(dropped_here)
+        if self.blocks.sparse:
+            self.settle_sparse()
         return Applied(appended, size, dropped)
 
     def _known(self, queue_id: int) -> Queue:
@@ -188,12 +289,12 @@ class Queues:
         if record.id < self.next_queue_id or record.name in self._by_name:
             raise ReplayError(f"queue {record.name!r} with id {record.id} is created a second time")
         self.next_queue_id = record.id + 1
-        self._add(self.queue_type(record.id, record.name, self.pins))
+        self._add(self.queue_type(record.id, record.name, self.pins, blocks=self.blocks))
 
     def _delete(self, record: Delete) -> int:
         queue = self._known(record.id)
         dropped = queue.records
-        self.memory_bytes -= queue.memory_bytes
+        self.queue_bytes -= queue.memory_bytes
         self.table_bytes -= entry_bytes(queue.name) + sum(map(consumer_bytes, queue.consumers))
         del self._by_id[queue.id]
         del self._by_name[queue.name]
@@ -209,7 +310,7 @@ class Queues:
     def _add(self, queue: Queue) -> None:
         self._by_id[queue.id] = queue
         self._by_name[queue.name] = queue
-        self.memory_bytes += queue.memory_bytes
+        self.queue_bytes += queue.memory_bytes
         self.table_bytes += entry_bytes(queue.name)
 
     def _add_rule(self, rule: TableRule) -> None:

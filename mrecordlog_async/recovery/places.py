@@ -16,6 +16,7 @@ from typing import NamedTuple
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.last_append import checksum_of
+from mrecordlog_async.memory.loose import Blocks
 from mrecordlog_async.memory.queue import Queue, ReplayError
 from mrecordlog_async.memory.queues import Applied, Queues
 from mrecordlog_async.memory.retention import SegmentPins
@@ -56,9 +57,15 @@ class PlacedQueue(Queue):
     __slots__ = ("_owner", "_places", "_undigested")
 
     def __init__(
-        self, queue_id: int, name: str, pins: SegmentPins, first_position: int = 0, next_position: int = 0
+        self,
+        queue_id: int,
+        name: str,
+        pins: SegmentPins,
+        first_position: int = 0,
+        next_position: int = 0,
+        blocks: Blocks | None = None,
     ) -> None:
-        super().__init__(queue_id, name, pins, first_position, next_position)
+        super().__init__(queue_id, name, pins, first_position, next_position, blocks)
         self._owner: PlacedQueues | None = None
         self._places = array("Q")  # the fields of each place in a row, oldest first: objects would take five times that
         self._undigested: list[Run] = []  # the runs of the last append, until its checksum is computed
@@ -73,7 +80,7 @@ class PlacedQueue(Queue):
         if first < self.next_position:
             raise ReplayError(f"queue {self.name!r}: position {first} is taken, the next one is {self.next_position}")
         self._keep_last(run, continues)
-        if segment != self._newest_segment:
+        if segment != self.newest_segment:
             self._enter(segment)
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
@@ -172,6 +179,7 @@ class PlacedQueues(Queues):
     """
 
     queue_type = PlacedQueue
+    keeps_loose = False  # their payloads are not kept
 
     def __init__(self, next_queue_id: int) -> None:
         super().__init__(next_queue_id)

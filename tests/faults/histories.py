@@ -74,6 +74,10 @@ def small_sizes() -> Iterator[None]:
 
 
 SMALL_SIZES = {
+    "memory.queues.LOOSE_RECORDS_MIN": 2,
+    "memory.queues.LOOSE_RECORDS_LEAST": 4,
+    "memory.queue.LOOSE_RECORDS_MAX": 5,
+    "memory.queue.LOOSE_SPREAD": 2,
     "engine.older_segments.SHRINK_BYTES": 5_000,
     "engine.encode.JOIN_BYTES_MAX": 300,
     "engine.encode.JOIN_BUFFER_BYTES": 8,
@@ -160,6 +164,25 @@ async def few_callers(run: Run) -> None:
     run.begin_append("a", 100)
     await run.turns(2)
     await run.close()
+
+
+async def singles(run: Run) -> None:
+    """Single records of several queues at the same time: repeated, truncated, deleted, over a roll and after it."""
+    await run.open()
+    queues = ["a", "b", "c", "d"]
+    for queue in queues:
+        await run.create(queue)
+    for size in (20, 0, 300, 5_000, 40_000, 9_000):
+        await asyncio.gather(*[run.begin_append(queue, size + number) for number, queue in enumerate([*queues, "b"])])
+    tasks = [run.begin_append(queue, 60) for queue in queues]
+    tasks += [run.begin("truncate", "a", position=5), run.begin("delete", "c"), run.begin("create", "c")]
+    tasks += [run.begin_append(queue, 70) for queue in reversed(queues)]
+    await asyncio.gather(*tasks)
+    for queue in "bc":
+        await run.truncate(queue, 30)
+    await asyncio.gather(*[run.begin_append(queue, 80) for queue in queues])
+    await run.idle()
+    await run.append("a", 50, 50)
 
 
 async def positions(run: Run) -> None:
@@ -581,6 +604,9 @@ CASES = {
     "rolls": Case(rolls),
     "few callers": Case(few_callers),
     "few callers, stepping": Case(few_callers, stepping=True),
+    "singles": Case(singles),
+    "singles, small": Case(singles, small=True, stepping=True),
+    "never, singles": Case(singles, NEVER),
     "positions": Case(positions),
     "recreated": Case(recreated),
     "idle roll": Case(idle_roll, early_roll_bytes=4_096),

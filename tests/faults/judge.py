@@ -23,6 +23,7 @@ from mrecordlog_async.errors import (
     QueueNotFoundError,
 )
 from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, consumer_bytes, entry_bytes, rule_bytes
+from mrecordlog_async.memory.loose import PLACE_BITS
 from mrecordlog_async.memory.queues import Queues
 
 SLACK_SECONDS = 0.05
@@ -226,27 +227,47 @@ def check_sums(queues: Queues, state: State) -> None:
     """Raise Violation unless the log's counts of memory, records, bytes, pins and table size match its queues."""
     pins: Counter[int] = Counter()
     table_bytes = TABLE_HEADER_BYTES + sum(map(rule_bytes, queues.rules)) + OPENING_BYTES * len(queues.openings)
-    memory_bytes = 0
+    memory_bytes, loose = 0, Counter[int]()
     for seen in state.queues:
         queue = queues.get(seen.name)
         assert queue is not None
         pins.update(queue.segments())
         table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers))
         memory_bytes += queue.memory_bytes
+        loose.update(place >> PLACE_BITS for place in queue.loose)
         live_bytes = sum(len(payload) for _, payload in seen.records)
         found = (queue.records, queue.live_bytes())
         if found != (len(seen.records), live_bytes):
             raise Violation(
                 f"{seen.name}: {found} records and bytes counted, {len(seen.records), live_bytes} are there"
             )
-        least = live_bytes + 4 * len(seen.records)
+        if [*queue.loose] != sorted(set(queue.loose)):
+            raise Violation(f"{seen.name}: its loose records are not in the order of arrival")
+        runs = seen.records[: len(seen.records) - len(queue.loose)]  # loose records are charged with their blocks
+        least = sum(len(payload) for _, payload in runs) + 4 * len(runs)
         if not least <= queue.memory_bytes <= queue.held_bytes + MOST_BYTES * (len(seen.records) + 4):
             raise Violation(f"{seen.name}: {queue.memory_bytes} bytes of memory counted for {least} of records")
         if queue.first_segment() != min(queue.segments(), default=None):
             raise Violation(f"{seen.name}: the first of its segments is not {queue.first_segment()}")
+    memory_bytes += check_blocks(queues, loose)
     counted = (queues.memory_bytes, queues.table_bytes, queues.pins.oldest())
     if counted != (memory_bytes, table_bytes, min(pins, default=None)):
         raise Violation(f"memory, table and oldest pin are {counted}, due were {memory_bytes, table_bytes, pins}")
+
+
+def check_blocks(queues: Queues, loose: Counter[int]) -> int:
+    """Return the memory of the blocks of loose records; Violation unless each lives by as many records as it counts."""
+    live = Counter({number: block.live for number, block in queues.blocks})
+    if live != loose:
+        raise Violation(f"blocks with live records are {live}, due were {loose}")
+    for number, block in queues.blocks:
+        if block.live <= len(block.ids) // 4 and number not in queues.blocks.sparse:
+            raise Violation(
+                f"block {number} lives by {block.live} of {len(block.ids)} records, and is not to be settled"
+            )
+        if block.memory_bytes < len(block.payload) + 16 * len(block.ids):
+            raise Violation(f"block {number}: {block.memory_bytes} bytes of memory counted for {len(block.payload)}")
+    return sum(block.memory_bytes for _, block in queues.blocks)
 
 
 MOST_BYTES = 400

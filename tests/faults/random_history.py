@@ -46,7 +46,9 @@ def random_history(seed: int) -> History:
         for _ in range(chance.randrange(10, 45)):
             step = chance.random()
             queue = chance.choice(names)
-            if step < 0.5:
+            if step < 0.1:
+                tasks += _append_singles(run, chance, names)
+            elif step < 0.5:
                 tasks.append(_append(run, chance, queue))
             elif step < 0.62:
                 tasks.append(run.begin("truncate", queue, position=_near(run, chance, queue, -6, 2)))
@@ -79,6 +81,12 @@ def random_history(seed: int) -> History:
         await _settle(tasks)
 
     return history
+
+
+def _append_singles(run: Run, chance: random.Random, queues: list[str]) -> list[asyncio.Task[object]]:
+    """Begin calls with one record each; the log stores them as one MANY, and a large one as an APPEND."""
+    calls = range(chance.choice([2, 5, 7]))
+    return [run.begin_append(chance.choice(queues), chance.choice(SIZES[:6] + SIZES[-1:])) for _ in calls]
 
 
 def _append(run: Run, chance: random.Random, queue: str) -> asyncio.Task[object]:

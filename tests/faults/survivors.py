@@ -192,7 +192,7 @@ def memory_of_older_segments_not_counted() -> AbstractContextManager[Any]:
         for queue in self.queues:
             more = queue.memory_bytes - QUEUE_OVERHEAD_BYTES
             queue.memory_bytes -= more
-            self.queues.memory_bytes -= more
+            self.queues.queue_bytes -= more
 
     return patch.object(Replay, "begin", begin)
 

@@ -1,0 +1,141 @@
+"""Loose records: single records that stay in the block they arrived in until their queue has enough of them for a run.
+
+A MANY holds single records of up to 250 queues. Its payload is kept as one **block**, and each queue notes the
+**places** of its records: eight bytes each, with no object per record. The loose records of a queue are its newest
+ones, without gaps. They are **settled**, that is copied out and joined to a run, when there are 257 to 512 of them,
+before another kind of append, and when the segment changes. Reading makes runs of them and changes nothing.
+
+One live record keeps its whole block in memory. So memory is charged by block until the last of its records is dropped
+or settled, and a block of which less than a quarter lives is **sparse**: its records are settled soon, a limited number
+at a time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
+
+from mrecordlog_async.format.runs import Many
+from mrecordlog_async.model import OFFSET_BYTES
+
+PLACE_BITS = 8
+_PLACE_MASK = (1 << PLACE_BITS) - 1
+
+LOOSE_RECORDS_MIN = 4
+"""The records of a smaller MANY do not become loose: so small a block costs more than runs of one record."""
+
+LOOSE_BYTES_MAX = 1_024
+"""A MANY with a larger record does not become a block: settling copies 512 records at once."""
+
+BLOCK_OVERHEAD_BYTES = 400
+"""Memory of a block in addition to its bytes: five objects and the entry of a dictionary."""
+
+PLACE_BYTES = 10
+"""Memory of a place in a queue's array, which grows by a sixteenth at a time."""
+
+SETTLED_OVERHEAD_BYTES = 130
+"""Memory of a settled record in addition to its payload, at most: it has its own run."""
+
+NO_PLACES = array("Q")
+"""Shared by all queues without loose records, and always empty."""
+
+_BOUNDS = Struct("<ii")
+
+
+class Block:
+    """The payloads of a MANY. live: how many of its records are still loose. ids: the queue of each record."""
+
+    __slots__ = ("ids", "live", "memory_bytes", "offsets", "payload", "sparse_at")
+
+    def __init__(self, many: Many) -> None:
+        self.ids, _, self.offsets, self.payload = many
+        self.live = len(self.ids)
+        self.sparse_at = self.live // 4
+        self.memory_bytes = (
+            BLOCK_OVERHEAD_BYTES
+            + len(self.payload)
+            + len(self.offsets)
+            + (PLACE_BYTES + self.ids.itemsize) * len(self.ids)
+        )
+
+    def wastes_memory(self) -> bool:
+        """Return whether at most half of it lives, and settling that frees memory even if each record is alone."""
+        records = len(self.ids)
+        settled_bytes = self.live * (SETTLED_OVERHEAD_BYTES + len(self.payload) // records)
+        return self.live * 2 <= records and settled_bytes < self.memory_bytes
+
+
+class Blocks:
+    """The blocks with loose records, by number. `Queues` owns them.
+
+    memory_bytes: of all blocks. A place is a block's number, shifted, plus the record's index in it; places ascend in
+    the order of arrival.
+    """
+
+    def __init__(self) -> None:
+        self.memory_bytes = 0
+        self.sparse: deque[int] = deque()  # numbers of sparse blocks; some of them may be gone
+        self._blocks: dict[int, Block] = {}
+        self._next = 0
+        self._released = 0  # records that are no longer loose, ever
+        self._search_after = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Block]]:
+        return iter(self._blocks.items())
+
+    def get(self, number: int) -> Block | None:
+        """Return a block, or None if none of its records is loose any more."""
+        return self._blocks.get(number)
+
+    def add(self, many: Many) -> int:
+        """Keep the payloads of *many*, all of them loose; return the place of the first one."""
+        number = self._next
+        self._next = number + 1
+        block = self._blocks[number] = Block(many)
+        self.memory_bytes += block.memory_bytes
+        return number << PLACE_BITS
+
+    def payloads(self, places: Iterable[int]) -> list[bytes]:
+        """Return the payloads at *places*."""
+        blocks, bounds, mask = self._blocks, _BOUNDS.unpack_from, _PLACE_MASK
+        found = []
+        for place in places:
+            block = blocks[place >> PLACE_BITS]
+            start, stop = bounds(block.offsets, (place & mask) * OFFSET_BYTES)
+            found.append(block.payload[start:stop])
+        return found
+
+    def release(self, places: Sequence[int]) -> None:
+        """Note that the records at *places* are no longer loose. A block without any is dropped."""
+        blocks = self._blocks
+        self._released += len(places)
+        for place in places:
+            number = place >> PLACE_BITS
+            block = blocks[number]
+            block.live -= 1
+            if not block.live:
+                del blocks[number]
+                self.memory_bytes -= block.memory_bytes
+            elif block.live == block.sparse_at:
+                self.sparse.append(number)
+
+    def wasteful(self) -> list[int]:
+        """Return the numbers of the blocks whose records take less memory once they are settled, oldest first.
+
+        Visits all blocks, so it returns nothing until as many records as there are blocks were released since the last
+        time.
+        """
+        if self._released < self._search_after:
+            return []
+        found = [number for number, block in self._blocks.items() if block.wastes_memory()]
+        self._search_after = self._released + len(self._blocks)
+        return found
+
+
+def any_in_block(places: Sequence[int], number: int) -> bool:
+    """Return whether one of a queue's *places* is in block *number*."""
+    at = bisect_left(places, number << PLACE_BITS)
+    return at < len(places) and places[at] >> PLACE_BITS == number

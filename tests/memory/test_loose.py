@@ -1,0 +1,352 @@
+"""Loose records: the same to every reader as records in runs, with memory charged by block and given back."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+from array import array
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
+from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Append, Many
+from mrecordlog_async.memory import queue as queue_module
+from mrecordlog_async.memory import queues as queues_module
+from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, any_in_block
+from mrecordlog_async.memory.queue import ReplayError
+from mrecordlog_async.memory.queues import SETTLED_AT_ONCE, Queues
+from mrecordlog_async.model import Run
+from tests.faults.judge import state_of
+
+SEGMENT = 3
+
+
+def queues_with(number: int) -> Queues:
+    """Make queues with the ids and names 1 to *number*."""
+    queues = Queues(1)
+    for queue_id in range(1, number + 1):
+        queues.apply(0, Create(queue_id, str(queue_id)))
+    return queues
+
+
+def append_to(queues: Queues, ids: list[int], size: int = 10) -> Many:
+    """Append a record to each of *ids*, which may name a queue twice, as the writer does."""
+    ends: dict[int, int] = {}
+    positions = []
+    for queue_id in ids:
+        queue = queues.by_id(queue_id)
+        assert queue is not None
+        positions.append(ends.setdefault(queue_id, queue.next_position))
+        ends[queue_id] += 1
+    many = Many.of(ids, positions, [b"%d:%d;" % at + b"." * size for at in zip(ids, positions, strict=True)])
+    queues.apply_all(SEGMENT, [many])
+    return many
+
+
+def loose(queues: Queues) -> int:
+    """Return the number of loose records."""
+    return sum(len(queue.loose) for queue in queues)
+
+
+def truncate(queues: Queues, queue_id: int, left: int = 0) -> None:
+    """Truncate a queue up to its last *left* records."""
+    queue = queues.by_id(queue_id)
+    assert queue is not None
+    queues.apply_all(SEGMENT, [Truncate(queue_id, queue.next_position - 1 - left)])
+
+
+def test_loose_records_are_read_as_runs() -> None:
+    """A reader sees runs, cut to what was asked for, and reading changes nothing."""
+    queues = queues_with(5)
+    queues.apply(SEGMENT, Append(2, Run.of(0, [b"a", b"b"])))
+    append_to(queues, [1, 2, 3, 4, 5, 2, 2])
+    queue = queues.get("2")
+    assert queue is not None
+    assert len(queue.loose) == 3
+    payloads = [b"2:%d;.........." % position for position in (2, 3, 4)]
+    assert queue.runs(None, None) == [Run.of(0, [b"a", b"b"]), Run.of(2, payloads)]
+    assert queue.runs(3, 4) == [Run.of(3, payloads[1:2])]
+    assert queue.runs(1, 3) == [Run.of(1, [b"b"]), Run.of(2, payloads[:1])]
+    assert queue.held(None, None, most=1) == [Run.of(0, [b"a", b"b"])]
+    assert queue.head(0) == [Run.of(0, [b"a", b"b"])]
+    assert queue.head(3) == [Run.of(3, payloads[1:])]
+    assert queue.head(5) == []
+    assert queue.last_record() == (4, payloads[2])
+    assert (queue.held_end(), queue.live_bytes(), queue.records) == (5, 2 + 3 * 14, 5)
+    assert len(queue.loose) == 3
+    state_of(queues)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 3, 4])
+def test_truncated_loose_records_are_dropped(left: int) -> None:
+    """Any number of them, together with the runs before them."""
+    queues = queues_with(4)
+    queues.apply(SEGMENT, Append(1, Run.of(0, [b"a"])))
+    append_to(queues, [1, 1, 2, 3, 4, 1])
+    truncate(queues, 1, left)
+    queue = queues.get("1")
+    assert queue is not None
+    assert queue.records == left
+    assert len(queue.loose) == min(left, 3)
+    assert [record.position for run in queue.runs(None, None) for record in run.records()] == [0, 1, 2, 3][4 - left :]
+    state_of(queues)
+
+
+def test_many_with_few_or_large_records_does_not_become_a_block() -> None:
+    """Such a block would cost more than runs, or make settling copy much at once."""
+    queues = queues_with(5)
+    append_to(queues, [1] * (LOOSE_RECORDS_MIN - 1))
+    assert loose(queues) == 0
+    append_to(queues, [1, 2, 3, 4], size=LOOSE_BYTES_MAX)
+    assert loose(queues) == 0
+    append_to(queues, [1, 2, 3, 4])
+    assert loose(queues) == 4
+    state_of(queues)
+
+
+def test_another_append_a_gap_and_a_new_segment_settle_the_records_before() -> None:
+    """Loose records are the newest ones, without gaps, of one segment."""
+    queues = queues_with(4)
+    append_to(queues, [1, 2, 3, 4])
+    queues.apply(SEGMENT, Append(1, Run.of(1, [b"run"])))
+    queues.apply(SEGMENT, Many.of([2, 1, 1, 1], [7, 2, 3, 4], [b"gap", b"", b"", b""]))
+    queues.apply(SEGMENT + 1, Many.of([3, 1, 1, 1], [1, 5, 6, 7], [b"new", b"", b"", b""]))
+    assert [len(queue.loose) for queue in queues] == [3, 1, 1, 1]
+    assert [queue.segments() for queue in queues] == [[3, 4], [3], [3, 4], [3]]
+    state = state_of(queues)
+    assert [[position for position, _ in seen.records] for seen in state.queues] == [[*range(8)], [0, 7], [0, 1], [0]]
+
+
+def test_place_that_is_taken_is_refused() -> None:
+    """A MANY that does not fit the queues is damage, as an APPEND would be."""
+    queues = queues_with(4)
+    append_to(queues, [1, 2, 3, 4])
+    with pytest.raises(ReplayError, match="position 0 is taken, the next one is 1"):
+        queues.apply(SEGMENT, Many.of([1, 2, 3, 4], [1, 0, 1, 1], [b""] * 4))
+    with pytest.raises(ReplayError, match="queue id 9, which does not exist"):
+        queues.apply(SEGMENT, Many.of([1, 9, 3, 4], [2, 0, 1, 1], [b""] * 4))
+
+
+def test_enough_loose_records_become_a_run() -> None:
+    """At a number that depends on the queue, so that queues that are filled in turn do not settle together."""
+    queues = queues_with(250)
+    settled = []
+    for _ in range(queue_module.LOOSE_RECORDS_MAX):
+        before = loose(queues)
+        append_to(queues, [*range(1, 251)], size=0)
+        settled.append(before + 250 - loose(queues))
+    assert sum(settled) > 250 * queue_module.LOOSE_RECORDS_LEAST
+    assert max(settled) <= SETTLED_AT_ONCE + 2 * queue_module.LOOSE_RECORDS_MAX
+    assert all(len(queue.runs(None, None)) <= 5 for queue in queues)
+    state_of(queues)
+
+
+def test_last_append_and_table_are_those_of_single_appends() -> None:
+    """The digest does not depend on how records are kept, also after they were settled or truncated."""
+    apart, together = queues_with(4), queues_with(4)
+    for number in range(3):
+        many = append_to(together, [1, 2, 3, 4, 1])
+        apart.apply_all(SEGMENT, many.appends())
+        assert apart.table() == together.table()
+        for queues in (apart, together):
+            truncate(queues, 2, number)
+            queues.apply_all(SEGMENT, [Truncate(3, 50 * number)])
+        assert apart.table() == together.table()
+    for queue in together:
+        together.queue_bytes += queue.settle()
+    assert loose(together) == 0
+    assert apart.table() == together.table()
+
+
+# Memory.
+
+
+def test_block_is_charged_until_its_last_record_is_dropped() -> None:
+    """What one record keeps in memory is counted as in use."""
+    queues = queues_with(4)
+    empty = queues.memory_bytes
+    append_to(queues, [1, 2, 3, 4], size=1_000)
+    full = queues.blocks.memory_bytes
+    assert full > 4_000
+    for queue_id in (1, 2):
+        truncate(queues, queue_id)
+    assert queues.blocks.memory_bytes == full
+    truncate(queues, 3)  # a quarter is left: it is settled
+    assert queues.blocks.memory_bytes == 0
+    truncate(queues, 4)
+    assert queues.memory_bytes == empty
+
+
+def test_queue_that_lives_in_dead_blocks_does_not_keep_them() -> None:
+    """The worst case: one queue keeps a record of each block, and everything else in the blocks is truncated."""
+    queues = queues_with(MANY_RECORDS_MAX)
+    for _ in range(250):
+        append_to(queues, [*range(1, MANY_RECORDS_MAX + 1)], size=90)
+        for queue_id in range(2, MANY_RECORDS_MAX + 1):
+            truncate(queues, queue_id)
+    kept = queues.by_id(1)
+    assert kept is not None
+    assert kept.records == 250
+    assert queues.blocks.memory_bytes == 0
+    assert queues.memory_bytes < 500 * MANY_RECORDS_MAX + 250 * 250
+    state_of(queues)
+
+
+def test_sparse_blocks_are_settled_in_steps() -> None:
+    """Truncating most queues makes many blocks sparse at once; each batch settles a limited number of records."""
+    queues = queues_with(250)
+    for _ in range(200):
+        append_to(queues, [*range(1, 251)], size=90)
+    truncates = [Truncate(queue_id, 10_000) for queue_id in range(1, 201)]
+    before = loose(queues)
+    queues.apply_all(SEGMENT, truncates)
+    steps = []
+    while queues.has_sparse_blocks():
+        steps.append(loose(queues))
+        queues.settle_sparse()
+    assert before - 200 * 200 == 50 * 200
+    assert len(steps) > 3
+    assert all(a - b <= SETTLED_AT_ONCE + queue_module.LOOSE_RECORDS_MAX for a, b in pairwise(steps))
+    assert loose(queues) == queues.blocks.memory_bytes == 0
+    state_of(queues)
+
+
+def test_memory_that_dead_records_take_is_freed_on_demand() -> None:
+    """Blocks that are not sparse yet count too, as far as settling them frees anything."""
+    queues = queues_with(250)
+    for _ in range(40):
+        append_to(queues, [*range(1, 251)], size=90)
+    for queue_id in range(1, 151):
+        truncate(queues, queue_id)
+    assert not queues.has_sparse_blocks()
+    before = queues.memory_bytes
+    queues.free_memory(100_000)
+    assert queues.memory_bytes <= before - 100_000
+    queues.free_memory(1 << 40)
+    assert queues.memory_bytes < before / 2
+    state_of(queues)
+
+
+def test_nothing_is_settled_while_a_table_is_written() -> None:
+    """The log's thread reads the queues meanwhile."""
+    queues = queues_with(4)
+    append_to(queues, [1, 2, 3, 4])
+    for queue_id in (1, 2):
+        truncate(queues, queue_id)
+    with queues._settling:
+        queues.free_memory(1 << 40)
+    assert loose(queues) == 2
+
+
+def test_counted_memory_is_that_of_the_process() -> None:
+    """Also after nine of ten queues were truncated."""
+    chance = random.Random(7)
+    queues = queues_with(1_000)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        counted = queues.memory_bytes
+        for _ in range(400):
+            append_to(queues, chance.sample(range(1, 1_001), MANY_RECORDS_MAX), size=100)
+        assert tracemalloc.get_traced_memory()[0] < 1.05 * (queues.memory_bytes - counted)
+        for queue_id in range(101, 1_001):
+            truncate(queues, queue_id)
+        while queues.has_sparse_blocks():
+            queues.settle_sparse()
+        live = sum(queue.live_bytes() for queue in queues)
+        assert tracemalloc.get_traced_memory()[0] < 1.05 * (queues.memory_bytes - counted) + 200_000
+        assert queues.memory_bytes - counted < 1.5 * live
+    finally:
+        tracemalloc.stop()
+
+
+def test_any_place_in_a_block() -> None:
+    """Places in earlier and later blocks do not count."""
+    places = array("Q", [5, 0x105, 0x106, 0x300])
+    assert [any_in_block(places, number) for number in range(5)] == [True, True, False, True, False]
+
+
+# Any history.
+
+steps = st.one_of(
+    st.tuples(st.just("many"), st.lists(st.integers(1, 5), min_size=1, max_size=12)),
+    st.tuples(st.just("many"), st.lists(st.integers(1, 5), min_size=1, max_size=12)),
+    st.tuples(st.just("run"), st.integers(1, 5), st.integers(0, 2), st.integers(1, 3)),
+    st.tuples(st.just("gap"), st.lists(st.integers(1, 5), min_size=4, max_size=6, unique=True), st.integers(0, 3)),
+    st.tuples(st.just("truncate"), st.integers(1, 5), st.integers(-2, 9)),
+    st.tuples(st.just("delete"), st.integers(1, 5)),
+    st.tuples(st.just("roll")),
+    st.tuples(st.just("settle"), st.integers(1, 5)),
+    st.tuples(st.just("free"), st.integers(0, 5_000)),
+)
+
+
+@given(history=st.lists(steps, max_size=30), most=st.sampled_from([3, 9, 400]))
+@settings(deadline=None, max_examples=250)
+def test_any_history_ends_as_with_single_appends(history: list[tuple[Any, ...]], most: int) -> None:
+    """Contents, positions, tables, pins and what truncates report are the same; the sums of memory fit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue_module, "LOOSE_RECORDS_MAX", most)
+        patch.setattr(queue_module, "LOOSE_SPREAD", 2)
+        patch.setattr(queues_module, "LOOSE_RECORDS_LEAST", most - 1)
+        patch.setattr(queue_module, "KEPT_RECORDS", 5)
+        together, apart = queues_with(5), queues_with(5)
+        segment = 0
+        for kind, *arguments in history:
+            if kind == "roll":
+                segment += 1
+            elif kind == "settle":
+                together.settle_sparse(*arguments)
+            elif kind == "free":
+                together.free_memory(*arguments)
+            else:
+                records = [*records_of(kind, arguments, together)]
+                told = together.apply_all(segment, records)
+                each = [single for record in records for single in singles_of(record)]
+                assert told == apart.apply_all(segment, each)
+            assert state_of(together) == state_of(apart)
+            assert together.table() == apart.table()
+            assert [queue.segments() for queue in together] == [queue.segments() for queue in apart]
+            assert [queue.last_record() for queue in together] == [queue.last_record() for queue in apart]
+            assert [queue.held_end() for queue in together] == [queue.held_end() for queue in apart]
+
+
+def records_of(kind: str, arguments: list[Any], queues: Queues) -> Iterator[LogRecord]:
+    """Yield the log records of a step; none if a queue of it was deleted."""
+    ids = arguments[0] if isinstance(arguments[0], list) else [arguments[0]]
+    found = {queue_id: queue for queue_id in ids if (queue := queues.by_id(queue_id)) is not None}
+    ids = [queue_id for queue_id in ids if queue_id in found]
+    if not ids:
+        return
+    queue = found[ids[0]]
+    if kind == "many":
+        ends = {queue_id: queue.next_position for queue_id, queue in found.items()}
+        positions = []
+        for queue_id in ids:
+            positions.append(ends[queue_id])
+            ends[queue_id] += 1
+        yield Many.of(ids, positions, [b"%d" % at * 9 for at in positions])
+    elif kind == "gap":
+        positions = [found[queue_id].next_position + arguments[1] for queue_id in ids]
+        yield Many.of(ids, positions, [b"gap"] * len(ids))
+    elif kind == "run":
+        first = queue.next_position + arguments[1]
+        yield Append(queue.id, Run.of(first, [b"run"] * arguments[2]))
+    elif kind == "truncate":
+        yield Truncate(queue.id, max(queue.next_position - 1 - arguments[1], 0))
+    else:
+        yield Delete(queue.id)
+
+
+def singles_of(record: LogRecord) -> Iterator[LogRecord]:
+    """Yield *record*, a MANY as its APPENDs."""
+    if isinstance(record, Many):
+        yield from record.appends()
+    else:
+        yield record
