@@ -85,7 +85,7 @@ class MultiRecordLog(LiveReader):
         async def opening() -> MultiRecordLog:
             opened, thread = await open_log_async(
                 LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory)),
-                OpenOptions(segment_bytes, bounds.disk_bytes, create),
+                OpenOptions(segment_bytes, bounds.disk_bytes, create, direct=policy.syncs_each_batch),
                 on_progress,
             )
             return cls(opened, thread, policy, bounds)

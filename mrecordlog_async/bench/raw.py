@@ -28,7 +28,10 @@ CONTENT_BYTES = 16 * MIB
 
 
 class RecordingFiles(OsFileSystem):
-    """The real disk, with a list of the calls and of how long each sync took. Costs one list append per call."""
+    """The real disk, with a list of the calls and of how long each sync took. Costs one list append per call.
+
+    A write that is durable by itself counts as a write and a sync.
+    """
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -38,6 +41,14 @@ class RecordingFiles(OsFileSystem):
         """Write, and record how many bytes."""
         taken = super().write(handle, buffers, offset)
         self.calls.append(taken)
+        return taken
+
+    def write_durable(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write durably, and record it."""
+        begun = time.perf_counter()
+        taken = super().write_durable(handle, buffers, offset)
+        self.sync_seconds.append(time.perf_counter() - begun)
+        self.calls += (taken, SYNC)
         return taken
 
     def sync(self, handle: int) -> None:

@@ -3,7 +3,8 @@
 Strategy:
 1. Space, spare and name first. Whatever fails before the batch's first byte is written raises OSError or LogFullError:
    the batch is refused, nothing has changed, and the log stays healthy.
-2. Then one write and one sync. What fails there, and any failed sync, raises `LogIOError`: the log stops.
+2. Then one write and one sync, or a direct write that is both. What fails there, and any failed sync, raises
+   `LogIOError`: the log stops.
 3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling works on a full disk:
    only a roll lets the space of older segments be freed.
 4. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or shrunk again: the log rolls,
@@ -29,6 +30,8 @@ from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, 
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
+from mrecordlog_async.storage.direct import Staging, whole_blocks
+from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES
 from mrecordlog_async.storage.segment import SegmentFile
@@ -43,9 +46,14 @@ class Journal:
     """
 
     def __init__(
-        self, directory: LockedDirectory, file: SegmentFile, recovered: RecoveredLog, space: DiskSpace
+        self,
+        directory: LockedDirectory,
+        file: SegmentFile,
+        recovered: RecoveredLog,
+        space: DiskSpace,
+        staging: Staging | None = None,
     ) -> None:
-        """Continue the log *recovered*, whose last segment is *file*."""
+        """Continue the log *recovered*, whose last segment is *file*; *staging*: see `Spare`."""
         self.directory = directory
         self.end: LogEnd = recovered.end
         self.named_oldest = recovered.oldest_segment  # what the newest COMMIT or header says
@@ -55,7 +63,7 @@ class Journal:
         self._file = file
         self._seed = segment_seed(recovered.log_id, recovered.end.segment)
         self._space = space
-        self._spare = Spare(directory)
+        self._spare = Spare(directory, staging)
         undeletable = [(number, 0) for number in recovered.leftovers]
         self._older = OlderSegments(directory, undeletable + recovered.older)
 
@@ -84,7 +92,8 @@ class Journal:
 
     def disk_bytes_at_best(self) -> tuple[int, str]:
         """Return the size of the largest batch that an empty log can take, and the name of what limits it."""
-        return self._space.batch_bytes_max(self._preamble_bytes(0))
+        most, name = self._space.batch_bytes_max(self._preamble_bytes(0))
+        return max(most - DIRECT_BLOCK_BYTES, 0), name  # its reservation ends at a whole block
 
     def wants_spare(self, more_table_bytes: int = 0) -> bool:
         """Return whether a spare must be made, or must grow with the table."""
@@ -267,7 +276,7 @@ class Journal:
 
     def _reserve(self, end: int, needs_space: bool) -> None:
         """Reserve space for a batch up to *end* and the reserve after it, which only truncates and deletes may use."""
-        wanted = end + RESERVE_BYTES
+        wanted = whole_blocks(end + RESERVE_BYTES)
         if wanted <= self._file.reserved_bytes:
             return
         limit = max(wanted, self.end.table_end + self._space.segment_bytes + RESERVE_BYTES)
@@ -291,10 +300,11 @@ class Journal:
         rolled: bool,
         begun: float,
     ) -> CommitResult:
-        at = self.end
+        at, file = self.end, self._file
         written = end - at.offset
+        write_begun = time.perf_counter()
         try:
-            self._file.write(join_small(buffers, written), at.offset)
+            file.write(buffers if file.is_direct else join_small(buffers, written), at.offset, durable=request.sync)
         except OSError as error:
             raise LogIOError(f"write failed: {error}") from error
         # Before the sync: a batch that is written counts, whatever becomes of the sync. No other may take its place.
@@ -302,6 +312,8 @@ class Journal:
         at.last_batch += 1
         self.named_oldest = at.segment if request.oldest_segment is None else request.oldest_segment
         sync_seconds = self.sync() if request.sync else 0.0
+        if request.sync and file.is_direct:  # the write was the sync, or a part of it
+            sync_seconds = time.perf_counter() - write_begun
         return CommitResult(
             records, at.segment, written, request.sync, rolled, time.perf_counter() - begun, sync_seconds
         )
@@ -318,8 +330,10 @@ class Journal:
         self.end = LogEnd(header.segment, table_end, table_end, last + 1, last, last)
 
     def _preamble_bytes(self, more_table_bytes: int) -> int:
-        return HEADER_BYTES + frames_bytes_max(self._queues.table_bytes + more_table_bytes) + RESERVE_BYTES
+        table_bytes = frames_bytes_max(self._queues.table_bytes + more_table_bytes)
+        return whole_blocks(HEADER_BYTES + table_bytes + RESERVE_BYTES)
 
     def _check_room_behind_roll(self, batch_bytes: int) -> None:
         """Raise LogFullError for a batch that will not fit into the next segment, before that segment is used up."""
-        self._space.check(self._preamble_bytes(0) + batch_bytes - self._spare.reserved_bytes, self.disk_bytes)
+        wanted = whole_blocks(self._preamble_bytes(0) + batch_bytes)
+        self._space.check(wanted - self._spare.reserved_bytes, self.disk_bytes)

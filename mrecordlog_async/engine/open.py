@@ -31,6 +31,7 @@ from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_torn_tail
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
+from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, sync_directory
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import LockedDirectory
@@ -48,12 +49,14 @@ class OpenOptions:
     """How to open a log.
 
     segment_bytes: nominal size of a segment. disk_bytes_limit: space for all segments. create: create the directory and
-    the log if they do not exist.
+    the log if they do not exist. direct: write past the page cache where that is possible, which pays if each batch is
+    synced: an unsynced write costs 1.5 µs in the cache and 60 µs past it.
     """
 
     segment_bytes: int
     disk_bytes_limit: int = 1 << 62
     create: bool = True
+    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,13 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         recovered, file = _recover_or_create(locked, options.create, on_progress)
         on_error.callback(file.close)
         is_shared = file.may_be_shared()
+        staging = Staging() if options.direct else None
         if not is_shared:
             _reserve_again(file, recovered)
+            if staging is not None:
+                file.begin_direct(staging, recovered.end.offset)
         space = DiskSpace(locked, options.segment_bytes, options.disk_bytes_limit)
-        journal = Journal(locked, file, recovered, space)
+        journal = Journal(locked, file, recovered, space, staging)
         on_error.callback(journal.discard_spare)
         _prepare_spare(journal)
         if is_shared:

@@ -6,11 +6,14 @@ Everything here blocks and belongs to the log's thread; the loop may read `reser
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from mrecordlog_async.engine.commit import LogIOError
 from mrecordlog_async.engine.sync import sync_directory, sync_file
+from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.header import SegmentHeader
 from mrecordlog_async.format.table import Table, encode_table
+from mrecordlog_async.storage.direct import UNSUPPORTED, Staging
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.new_segment import write_preamble
 from mrecordlog_async.storage.segment import SegmentFile
@@ -19,9 +22,11 @@ from mrecordlog_async.storage.segment import SegmentFile
 class Spare:
     """At most one file that no batch has entered. `file` is None while there is none."""
 
-    def __init__(self, directory: LockedDirectory) -> None:
+    def __init__(self, directory: LockedDirectory, staging: Staging | None = None) -> None:
+        """With *staging*, the segments that this becomes are written past the page cache, if their files can be."""
         self.file: SegmentFile | None = None
         self._directory = directory
+        self._staging = staging
 
     @property
     def reserved_bytes(self) -> int:
@@ -64,7 +69,7 @@ class Spare:
         assert spare is not None, "prepared just before"
         path = self._directory.path_of(header.segment)
         try:
-            table_end = write_preamble(spare, header, encode_table(table))
+            table_end = self._write_preamble(spare, header, encode_table(table))
             # Durable before it has its name: a segment without an intact header and table is damage.
             sync_file(spare)
             self._rename(spare, path)
@@ -83,6 +88,18 @@ class Spare:
         if self.file is not None:
             self._remove(self.file)
             self.file = None
+
+    def _write_preamble(self, spare: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:
+        """Write the segment's head directly if the file can be written so, which is found out here."""
+        if self._staging is not None:
+            spare.begin_direct(self._staging, 0)
+        try:
+            return write_preamble(spare, header, table)
+        except OSError as error:
+            if not spare.is_direct or error.errno not in UNSUPPORTED:
+                raise
+            spare.end_direct()
+            return write_preamble(spare, header, table)
 
     def _rename(self, spare: SegmentFile, path: str) -> None:
         try:

@@ -8,5 +8,6 @@
 | `locked_directory` | what only the lock's holder may change in that directory |
 | `lock` | one writer per directory |
 | `segment` | naming segments, reading them in pieces, reserving space before it is written |
+| `direct` | writing a segment past the page cache |
 | `new_segment` | creating a segment |
 """

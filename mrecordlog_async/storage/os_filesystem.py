@@ -19,6 +19,8 @@ _statx = getattr(ctypes.CDLL(None), "statx", None)
 _AT_EMPTY_PATH, _STATX_NLINK = 0x1000, 0x4
 _Statx = ctypes.c_char * 256
 
+_O_DIRECT = getattr(os, "O_DIRECT", 0) if hasattr(os, "RWF_DSYNC") else 0
+
 _locks: set[int] = set()
 _fork_guard = threading.Lock()
 """Prevents a fork between taking a lock and recording it: `_drop_locks` knows every lock that a child inherits."""
@@ -115,12 +117,39 @@ class OsFileSystem:
         """See `FileSystem`."""
         return os.pwritev(handle, buffers, offset)
 
+    def set_direct(self, handle: int, direct: bool) -> None:
+        """See `FileSystem`. Only Linux has O_DIRECT and RWF_DSYNC; some sandboxes have only the first."""
+        if not _O_DIRECT:
+            raise OSError(errno.EINVAL, "this system has no O_DIRECT")
+        flags = fcntl.fcntl(handle, fcntl.F_GETFL)
+        if direct:
+            os.pwritev(handle, [b""], 0, os.RWF_DSYNC)  # writes nothing; fails where the flag is not known
+        fcntl.fcntl(handle, fcntl.F_SETFL, flags | _O_DIRECT if direct else flags & ~_O_DIRECT)
+
+    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+        """See `FileSystem`."""
+        return os.preadv(handle, [buffer], offset)
+
+    def write_durable(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """See `FileSystem`."""
+        return os.pwritev(handle, buffers, offset, os.RWF_DSYNC)
+
     def reserve(self, handle: int, offset: int, length: int) -> None:
         """See `FileSystem`."""
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, offset, length)
+        if not hasattr(os, "posix_fallocate"):
+            _reserve_by_writing(handle, offset, length)
             return
-        _reserve_by_writing(handle, offset, length)
+        try:
+            os.posix_fallocate(handle, offset, length)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not fcntl.fcntl(handle, fcntl.F_GETFL) & _O_DIRECT:
+                raise
+            # Without support by the file system, glibc writes a byte into each block, which O_DIRECT refuses.
+            self.set_direct(handle, False)
+            try:
+                os.posix_fallocate(handle, offset, length)
+            finally:
+                self.set_direct(handle, True)
 
     def set_size(self, handle: int, size: int) -> None:
         """See `FileSystem`."""

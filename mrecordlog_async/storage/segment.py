@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from mrecordlog_async.format.frame import BLOCK_BYTES
 from mrecordlog_async.options import MIB
-from mrecordlog_async.storage.filesystem import Buffer, FileSystem, read_exact, write_all
+from mrecordlog_async.storage.direct import UNSUPPORTED, DirectWriter, Staging, whole_blocks
+from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer, FileSystem, read_exact, write_all
 
 PIECE_BYTES = 4 * MIB
 """Segments are read in pieces of this size, a whole number of blocks: large enough to be fast, small in memory."""
@@ -56,7 +57,10 @@ def read_pieces(files: FileSystem, handle: int, offset: int, stop: int) -> Itera
 
 
 class SegmentFile:
-    """A growing segment: `reserved_bytes` are allocated on the disk, so writes within them cannot run out of space."""
+    """A growing segment: `reserved_bytes` are allocated on the disk, so writes within them cannot run out of space.
+
+    They are whole blocks: no direct write moves the file's end.
+    """
 
     def __init__(self, files: FileSystem, path: str, handle: int, reserved_bytes: int) -> None:
         self.files = files
@@ -65,6 +69,34 @@ class SegmentFile:
         self.reserved_bytes = reserved_bytes
         self._step_bytes = STEP_BYTES_MIN
         self._was_shared = False
+        self._direct: DirectWriter | None = None
+        self._is_synced = False  # everything that was ever done to the file is known to be on the medium
+
+    @property
+    def is_direct(self) -> bool:
+        """Return whether writes bypass the page cache."""
+        return self._direct is not None
+
+    def begin_direct(self, staging: Staging, end: int) -> None:
+        """Bypass the page cache from now on, continuing at *end*. Where that is impossible, writes stay buffered.
+
+        It is found out here, by reading the last block. Raises OSError if that block cannot be read.
+        """
+        try:
+            self.files.set_direct(self.handle, True)
+        except OSError:
+            return
+        try:
+            self._direct = DirectWriter(self.files, self.handle, staging, end)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            self.end_direct()
+
+    def end_direct(self) -> None:
+        """Write through the page cache again."""
+        self._direct = None
+        self.files.set_direct(self.handle, False)
 
     def is_shared(self) -> bool:
         """Return whether the file has a second name: its bytes then belong to others too and must not be changed.
@@ -85,13 +117,15 @@ class SegmentFile:
             return True
 
     def reserve(self, end: int, limit: int) -> None:
-        """Reserve space for bytes up to *end*; OSError, with nothing changed, if the disk has no room.
+        """Reserve space for bytes up to *end*, in whole blocks; OSError, with nothing changed, if the disk has no room.
 
         A larger step, up to *limit*, is tried first, so that most batches find their space already reserved.
         """
         if end <= self.reserved_bytes:
             return
-        step_end = max(end, min(self.reserved_bytes + self._step_bytes, limit))
+        end = whole_blocks(end)
+        step_end = min(self.reserved_bytes + self._step_bytes, limit)
+        step_end = max(end, step_end - step_end % DIRECT_BLOCK_BYTES)
         try:
             self._grow(step_end)
         except OSError:
@@ -102,6 +136,7 @@ class SegmentFile:
 
     def _grow(self, end: int) -> None:
         size = self.files.size(self.handle)
+        self._is_synced = False
         try:
             self.files.reserve(self.handle, self.reserved_bytes, end - self.reserved_bytes)
         except OSError:
@@ -111,13 +146,24 @@ class SegmentFile:
             raise
         self.reserved_bytes = end
 
-    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write *buffers* at *offset*; after an OSError the content is unknown."""
-        write_all(self.files, self.handle, buffers, offset)
+    def write(self, buffers: Sequence[Buffer], offset: int, *, durable: bool = False) -> None:
+        """Write *buffers* at *offset*; after an OSError the content is unknown.
+
+        durable: `sync` follows. Then a direct write may bring its bytes to the medium by itself, if everything before
+        them is known to be there: it syncs nothing else.
+        """
+        if self._direct is None:
+            self._is_synced = False
+            write_all(self.files, self.handle, buffers, offset)
+        else:
+            was_synced, self._is_synced = self._is_synced, False
+            self._is_synced = self._direct.write(buffers, offset, durable=durable and was_synced)
 
     def sync(self) -> None:
         """Wait until everything written is on the medium."""
-        self.files.sync(self.handle)
+        if self._direct is None or not self._is_synced:
+            self.files.sync(self.handle)
+            self._is_synced = True
 
     def close(self) -> None:
         """Close the file."""

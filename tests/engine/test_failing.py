@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import LogFailedError, LogState, MultiRecordLog, PersistAction, PersistPolicy
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests.cached_files import CachedFiles
 
 NEVER = PersistPolicy.never()
 FLUSH = PersistPolicy.always(action=PersistAction.FLUSH)
 FAR = PersistPolicy.interval(1_000.0)
 
 
-class Failing(OsFileSystem):
+class Failing(CachedFiles):
     """A disk whose syncs fail while the test says so."""
 
     failing = False

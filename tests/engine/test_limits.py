@@ -179,6 +179,7 @@ async def test_a_full_disk_costs_a_bounded_number_of_tries(directory: Path, monk
 
     async with MultiRecordLog.open(directory, filesystem=disk) as log:
         await log.create_queue("q")
+        await log.append_record("q", None, bytes(5_000))  # reserves a step
         monkeypatch.setattr(Room, "reserve", reserve)
         # Smaller and smaller ones: that each is smaller than those refused before is the worst case.
         sizes = range(4_000, 3_000, -1)
@@ -340,6 +341,7 @@ async def test_appends_leave_the_reserve_to_truncates(directory: Path) -> None:
     async with MultiRecordLog.open(directory, filesystem=disk) as log:
         for number in range(3):
             await log.create_queue(f"q{number}")
+        await log.append_record("q0", None, bytes(5_000))  # reserves a step
         disk.left = 0
         stored = 0
         while True:

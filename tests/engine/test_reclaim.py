@@ -11,13 +11,13 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine import older_segments
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
+from tests.cached_files import CachedFiles
 
 BLOCK = 32_768
 
 
-class Watched(OsFileSystem):
+class Watched(CachedFiles):
     """Notes what is done to files, in order."""
 
     def __init__(self) -> None:

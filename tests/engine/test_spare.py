@@ -9,10 +9,10 @@ from pathlib import Path
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.storage.filesystem import Buffer
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests.cached_files import CachedFiles
 
 
-class Watched(OsFileSystem):
+class Watched(CachedFiles):
     """Notes at each write whether the spare has room for the table as it will be after that batch."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.straight import CALLERS_MAX, Straight
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.format.record import SEALED, OptionValues
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests.cached_files import CachedFiles
 from tests.faults.driver import DIRECTORY, Run, repeatable
 from tests.faults.histories import CASES, early_roll
 
@@ -217,7 +217,7 @@ async def test_shared_segment_is_left_to_the_writer(directory: Path, taken: Take
 # One at a time, and how it ends.
 
 
-class Failing(OsFileSystem):
+class Failing(CachedFiles):
     """A disk whose syncs fail, from some moment on."""
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """A disk in memory that loses unsynced changes and fails on request: the second `FileSystem` of the log.
 
 1. Every file has its durable bytes, and a list of changes since its last sync: sizes, and writes cut at sector borders.
+   A durable write ends with its own sectors durable, and the size they need; all other changes stay on the list.
    Every directory has its durable entries, and a list of changes since its last sync. Nothing else is durable. A file
    exists while it has a name, durable or not, or an open handle. All names of a file share its bytes, so every name and
    every reader sees a change made through one of them.
@@ -19,10 +20,10 @@ import errno
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer
 
 SECTOR_BYTES = 512
 
@@ -82,6 +83,8 @@ class Snapshot:
 
     files: dict[int, FileState]
     directories: dict[int, DirectoryState]
+    sector_bytes: int = SECTOR_BYTES
+    has_direct: bool = True
 
     def crash(self, plan: Plan) -> Disk:
         """Return the disk after a power cut that only the changes in *plan* survived."""
@@ -93,7 +96,7 @@ class Snapshot:
             number: DirectoryState(_linked(state.durable, plan.entries.get(number, ())))
             for number, state in self.directories.items()
         }
-        return Disk(Snapshot(files, directories))
+        return Disk(replace(self, files=files, directories=directories))
 
     def kill(self) -> Disk:
         """Return the disk that the next process finds after this one died: all changes exist, none became durable."""
@@ -148,9 +151,21 @@ class Disk:
 
     ROOT = 1
 
-    def __init__(self, snapshot: Snapshot | None = None, capacity_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot | None = None,
+        capacity_bytes: int | None = None,
+        *,
+        sector_bytes: int = SECTOR_BYTES,
+        has_direct: bool = True,
+    ) -> None:
+        """Continue *snapshot*, or begin an empty disk.
+
+        sector_bytes: the atom of writing. has_direct: files can be written past the page cache.
+        """
         if snapshot is None:
-            snapshot = Snapshot({}, {self.ROOT: DirectoryState({"data": 2}), 2: DirectoryState({})})
+            directories = {self.ROOT: DirectoryState({"data": 2}), 2: DirectoryState({})}
+            snapshot = Snapshot({}, directories, sector_bytes, has_direct)
         self.on_call: Callable[[str], None] = lambda call: None
         self.on_half_written: Callable[[], None] | None = None
         self.fault: Fault | None = None
@@ -164,6 +179,8 @@ class Disk:
         self._next_node = max((*snapshot.files, *snapshot.directories)) + 1
         self._next_handle = 3
         self._handles: dict[int, tuple[int, bool]] = {}
+        self._direct_handles: set[int] = set()
+        self.sector_bytes, self.has_direct = snapshot.sector_bytes, snapshot.has_direct
         self._locks: dict[int, int] = {}
 
     # For the tests.
@@ -173,6 +190,8 @@ class Disk:
         return Snapshot(
             {n: FileState(f.durable, tuple(f.pending), tuple(f.stale)) for n, f in self._files.items()},
             {n: DirectoryState(dict(d.durable), tuple(d.pending)) for n, d in self._directories.items()},
+            self.sector_bytes,
+            self.has_direct,
         )
 
     def open_handles(self) -> int:
@@ -254,6 +273,7 @@ class Disk:
         return self._new_handle(node, write=write)
 
     def close(self, handle: int) -> None:
+        self._direct_handles.discard(handle)
         if self._handles.pop(handle, None) is None:
             self.misuse.append(f"handle {handle} was closed twice")
         for node in [node for node, owner in self._locks.items() if owner == handle]:
@@ -275,10 +295,36 @@ class Disk:
         self._begin("read")
         return bytes(self._file(handle).current[offset : offset + length])
 
+    def set_direct(self, handle: int, direct: bool) -> None:
+        self._handle(handle)
+        self._begin("set_direct")
+        if direct and not self.has_direct:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        (self._direct_handles.add if direct else self._direct_handles.discard)(handle)
+
+    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+        self._begin("read_into")
+        file = self._file(handle)
+        if handle in self._direct_handles:
+            self._check_direct(file, offset, len(buffer), is_write=False)
+        found = file.current[offset : offset + len(buffer)]
+        buffer[: len(found)] = found
+        return len(found)
+
     def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        return self._write("write", handle, buffers, offset)
+
+    def write_durable(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if handle not in self._direct_handles:
+            self.misuse.append(f"a durable write of handle {handle}, which is not direct")
+        return self._write("write_durable", handle, buffers, offset)
+
+    def _write(self, call: str, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         data = b"".join(buffers)
         file = self._file(handle, write=True)
-        done = self._begin("write")
+        if handle in self._direct_handles:
+            self._check_direct(file, offset, len(data))
+        done = self._begin(call)
         taken = len(data)
         effect = self._effect()
         if effect in ("short", "half"):
@@ -288,7 +334,7 @@ class Disk:
         if offset + taken > len(file.current):
             self._take_space(offset + taken - len(file.current))
             self._resize(file, offset + taken)
-        writes = list(_by_sector(data[:taken], offset))
+        writes = list(_by_sector(data[:taken], offset, self.sector_bytes))
         if self.on_half_written is not None:
             done_first = [write for write in writes if self._random.random() < 0.5]
             for write in done_first:
@@ -298,6 +344,8 @@ class Disk:
             writes = [write for write in writes if write not in done_first]
         file.pending += writes
         file.current[offset : offset + taken] = data[:taken]
+        if call == "write_durable" and effect != "half":
+            _make_durable(file, offset, taken)
         done()
         return taken
 
@@ -411,7 +459,7 @@ class Disk:
         if fault is None or not fault.strikes(self.calls, call) or fault.effect in ("short", "zero"):
             return _nothing
         error = OSError(fault.errno, os.strerror(fault.errno))
-        if fault.effect == "after" or (fault.effect == "half" and call in ("write", "reserve")):
+        if fault.effect == "after" or (fault.effect == "half" and call in ("write", "write_durable", "reserve")):
             return lambda: _raise(error)
         if before_error is not None:
             before_error()
@@ -424,6 +472,12 @@ class Disk:
         """Return the effect of the fault on the call that was just counted."""
         fault = self.fault
         return fault.effect if fault is not None and fault.strikes(self.calls, self.call_names[-1]) else ""
+
+    def _check_direct(self, file: _File, offset: int, length: int, *, is_write: bool = True) -> None:
+        if offset % DIRECT_BLOCK_BYTES or length % DIRECT_BLOCK_BYTES:
+            self.misuse.append(f"a direct access of {length} bytes at {offset}")
+        if is_write and offset + length > len(file.current):
+            self.misuse.append(f"a direct write of {length} bytes at {offset} moves the end from {len(file.current)}")
 
     def _lose(self, file: _File) -> None:
         """Make a part of the changes durable. The cache still shows the others, and considers them clean."""
@@ -492,10 +546,26 @@ class Disk:
         return self._directory(parent), name
 
 
-def _by_sector(data: bytes, offset: int) -> Iterator[DataWrite]:
+def _make_durable(file: _File, offset: int, length: int) -> None:
+    """Do what the sync of one write does: its sectors, and sizes only if the file would else be too short for them."""
+    stop = offset + length
+    sizes = [change.size for change in file.pending if isinstance(change, SizeChange)]
+    needs_sizes = stop > min([len(file.durable), *sizes])
+    done: list[Change] = []
+    kept: list[Change] = []
+    for change in file.pending:
+        if isinstance(change, SizeChange):
+            is_done = needs_sizes
+        else:  # older writes to these sectors were replaced by this one
+            is_done = offset <= change.offset and change.offset + len(change.data) <= stop
+        (done if is_done else kept).append(change)
+    file.durable, file.pending = _applied(file.durable, done), kept
+
+
+def _by_sector(data: bytes, offset: int, sector_bytes: int) -> Iterator[DataWrite]:
     start = 0
     while start < len(data):
-        stop = min(start + SECTOR_BYTES - (offset + start) % SECTOR_BYTES, len(data))
+        stop = min(start + sector_bytes - (offset + start) % sector_bytes, len(data))
         yield DataWrite(offset + start, data[start:stop])
         start = stop
 

@@ -38,7 +38,10 @@ EMPTY = State(FIRST_QUEUE_ID, ())
 SEGMENT_BYTES = 32_768
 HAND_OVER_TURNS = 3
 STEP_TURNS = 2
-UNEVENTFUL = ("read", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of")
+UNEVENTFUL = (
+    *("read", "read_into", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of"),
+    "set_direct",
+)
 """Calls that change nothing: the moment before them is the same as the moment before the next call."""
 TIME_NS = 1_767_225_600_000_000_000
 LOG_ID = b"the-log's-own-id"
@@ -455,7 +458,7 @@ class Run:
             snapshot, number = self.disk.snapshot(), self.disk.calls
             for run in (self, *self.copies):
                 run._note(Moment(snapshot, run._bounds(), run.model.bounds_of_kill(), call, number, run.unfinished))
-        if call == "write":
+        if call in ("write", "write_durable"):
             for run in (self, *self.copies):
                 run._note_batch()
 

@@ -72,7 +72,7 @@ class Tally:
 def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> OpenedLog:
     """Open the log on *disk*; raise Violation if it does not open, for any reason."""
     try:
-        return open_log(LogDirectory(disk, directory), OpenOptions(SEGMENT_BYTES, 1 << 40))
+        return open_log(LogDirectory(disk, directory), OpenOptions(SEGMENT_BYTES, 1 << 40, direct=disk.has_direct))
     except (RecordLogError, OSError) as error:
         raise Violation(f"{where}: the log does not open: {type(error).__name__}: {error}") from error
 
@@ -115,7 +115,7 @@ class Explorer:
                 place = f"{run.directory}, life {life_number}, before call {moment.number} ({moment.call})"
                 for name, plan in plans(moment.snapshot, chance, self.subsets):
                     self._judge(moment, plan, verdict, f"{place}, {name}", chance)
-                if self.deep_every and (index % 5 == 0 or moment.call == "sync"):
+                if self.deep_every and (index % 5 == 0 or moment.call in ("sync", "write_durable")):
                     self._kill_read_cut(moment, verdict, place)
                 if self.kill_every and index % self.kill_every == 0:
                     self._kill_write_cut(moment, verdict, place, chance)
@@ -301,10 +301,10 @@ Step = tuple[Sequence[LogRecord | PlannedRun], bool]
 
 
 def appends_a_little(queues: Queues) -> Iterator[Step]:
-    """Append small batches, of which one is not synced by itself."""
+    """Append small batches, of which one is not synced by itself, and is longer than a block of a direct write."""
     yield [*_record(queues, 40)], True
     yield [*_record(queues, 130)], True
-    yield [*_record(queues, 700)], False
+    yield [*_record(queues, 5_000)], False
     yield [*_record(queues, 30)], True
 
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from mrecordlog_async import Limits, PersistPolicy
 
-from .disk import Disk, Fault
+from .disk import SECTOR_BYTES, Disk, Fault
 from .driver import History, LoopThread, Run, SteppingThread, run_history
 from .judge import Violation
 
@@ -29,6 +29,7 @@ class Case:
     although no call to the disk fails (the disk is small, or the process dies). small: the sizes at which the log
     changes its way of working are a few blocks and a few buffers. stepping: the loop turns in the middle of the
     thread's jobs. by_taking: some calls wait in line, so their order is the order in which the writer takes them.
+    sector_bytes, has_direct: as of `Disk`; without direct access, segments are written through the cache.
     """
 
     history: History
@@ -40,10 +41,13 @@ class Case:
     small: bool = False
     stepping: bool = False
     by_taking: bool = False
+    sector_bytes: int = SECTOR_BYTES
+    has_direct: bool = True
 
     def run(self, fault: Fault | None = None, *, moments: bool = True) -> Run:
         """Run it on a fresh disk."""
-        run = Run(Disk(capacity_bytes=self.capacity_bytes), self.policy, self.limits)
+        disk = Disk(capacity_bytes=self.capacity_bytes, sector_bytes=self.sector_bytes, has_direct=self.has_direct)
+        run = Run(disk, self.policy, self.limits)
         run.record_moments, run.by_taking = moments, self.by_taking
         return self.run_as(run, fault)
 
@@ -81,7 +85,9 @@ SMALL_SIZES = {
     "engine.older_segments.SHRINK_BYTES": 5_000,
     "engine.encode.JOIN_BYTES_MAX": 300,
     "engine.encode.JOIN_BUFFER_BYTES": 8,
+    "storage.direct.STAGING_BYTES": 3 * 4_096,
     "storage.filesystem.BUFFERS_MAX": 2,
+    "storage.filesystem.CALL_BYTES_MAX": 5_000,
     "storage.segment.PIECE_BYTES": BLOCK_BYTES,
     "storage.segment.STEP_BYTES_MIN": 3_000,
     "storage.segment.STEP_BYTES_MAX": 9_000,
@@ -636,7 +642,7 @@ CASES = {
         by_taking=True,
     ),
     "waits for disk, full": Case(
-        waits_for_disk, limits=Limits(on_full="wait"), capacity_bytes=420_000, may_refuse=True, by_taking=True
+        waits_for_disk, limits=Limits(on_full="wait"), capacity_bytes=410_000, may_refuse=True, by_taking=True
     ),
     "reserve": Case(reserve, capacity_bytes=260_000, may_refuse=True),
     "reserve of tables": Case(reserve_of_tables, capacity_bytes=303_000, may_refuse=True),
@@ -649,4 +655,14 @@ CASES = {
     "cancelled, stepping": Case(cancelled, stepping=True),
     "killed, stepping": Case(killed, NEVER, stepping=True, may_refuse=True),
     "disk limit": Case(full_disk, limits=Limits(disk_bytes=420_000), early_roll_bytes=4_096, may_refuse=True),
+    "concurrent, cached": Case(concurrent, has_direct=False),
+    "reopened, cached": Case(reopened, has_direct=False),
+    "torn, cached": Case(torn, stepping=True, may_refuse=True, has_direct=False),
+    "large, small, cached": Case(large, small=True, has_direct=False),
+    "concurrent, 4 KiB": Case(concurrent, sector_bytes=4_096),
+    "rolls, 4 KiB": Case(rolls, sector_bytes=4_096),
+    "killed, 4 KiB": Case(killed, may_refuse=True, sector_bytes=4_096),
+    "torn, 4 KiB": Case(torn, stepping=True, may_refuse=True, sector_bytes=4_096),
+    "large, small, 4 KiB": Case(large, small=True, sector_bytes=4_096),
+    "never, 4 KiB": Case(weak, NEVER, sector_bytes=4_096),
 }

@@ -20,7 +20,24 @@ from .judge import Bounds, Verdict, Violation, state_of
 from .states import few_plans
 
 ERRORS: dict[str, list[tuple[str, int]]] = {
-    "write": [("before", errno.EIO), ("half", errno.ENOSPC), ("after", errno.EIO), ("short", 0), ("zero", 0)],
+    "write": [
+        ("before", errno.EIO),
+        ("before", errno.EINVAL),
+        ("half", errno.ENOSPC),
+        ("after", errno.EIO),
+        ("short", 0),
+        ("zero", 0),
+    ],
+    "write_durable": [
+        ("before", errno.EIO),
+        ("before", errno.EINVAL),
+        ("half", errno.ENOSPC),
+        ("after", errno.EIO),
+        ("short", 0),
+        ("zero", 0),
+    ],
+    "set_direct": [("before", errno.EINVAL)],
+    "read_into": [("before", errno.EINVAL), ("before", errno.EIO)],
     "sync": [("before", errno.EIO), ("after", errno.ENOSPC)],
     "sync_directory": [("before", errno.EIO), ("after", errno.EIO)],
     "reserve": [("before", errno.ENOSPC), ("half", errno.EDQUOT), ("after", errno.EIO)],

@@ -82,6 +82,15 @@ class MovingDisk:
     def mode(self, path: str) -> int:
         return 0o700
 
+    def set_direct(self, handle: int, direct: bool) -> None:
+        raise AssertionError("readers read through the cache")
+
+    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+        raise AssertionError("readers read through the cache")
+
+    def write_durable(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        raise AssertionError("readers write nothing")
+
     def read(self, handle: int, length: int, offset: int) -> bytes:
         self.let_pass()
         return bytes(self._content(handle)[offset : offset + length])

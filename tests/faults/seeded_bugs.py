@@ -29,7 +29,9 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.recovery import cleanup, recovery, torn_or_damaged
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage import directory as storage_directory
+from mrecordlog_async.storage.direct import DirectWriter
 from mrecordlog_async.storage.directory import Listing, LogDirectory
+from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.segment import SegmentFile
 
@@ -62,6 +64,11 @@ def crash(*names: str, deep_every: int = 60, every: int = 1) -> Hunt:
             Explorer(deep_every=deep_every, subsets=2).explore(CASES[name].run(), every=every)
 
     return hunt
+
+
+def succeed(name: str) -> Hunt:
+    """Let the process of a history die at any moment and its successor write, and cut the power."""
+    return lambda: Explorer(deep_every=0, kill_every=1, subsets=1).explore(CASES[name].run(), every=2)
 
 
 def fail(name: str, *calls: str) -> Hunt:
@@ -157,6 +164,43 @@ def straight_batch_not_synced() -> AbstractContextManager[Any]:
 
 def stale_tail_not_zeroed() -> AbstractContextManager[Any]:
     return patch.object(opening, "zero_torn_tail", lambda file, contents: None)
+
+
+def durable_write_trusted_after_one_that_is_not() -> AbstractContextManager[Any]:
+    original = SegmentFile.write
+
+    def write(self: SegmentFile, buffers: Any, offset: int, *, durable: bool = False) -> None:
+        self._is_synced = True
+        original(self, buffers, offset, durable=durable)
+
+    return patch.object(SegmentFile, "write", write)
+
+
+def direct_writes_taken_for_durable_ones() -> AbstractContextManager[Any]:
+    original = DirectWriter.write
+
+    def write(self: DirectWriter, buffers: Any, offset: int, *, durable: bool) -> bool:
+        original(self, buffers, offset, durable=durable)
+        return True
+
+    return patch.object(DirectWriter, "write", write)
+
+
+def last_block_not_repeated() -> AbstractContextManager[Any]:
+    original = DirectWriter._write_staged
+
+    def write(self: DirectWriter, size: int, durable: bool) -> None:
+        original(self, size, durable)
+        self._kept = bytes(len(self._kept))
+
+    return patch.object(DirectWriter, "_write_staged", write)
+
+
+def last_block_of_an_opened_log_not_read() -> AbstractContextManager[Any]:
+    def read(self: DirectWriter) -> bytes:
+        return bytes(self.end % DIRECT_BLOCK_BYTES)
+
+    return patch.object(DirectWriter, "_read_last_block", read)
 
 
 def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any]:
@@ -348,8 +392,12 @@ BUGS = {
         SeededBug(straight_batch_not_synced, crash("few callers")),
         SeededBug(stale_tail_not_zeroed, crash("concurrent")),
         SeededBug(unlinked_before_the_commit_that_justifies_it, crash("rolls", every=3)),
-        SeededBug(failed_fsync_tried_again, fail("concurrent", "sync")),
-        SeededBug(cache_believed_after_a_failed_fsync, fail("concurrent", "sync")),
+        SeededBug(durable_write_trusted_after_one_that_is_not, succeed("concurrent")),
+        SeededBug(direct_writes_taken_for_durable_ones, crash("concurrent")),
+        SeededBug(last_block_not_repeated, crash("concurrent")),
+        SeededBug(last_block_of_an_opened_log_not_read, crash("reopened")),
+        SeededBug(failed_fsync_tried_again, fail("concurrent, cached", "sync")),
+        SeededBug(cache_believed_after_a_failed_fsync, fail("concurrent, cached", "sync")),
         SeededBug(damage_cut_like_a_torn_tail, damage(Case(several_segments))),
         SeededBug(bad_frames_skipped, damage(Case(several_segments))),
         SeededBug(part_of_a_batch_applied, crash("concurrent")),

@@ -1,5 +1,8 @@
 """The states that a power cut can leave: plans for one moment, from "nothing" and "everything" to seeded subsets.
 
+What is assumed of the medium: bytes that a write does not change stay intact, those outside it and those inside it that
+it repeats. All others may be old, new, or anything.
+
 A plan has, for each file and directory, the changes since the last sync that had reached the medium. The name of a plan
 says what is missing, so that a violation is easy to understand.
 """
@@ -27,7 +30,7 @@ def plans(snapshot: Snapshot, chance: random.Random, subsets: int = 4) -> Iterat
     yield "none", Plan()
     yield "all", _plan(data, entries)
     if data:
-        for name, kept in _of_data(data, chance):
+        for name, kept in _of_data(data, snapshot, chance):
             yield name, _plan(kept, entries)
             if entries:
                 yield f"{name}, no entries", _plan(kept, [])
@@ -60,7 +63,13 @@ def some_plans(snapshot: Snapshot, chance: random.Random, count: int = 5) -> Ite
     yield from chance.sample(every[2:], min(count, len(every) - 2))
 
 
-def _of_data(data: list[Data], chance: random.Random) -> Iterator[tuple[str, list[Data]]]:
+def _of_data(data: list[Data], snapshot: Snapshot, chance: random.Random) -> Iterator[tuple[str, list[Data]]]:
+    def changed(item: Data, change: Callable[[bytes, bytes], bytes]) -> Data:
+        return _changed(item, _before(snapshot, item), change)
+
+    def junk(data: bytes, before: bytes) -> bytes:
+        return chance.randbytes(len(data))
+
     sizes = [item for item in data if isinstance(item[1], SizeChange)]
     writes = [item for item in data if isinstance(item[1], DataWrite)]
     yield "sizes without data", sizes
@@ -77,11 +86,11 @@ def _of_data(data: list[Data], chance: random.Random) -> Iterator[tuple[str, lis
         others = sizes + writes[:index] + writes[index + 1 :]
         yield f"without sector {index}", others
         yield f"only sector {index}", sizes + writes[index : index + 1]
-        yield f"sector {index} torn at its end", [*others, _changed(writes[index], _head)]
-        yield f"sector {index} torn at its start", [*others, _changed(writes[index], _tail)]
-        yield f"sector {index} junk", [*others, _changed(writes[index], lambda data: chance.randbytes(len(data)))]
-    yield "junk", sizes + [_changed(item, lambda data: chance.randbytes(len(data))) for item in writes]
-    yield "zeros", sizes + [_changed(item, lambda data: bytes(len(data))) for item in writes]
+        yield f"sector {index} torn at its end", [*others, changed(writes[index], _head)]
+        yield f"sector {index} torn at its start", [*others, changed(writes[index], _tail)]
+        yield f"sector {index} junk", [*others, changed(writes[index], junk)]
+    yield "junk", sizes + [changed(item, junk) for item in writes]
+    yield "zeros", sizes + [changed(item, lambda data, before: bytes(len(data))) for item in writes]
 
 
 def _of_entries(entries: list[Entry], chance: random.Random) -> Iterator[tuple[str, list[Entry]]]:
@@ -116,16 +125,27 @@ def _page(item: Data) -> tuple[int, int]:
     return node, change.offset // PAGE_BYTES
 
 
-def _changed(item: Data, change: Callable[[bytes], bytes]) -> Data:
+def _before(snapshot: Snapshot, item: Data) -> bytes:
+    """Return what the medium holds where *item* is written; zeros past the end of the file."""
     node, write = item
     assert isinstance(write, DataWrite)
-    return node, DataWrite(write.offset, change(write.data))
+    found = snapshot.files[node].durable[write.offset : write.offset + len(write.data)]
+    return found.ljust(len(write.data), b"\0")
 
 
-def _head(data: bytes) -> bytes:
-    return data[: len(data) // 2]
+def _changed(item: Data, before: bytes, change: Callable[[bytes, bytes], bytes]) -> Data:
+    """Return *item* as a failing write left it. Bytes that it repeats are intact: only the others may change."""
+    node, write = item
+    assert isinstance(write, DataWrite)
+    left = change(write.data, before)
+    if any(before):
+        left = bytes(new if due != old else due for new, due, old in zip(left, write.data, before, strict=True))
+    return node, DataWrite(write.offset, left)
 
 
-def _tail(data: bytes) -> bytes:
-    # An unwritten part keeps its place: the first half of a fresh sector reads as zeros.
-    return bytes(len(data) // 2) + data[len(data) // 2 :]
+def _head(data: bytes, before: bytes) -> bytes:
+    return data[: len(data) // 2] + before[len(data) // 2 :]
+
+
+def _tail(data: bytes, before: bytes) -> bytes:
+    return before[: len(data) // 2] + data[len(data) // 2 :]

@@ -228,15 +228,16 @@ def forked_child_keeps_everything() -> AbstractContextManager[Any]:
 
 def last_batch_kept_in_the_process() -> AbstractContextManager[Any]:
     write, sync = SegmentFile.write, SegmentFile.sync
-    kept: dict[int, tuple[Sequence[Any], int]] = {}
+    kept: dict[int, tuple[Sequence[Any], int, bool]] = {}
 
     def flush(self: SegmentFile) -> None:
         if id(self) in kept:
-            write(self, *kept.pop(id(self)))
+            buffers, offset, durable = kept.pop(id(self))
+            write(self, buffers, offset, durable=durable)
 
-    def lazy_write(self: SegmentFile, buffers: Sequence[Any], offset: int) -> None:
+    def lazy_write(self: SegmentFile, buffers: Sequence[Any], offset: int, *, durable: bool = False) -> None:
         flush(self)
-        kept[id(self)] = [b"".join(buffers)], offset
+        kept[id(self)] = [b"".join(buffers)], offset, durable
 
     def full_sync(self: SegmentFile) -> None:
         flush(self)

@@ -32,6 +32,14 @@ SMALL = {
     "torn": 2,
     "concurrent, small": 2,
     "interval, loaded": 2,
+    "reopened, cached": 2,
+    "torn, cached": 5,
+    "large, small, cached": 29,
+    "concurrent, 4 KiB": 2,
+    "rolls, 4 KiB": 5,
+    "torn, 4 KiB": 5,
+    "large, small, 4 KiB": 29,
+    "never, 4 KiB": 5,
 }
 """Histories of which the suite checks only every n-th moment; the campaign checks all."""
 

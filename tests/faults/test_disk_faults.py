@@ -36,8 +36,16 @@ STEPS = {
     "groups, stepping": 3,
     "killed, stepping": 17,
     "waits for disk": 13,
-    "waits for disk, full": 71,
+    "waits for disk, full": 61,
     "waits for memory": 7,
+    "reopened, cached": 3,
+    "torn, cached": 23,
+    "large, small, cached": 23,
+    "rolls, 4 KiB": 11,
+    "killed, 4 KiB": 11,
+    "torn, 4 KiB": 23,
+    "large, small, 4 KiB": 23,
+    "never, 4 KiB": 11,
 }
 """Histories of which the suite tries only every n-th fault; the campaign tries all."""
 
@@ -73,36 +81,64 @@ async def _three_appends(run: Run) -> None:
     await run.truncate("a", 0)
 
 
-def _fail(call: str, occurrence: int, effect: str = "before", code: int = errno.EIO, *, on: bool = False) -> Run:
-    return inject(Case(_three_appends), Fault(_number(call, occurrence), code, on, effect), Explorer())
+CACHED = Case(_three_appends, has_direct=False)
+DIRECT = Case(_three_appends)
 
 
-def _number(call: str, occurrence: int) -> int:
+def _fail(case: Case, number: int, effect: str = "before", code: int = errno.EIO, *, on: bool = False) -> Run:
+    return inject(case, Fault(number, code, on, effect), Explorer())
+
+
+def _number(case: Case, call: str, occurrence: int) -> int:
     """Return the number among all calls of the n-th call of this name."""
-    names = Case(_three_appends).run(moments=False).disk.call_names
+    names = case.run(moments=False).disk.call_names
     return [number for number, name in enumerate(names, 1) if name == call][occurrence]
 
 
-def test_failed_sync_ends_the_log_and_tells_everyone() -> None:
-    """After a failed fsync the batch's outcome is unknown, later calls are not stored, and no sync is tried again."""
-    run = _fail("sync", -4)
+SECOND_APPEND = pytest.mark.parametrize(
+    ("case", "call", "occurrence"), [(CACHED, "sync", -4), (DIRECT, "write_durable", -3)], ids=["cached", "direct"]
+)
+
+
+@SECOND_APPEND
+@pytest.mark.parametrize("effect", ["before", "after"])
+def test_failed_sync_ends_the_log_and_tells_everyone(case: Case, call: str, occurrence: int, effect: str) -> None:
+    """After a failed sync the batch's outcome is unknown, later calls are not stored, and no sync is tried again."""
+    number = _number(case, call, occurrence)
+    run = _fail(case, number, effect)
     outcomes = [call.outcome for call in run.model.calls]
     assert outcomes == ["answered", "answered", "unknown", "absent", "absent"]
     errors = [call.error for call in run.model.calls if call.error]
     assert [error.written for error in errors if isinstance(error, LogFailedError)] == ["unknown", "no", "no"]
-    later = run.disk.call_names[_number("sync", -4) :]
-    assert not {"sync", "write", "rename", "sync_directory"} & set(later), later
+    later = run.disk.call_names[number:]
+    assert not {"sync", "write", "write_durable", "rename", "sync_directory"} & set(later), later
 
 
-def test_short_writes_are_continued() -> None:
+def test_direct_access_refused_later_ends_the_log() -> None:
+    """A batch does not find out whether a file can be written directly: what fails then may have been written."""
+    run = _fail(DIRECT, _number(DIRECT, "write_durable", -3), code=errno.EINVAL)
+    assert [call.outcome for call in run.model.calls] == ["answered", "answered", "unknown", "absent", "absent"]
+
+
+@pytest.mark.parametrize("call", ["set_direct", "read_into"])
+def test_direct_access_refused_at_open_is_done_without(call: str) -> None:
+    """On a file system that cannot do it, segments are written through the cache, and callers do not notice."""
+    run = _fail(DIRECT, _number(DIRECT, call, 0), code=errno.EINVAL)
+    assert {call.outcome for call in run.model.calls} == {"answered"}
+    assert "write_durable" not in run.disk.call_names
+
+
+@pytest.mark.parametrize("case", [CACHED, DIRECT], ids=["cached", "direct"])
+def test_short_writes_are_continued(case: Case) -> None:
     """If the disk writes half of the data, the log writes the rest, and callers do not notice."""
-    run = _fail("write", -5, "short")
+    run = _fail(case, _number(case, "write_durable" if case.has_direct else "write", -2), "short")
     assert {call.outcome for call in run.model.calls} == {"answered"}
 
 
-def test_disk_that_takes_nothing_fails_the_log() -> None:
+@pytest.mark.parametrize("case", [CACHED, DIRECT], ids=["cached", "direct"])
+def test_disk_that_takes_nothing_fails_the_log(case: Case) -> None:
     """If a write writes zero bytes, the log fails instead of repeating it forever."""
-    run = _fail("write", -5, "zero")
+    run = _fail(case, _number(case, "write_durable" if case.has_direct else "write", -2), "zero")
     assert "unknown" in {call.outcome for call in run.model.calls}
 
 

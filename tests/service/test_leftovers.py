@@ -15,7 +15,7 @@ import pytest
 
 from mrecordlog_async.options import Limits
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests.cached_files import CachedFiles
 from tests.serving import Served, serving
 
 LARGE = 1_000_000
@@ -73,7 +73,7 @@ async def over(served: Served) -> None:
         await asyncio.sleep(0)
 
 
-class FailingDisk(OsFileSystem):
+class FailingDisk(CachedFiles):
     """A disk that refuses to sync on demand."""
 
     error: int | None = None

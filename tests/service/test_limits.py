@@ -16,7 +16,7 @@ from aiohttp.test_utils import make_mocked_request
 from mrecordlog_async.options import Limits
 from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests.cached_files import CachedFiles
 from tests.service import adversary
 from tests.service.test_security import HEAD, raw
 from tests.serving import Served, serving
@@ -67,7 +67,7 @@ async def test_a_truncate_passes_a_full_budget(directory: Path) -> None:
             assert (await served.call("POST", "/v1/plan", {})).status == 200
 
 
-class SlowDisk(OsFileSystem):
+class SlowDisk(CachedFiles):
     """A disk whose syncs end when they are allowed to."""
 
     def __init__(self) -> None:
@@ -276,7 +276,7 @@ async def test_a_long_listing_is_made_in_turns_and_whole(served: Served) -> None
     assert len((await served.call("GET", "/v1/queues")).json()["queues"]) == 2_000
 
 
-class FailingDisk(OsFileSystem):
+class FailingDisk(CachedFiles):
     error: int | None = None
 
     def sync(self, handle: int) -> None:

@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.model import LogState
 from mrecordlog_async.service.prometheus import Collector, oldest_age
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
+from tests.cached_files import CachedFiles
 from tests.serving import Served, serving
 
 SEGMENT = bytes(4 * 32_768)
@@ -33,7 +33,7 @@ async def scrape(served: Served) -> dict[str, float]:
     }
 
 
-class SlowDisk(OsFileSystem):
+class SlowDisk(CachedFiles):
     """A disk whose syncs can be made to wait."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ async def test_a_torn_tail_that_opening_cut_is_counted_in_bytes(directory: Path)
         assert (await scrape(served))["dropped_bytes_total"] == 0
 
 
-class FailingDisk(OsFileSystem):
+class FailingDisk(CachedFiles):
     """A disk whose syncs can be made to fail."""
 
     fails = False

@@ -14,7 +14,7 @@ import pytest
 
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import LOOPBACK_HOSTS, host_name
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests.cached_files import CachedFiles
 from tests.serving import Served, serving
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -457,7 +457,7 @@ async def test_a_path_that_can_be_read_in_two_ways_is_refused(served: Served, li
 # Responses.
 
 
-class FailingDisk(OsFileSystem):
+class FailingDisk(CachedFiles):
     """A disk that fails on demand, naming the file as the system does."""
 
     error: int | None = None

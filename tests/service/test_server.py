@@ -22,7 +22,7 @@ from mrecordlog_async.service.security import is_loopback
 from mrecordlog_async.service.server import ExposedError, ServeSettings, check_exposure, serve
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.systemd import Status
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests.cached_files import CachedFiles
 
 
 class Running:
@@ -58,7 +58,7 @@ async def running(directory: Path, options: ServiceOptions | None = None, **log_
         await result
 
 
-class Disk(OsFileSystem):
+class Disk(CachedFiles):
     """A disk that fails or waits on demand."""
 
     def __init__(self) -> None:

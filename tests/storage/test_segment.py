@@ -90,16 +90,16 @@ def test_disk_that_accepts_nothing_is_an_error(tmp_path: Path) -> None:
 
 
 def test_reservation_grows_in_steps_and_falls_back_to_what_is_needed(tmp_path: Path) -> None:
-    """A larger step is tried first; where it does not fit, the need alone, and what a failure got is given back."""
+    """A larger step is tried first; if it does not fit, the need in whole blocks. A failure gives back what it got."""
     files = NoSpace()
     segment = SegmentFile(files, str(tmp_path / "f"), files.create(str(tmp_path / "f")), 0)
     segment.reserve(1000, 1 << 30)
     assert segment.reserved_bytes == 1 << 20
     segment.reserve((1 << 20) + 1, 1 << 30)
-    assert segment.reserved_bytes == (1 << 20) + 1
+    assert segment.reserved_bytes == (1 << 20) + 4_096
     with pytest.raises(OSError, match="no space"):
         segment.reserve(3 << 20, 1 << 30)
-    assert files.size(segment.handle) == segment.reserved_bytes == (1 << 20) + 1
+    assert files.size(segment.handle) == segment.reserved_bytes == (1 << 20) + 4_096
     segment.close()
 
 
