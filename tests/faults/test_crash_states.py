@@ -40,6 +40,8 @@ SMALL = {
     "torn, 4 KiB": 5,
     "large, small, 4 KiB": 29,
     "never, 4 KiB": 5,
+    "singles": 3,
+    "never, singles": 3,
 }
 """Histories of which the suite checks only every n-th moment; the campaign checks all."""
 
