@@ -183,7 +183,7 @@ class Journal:
         """
         begun = time.perf_counter()
         buffers, end = self._encode([], oldest_segment)
-        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes or self._file.may_be_shared():
+        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes or not self._file.is_known_unshared():
             return None
         request = CommitRequest([], oldest_segment, sync=True, needs_space=False)
         return self._write([], buffers, end, request, rolled=False, begun=begun)

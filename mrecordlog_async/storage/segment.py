@@ -108,6 +108,13 @@ class SegmentFile:
             self._was_shared = self.files.links(self.handle) > 1
         return self._was_shared
 
+    def is_known_unshared(self) -> bool:
+        """Return whether the system reports no second name now. A report that fails changes nothing for later."""
+        try:
+            return not self.is_shared()
+        except OSError:
+            return False
+
     def may_be_shared(self) -> bool:
         """Do what `is_shared` does; if the system does not report it, treat the file as shared from then on."""
         try:
@@ -141,7 +148,7 @@ class SegmentFile:
             self.files.reserve(self.handle, self.reserved_bytes, end - self.reserved_bytes)
         except OSError:
             # ext4 keeps what a failed reservation allocated: free it, or the disk stays full of unused space.
-            if self.files.size(self.handle) > size and not self.may_be_shared():
+            if self.files.size(self.handle) > size and self.is_known_unshared():
                 self.files.set_size(self.handle, size)
             raise
         self.reserved_bytes = end

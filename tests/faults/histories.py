@@ -526,7 +526,8 @@ async def torn(run: Run) -> None:
     await run.create("b")
     for number in range(10):
         size = 512 - (_end(run) + COMMIT_OFFSET) % 512
-        tasks = [run.begin_append("a", size), run.begin_append("b", 150 + number)]
+        # At a given position: two records of one group would share a log record, and the COMMIT would lie elsewhere.
+        tasks = [run.begin_append("a", size), run.begin_append("b", 150 + number, position=_next(run, "b"))]
         halves = run.halves
         while run.halves == halves and not tasks[0].done():
             await run.turns(1)
@@ -540,6 +541,10 @@ async def torn(run: Run) -> None:
 
 def _end(run: Run) -> int:
     return run.log._opened.journal.end.offset if run.log is not None else 0
+
+
+def _next(run: Run, queue: str) -> int:
+    return run.log.next_position(queue) if run.log is not None else 0
 
 
 async def copied(run: Run) -> None:

@@ -156,7 +156,12 @@ def straight_batch_not_synced() -> AbstractContextManager[Any]:
     original = Journal.commit_alone
 
     def commit_alone(self: Journal, *arguments: Any) -> Any:
-        with patch.object(self._file, "sync", lambda: None):
+        file = self._file
+
+        def write(buffers: Any, offset: int, *, durable: bool) -> None:
+            SegmentFile.write(file, buffers, offset, durable=False)
+
+        with patch.object(file, "sync", lambda: None), patch.object(file, "write", write):
             return original(self, *arguments)
 
     return patch.object(Journal, "commit_alone", commit_alone)

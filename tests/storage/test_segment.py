@@ -113,3 +113,27 @@ def test_pieces_begin_at_blocks(tmp_path: Path) -> None:
     assert pieces[0][0] == 32_768
     assert b"".join(piece for _, piece in pieces) == data[32_768:]
     files.close(handle)
+
+
+class FullAndBlind(NoSpace):
+    """A full disk that cannot report how many names a file has, while *is_blind*."""
+
+    is_blind = True
+
+    def links(self, handle: int) -> int:
+        if self.is_blind:
+            raise OSError(errno.EIO, "no report")
+        return super().links(handle)
+
+
+def test_a_report_that_fails_during_a_reservation_does_not_make_a_segment_shared(tmp_path: Path) -> None:
+    """A full disk must not make the log roll: a file is taken for shared later only if it is reported to be."""
+    disk = FullAndBlind()
+    file = SegmentFile(disk, str(tmp_path / "file"), disk.create(str(tmp_path / "file")), 0)
+    with pytest.raises(OSError, match="no space"):
+        file.reserve(3 << 20, 3 << 20)
+    assert not file.is_known_unshared()
+    disk.is_blind = False
+    assert file.is_known_unshared()
+    assert not file.is_shared()
+    file.close()
