@@ -42,6 +42,9 @@ SMALL = {
     "never, 4 KiB": 5,
     "singles": 3,
     "never, singles": 3,
+    "singles, small": 13,
+    "waits for disk, full": 7,
+    "waits for disk": 3,
 }
 """Histories of which the suite checks only every n-th moment; the campaign checks all."""
 
