@@ -78,6 +78,15 @@ class SegmentParser:
         self._parts: list[memoryview] = []
         self._record_offset = 0
 
+    @classmethod
+    def after_table(cls, log_id: bytes, segment: int, due_batch: int, offset: int) -> SegmentParser:
+        """Return a parser of *segment* that is past its table, readable or not, and expects *due_batch* at *offset*."""
+        parser = cls(log_id, segment, due_batch)
+        parser.table = Table(0, ())
+        parser.end = offset
+        parser.resume()
+        return parser
+
     def feed(self, piece: bytes | memoryview, base: int) -> Iterator[Batch]:
         """Yield the batches that end in *piece*, whose first byte is at offset *base*.
 

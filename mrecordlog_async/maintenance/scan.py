@@ -165,11 +165,7 @@ class SegmentScan:
 
     def _parser_after(self, damaged: DamagedRange) -> SegmentParser:
         due = self._next_batch(damaged.end) if damaged.last_batch is None else damaged.last_batch + 1
-        parser = SegmentParser(self._log_id, self.number, due)
-        parser.table = Table(0, ())  # the scan is past the table, whether it was readable or not
-        parser.end = damaged.end
-        parser.resume()
-        return parser
+        return SegmentParser.after_table(self._log_id, self.number, due, damaged.end)
 
     def _first_batch(self) -> int:
         return self.header.first_batch if self.header else self._next_batch(HEADER_BYTES)

@@ -165,7 +165,7 @@ class Queue:
         held = self.memory_bytes
         records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
         if first < self.next_position:
-            raise ReplayError(_taken(self.name, first, self.next_position))
+            raise self._taken(first)
         if segment != self.newest_segment:
             self._enter(segment)  # settles and seals first: the open runs belong to the segment before
         elif self.loose:
@@ -175,7 +175,7 @@ class Queue:
         elif first == self.next_position and self._last_first >= self.first_position:
             self._last_checksum_of = -1
         else:
-            raise ReplayError(f"queue {self.name!r}: position {first} continues an append that does not end there")
+            raise self._continues_nothing(first)
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
         self.next_position = first + records
@@ -183,6 +183,12 @@ class Queue:
         self.held_bytes += size
         self._keep(run, records, size)
         return self.memory_bytes - held
+
+    def _taken(self, position: int) -> ReplayError:
+        return ReplayError(f"queue {self.name!r}: position {position} is taken, the next one is {self.next_position}")
+
+    def _continues_nothing(self, position: int) -> ReplayError:
+        return ReplayError(f"queue {self.name!r}: position {position} continues an append that does not end there")
 
     def _keep(self, run: Run, records: int, size: int) -> None:
         """Add *run* after the others, as a sealed or an open one."""
@@ -209,7 +215,7 @@ class Queue:
         """Get ready for a loose record at *position*, which is stored in *segment*; return as `append` does."""
         held = self.memory_bytes
         if position < self.next_position:
-            raise ReplayError(_taken(self.name, position, self.next_position))
+            raise self._taken(position)
         if segment != self.newest_segment:
             self._enter(segment)
         if position != self.next_position:
@@ -481,10 +487,6 @@ class Queue:
         if self.first_position >= self.next_position and self.newest_segment is not None:
             self._pins.drop(self.newest_segment)
             self.newest_segment = None
-
-
-def _taken(name: str, position: int, next_position: int) -> str:
-    return f"queue {name!r}: position {position} is taken, the next one is {next_position}"
 
 
 def _memory_bytes(run: HeldRun) -> int:

@@ -195,8 +195,6 @@ class Follower:
 def _parser_after(recovered: RecoveredLog) -> SegmentParser:
     """Return a parser that expects the batch after the last one that was read."""
     end = recovered.end
-    parser = SegmentParser(recovered.log_id, end.segment, end.last_batch + 1)
-    parser.table, parser.table_end = Table(0, ()), end.table_end  # already passed
-    parser.end = end.offset
-    parser.resume()
+    parser = SegmentParser.after_table(recovered.log_id, end.segment, end.last_batch + 1, end.offset)
+    parser.table_end = end.table_end
     return parser

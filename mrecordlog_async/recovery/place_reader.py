@@ -14,7 +14,6 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, SegmentParser
 from mrecordlog_async.format.runs import Append, appends_of
-from mrecordlog_async.format.table import Table
 from mrecordlog_async.recovery.places import Place
 from mrecordlog_async.recovery.segment_files import SegmentRemovedError
 from mrecordlog_async.storage.directory import LogDirectory
@@ -75,7 +74,7 @@ def read_share(directory: LogDirectory, log_id: bytes, share: Share) -> Iterator
 
 
 def _read(directory: LogDirectory, handle: int, log_id: bytes, share: Share) -> Iterator[list[Append]]:
-    parser = _parser_at(log_id, share)
+    parser = SegmentParser.after_table(log_id, share.segment, share.due_batch, share.offset)
     due = {queue_id: stop for queue_id, (_, stop) in share.wanted.items()}
     for base, piece in directory.pieces(handle, share.offset, directory.files.size(handle)):
         found: list[Append] = []
@@ -100,15 +99,6 @@ def _take(found: list[Append], append: Append, start: int, stop: int, due: dict[
         found.append(Append(queue_id, run.cut(start, stop)))
     if run.next_position >= stop:
         due.pop(queue_id, None)
-
-
-def _parser_at(log_id: bytes, share: Share) -> SegmentParser:
-    """Return a parser that expects the first batch that is wanted."""
-    parser = SegmentParser(log_id, share.segment, share.due_batch)
-    parser.table = Table(0, ())  # already passed
-    parser.end = share.offset
-    parser.resume()
-    return parser
 
 
 def _removed_or(

@@ -17,7 +17,7 @@ from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.last_append import checksum_of
 from mrecordlog_async.memory.loose import Blocks
-from mrecordlog_async.memory.queue import Queue, ReplayError
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Applied, Queues
 from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.model import OFFSET_BYTES, Run
@@ -78,7 +78,7 @@ class PlacedQueue(Queue):
         """Note where *run* is stored; see `Queue.append`. Memory in use does not grow."""
         first, offsets, payload = run
         if first < self.next_position:
-            raise ReplayError(f"queue {self.name!r}: position {first} is taken, the next one is {self.next_position}")
+            raise self._taken(first)
         self._keep_last(run, continues)
         if segment != self.newest_segment:
             self._enter(segment)
@@ -137,7 +137,7 @@ class PlacedQueue(Queue):
             self._last_checksum_of = -1
             self._undigested.append(run)
         else:
-            raise ReplayError(f"queue {self.name!r}: position {first} continues an append that does not end there")
+            raise self._continues_nothing(first)
         self._owner.note_undigested(self, len(run.payload))
 
     def _note(self, segment: int, first: int, records: int, size: int) -> None:
