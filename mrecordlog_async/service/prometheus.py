@@ -42,11 +42,11 @@ COUNTERS = {
     "appended_bytes": ("appended_bytes", "Payload bytes stored"),
     "truncated_records": ("truncated_records", "Records dropped by truncates"),
     "duplicates": ("duplicates", "Appends of records that were already stored"),
-    "wal_written_bytes": ("written_bytes", "Bytes written to segments"),
+    "written_bytes": ("written_bytes", "Bytes written to segments"),
     "commits": ("commits", "Batches written"),
-    "fsyncs": ("syncs", "Syncs of a segment"),
-    "files_created": ("rolls", "Segments begun after a full one"),
-    "files_deleted": ("segments_removed", "Segments removed"),
+    "syncs": ("syncs", "Syncs of a segment"),
+    "segments_created": ("rolls", "Segments begun after a full one"),
+    "segments_removed": ("segments_removed", "Segments removed"),
     "io_errors": ("io_errors", "Disk errors"),
 }
 """Metric name → attribute of `Counters`, help."""
@@ -54,7 +54,7 @@ COUNTERS = {
 HISTOGRAMS = {
     "append_seconds": "From the call of an append to its return",
     "commit_seconds": "Time to write and sync a batch",
-    "fsync_seconds": "Time of a sync",
+    "sync_seconds": "Time of a sync",
     "roll_seconds": "Time of a batch that began a new segment",
     "commit_records": "Records in a batch",
     "commit_bytes": "Bytes in a batch",
@@ -68,7 +68,7 @@ USAGE = {
     "disk_limit_bytes": ("disk_limit_bytes", "Limit of disk_used_bytes"),
     "pending_bytes": ("pending_bytes", "Bytes of calls that wait for the writer"),
     "queues": ("queues", "Queues"),
-    "files": ("segments", "Segments"),
+    "segments": ("segments", "Segments"),
 }
 
 PER_QUEUE = {
@@ -212,7 +212,7 @@ def _counters(counters: Counters) -> Iterator[Metric]:
     rejected.add_metric(("full",), counters.refused_full)
     yield rejected
     for name, documentation in HISTOGRAMS.items():
-        histogram: Histogram = getattr(counters, name.replace("fsync", "sync"))
+        histogram: Histogram = getattr(counters, name)
         yield HistogramMetricFamily(
             f"{PREFIX}{name}", documentation, buckets=list(_buckets(histogram)), sum_value=histogram.sum
         )
@@ -238,11 +238,11 @@ def _usage(log: MultiRecordLog) -> Iterator[Metric]:
 def _segments(oldest: Oldest) -> Iterator[Metric]:
     if oldest.age_seconds is not None:
         documentation = "Seconds since the last write to the oldest segment, 0 if it is the only one"
-        yield _gauge("oldest_file_age_seconds", documentation, oldest.age_seconds)
+        yield _gauge("oldest_segment_age_seconds", documentation, oldest.age_seconds)
     pin = oldest.pin
     segments, alone = (pin.segments, pin.alone) if pin is not None else (0, 0)
-    yield _gauge("pinned_files", "Segments kept by the queue that keeps most, except the current one", segments)
-    yield _gauge("pinned_files_alone", "Those of pinned_files that no other queue keeps", alone)
+    yield _gauge("pinned_segments", "Segments kept by the queue that keeps most, except the current one", segments)
+    yield _gauge("pinned_segments_alone", "Those of pinned_segments that no other queue keeps", alone)
 
 
 def _queues(log: MultiRecordLog) -> Iterator[Metric]:

@@ -79,28 +79,28 @@ async def test_the_queue_that_keeps_segments_is_counted_and_named_apart(served: 
     """The number of segments is a gauge without labels; `/v1/stats` names the queue."""
     await served.log.append_record("q", None, b"idle")
     fresh = await scrape(served)
-    assert (fresh["pinned_files"], fresh["pinned_files_alone"], fresh["oldest_file_age_seconds"]) == (0, 0, 0)
+    assert (fresh["pinned_segments"], fresh["pinned_segments_alone"], fresh["oldest_segment_age_seconds"]) == (0, 0, 0)
     assert (await served.call("GET", "/v1/stats")).json()["pin"] is None
 
     await served.log.create_queue("busy")
     for _ in range(3):
         last = await served.log.append_record("busy", None, SEGMENT)
     pinned = await scrape(served)
-    assert (pinned["files"], pinned["pinned_files"], pinned["pinned_files_alone"]) == (4, 3, 1)
+    assert (pinned["segments"], pinned["pinned_segments"], pinned["pinned_segments_alone"]) == (4, 3, 1)
     assert (await served.call("GET", "/v1/stats")).json()["pin"] == {"queue": "q", "segments": 3, "alone": 1}
 
     assert last is not None
     await served.log.truncate("busy", last)
     await served.log.sync()  # after the roll that may follow a truncate
     alone = await scrape(served)
-    assert alone["pinned_files"] == alone["pinned_files_alone"] == alone["files"] - 1 >= 3
+    assert alone["pinned_segments"] == alone["pinned_segments_alone"] == alone["segments"] - 1 >= 3
     assert not any("idle" in name or "busy" in name for name in alone)
 
     await served.log.truncate("q", 0)
     await served.log.sync()
     await served.log.append_record("q", None, b"in the current segment")
     freed = await scrape(served)
-    assert (freed["pinned_files"], freed["pinned_files_alone"]) == (0, 0)
+    assert (freed["pinned_segments"], freed["pinned_segments_alone"]) == (0, 0)
     assert served.log.pin() is None
 
 
@@ -111,7 +111,7 @@ async def test_two_queues_that_keep_the_same_segment_keep_it_together(served: Se
         await served.log.append_record(queue, None, b"idle")
     await served.log.append_record("q", None, SEGMENT)
     pinned = await scrape(served)
-    assert (pinned["pinned_files"], pinned["pinned_files_alone"]) == (1, 0)
+    assert (pinned["pinned_segments"], pinned["pinned_segments_alone"]) == (1, 0)
 
 
 async def test_the_age_of_the_oldest_segment_is_reported(served: Served, directory: Path) -> None:
@@ -121,7 +121,7 @@ async def test_the_age_of_the_oldest_segment_is_reported(served: Served, directo
     oldest = damage.segments(directory)[0]
     written = oldest.stat().st_mtime - 1_000
     os.utime(oldest, (written, written))
-    age = (await scrape(served))["oldest_file_age_seconds"]
+    age = (await scrape(served))["oldest_segment_age_seconds"]
     assert 1_000 <= age < 1_600
 
 
@@ -129,8 +129,8 @@ async def test_a_collector_of_an_application_never_asks_the_disk(served: Served)
     """It runs on the event loop, so it has every series except the one that only the disk knows."""
     own = CollectorRegistry()
     own.register(Collector(served.service))
-    assert own.get_sample_value("mrecordlog_pinned_files") == 0
-    assert own.get_sample_value("mrecordlog_oldest_file_age_seconds") is None
+    assert own.get_sample_value("mrecordlog_pinned_segments") == 0
+    assert own.get_sample_value("mrecordlog_oldest_segment_age_seconds") is None
 
 
 def test_a_segment_that_was_removed_just_now_has_no_age(tmp_path: Path) -> None:
