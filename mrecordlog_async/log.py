@@ -110,7 +110,7 @@ class MultiRecordLog(LiveReader):
             LogFullError: The limit on queues is reached, or there is no space.
         """
         check_name(queue, self.limits.name_bytes)
-        return bool(await self._control(CreateQueue(self._new_future(), queue, exist_ok)))
+        return bool(await self._begin(CreateQueue(self._new_future(), queue, exist_ok)))
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
         """Delete *queue* and all its records. Durable under every policy. A later queue of this name is a new queue.
@@ -123,7 +123,7 @@ class MultiRecordLog(LiveReader):
             QueueNotFoundError: No queue has this name, or it is another incarnation.
         """
         check_name(queue)
-        await self._control(DeleteQueue(self._new_future(), queue, queue_id))
+        await self._begin(DeleteQueue(self._new_future(), queue, queue_id))
 
     def append_record(self, queue: str, position: int | None, payload: Payload) -> Coroutine[Any, Any, int | None]:
         """Append *payload* to *queue* and wait until it is durable under the persist policy.
@@ -222,7 +222,7 @@ class MultiRecordLog(LiveReader):
         """
         check_position(position)
         check_name(queue)
-        dropped = await self._control(TruncateQueue(self._new_future(), queue, position, queue_id))
+        dropped = await self._begin(TruncateQueue(self._new_future(), queue, position, queue_id))
         assert isinstance(dropped, int)
         return dropped
 
@@ -233,16 +233,17 @@ class MultiRecordLog(LiveReader):
             LogClosedError: The log is closed or closing.
             LogFailedError: The log has failed, or this sync did.
         """
-        await self._control(Sync(self._new_future()))
+        await self._begin(Sync(self._new_future()))
 
     # Changes go through admission, appends with `append` and `append_single`, the others as commands.
 
-    async def _control(self, command: Command) -> object:
+    def _begin(self, command: Command) -> asyncio.Future[object]:
+        """Pass *command* to the writer; return its future, to be awaited without a name.
+
+        An error references the frame that awaits it: with the future in that frame, that would be a cycle.
+        """
         self._admission.add_control(command)
-        try:
-            return await command.future
-        finally:
-            del command  # breaks a cycle: the error's traceback references this frame, the future references the error
+        return command.future
 
     def _new_future(self) -> asyncio.Future[object]:
         return self._admission.new_future()

@@ -96,9 +96,12 @@ class Admission:
         if self.closed is not None:
             raise self.closed()
         self._group = None  # appends that come later must not overtake it
-        self._charged_bytes += command.bytes
         self._put(command)
-        self.update()
+        if command.bytes <= self._fast_budget:
+            self._fast_budget -= command.bytes  # as appends do
+        else:
+            self._charged_bytes += command.bytes
+            self.update()
 
     def withdraw(self, call: Append) -> None:
         """Remove *call* from the line if it is still there: its caller was cancelled."""

@@ -250,10 +250,11 @@ class _Planner:
             queue_id, self._next_queue_id = self._next_queue_id, self._next_queue_id + 1
             self._queue_count += 1
             self._views[call.queue] = QueueView(None, queue_id, 0, 0)
-            self.plan.records.append(log_record.Create(queue_id, call.queue))
-            self.plan.more_table_bytes += entry_bytes(call.queue)
-            self.plan.outcomes.append(Outcome(call, True))
-            self.plan.needs_space = self.plan.must_sync = True
+            plan = self.plan
+            plan.records.append(log_record.Create(queue_id, call.queue))
+            plan.more_table_bytes += entry_bytes(call.queue)
+            plan.outcomes.append(Outcome(call, True))
+            plan.needs_space = plan.must_sync = True
 
     def _delete(self, call: DeleteQueue) -> None:
         view = self._find(call.queue)

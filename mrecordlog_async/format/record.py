@@ -172,14 +172,14 @@ def encode_record(record: LogRecord) -> tuple[Buffer, ...]:
         return encode_many(record)  # type: ignore[arg-type]
     if kind is Truncate:
         return (_TRUNCATE.pack(TRUNCATE, *record),)
+    if kind is Create:
+        return (_QUEUE_ID.pack(CREATE, record.id) + record.name.encode(),)  # type: ignore[union-attr]
     return (_encode_small(record),)
 
 
 def _encode_small(record: LogRecord) -> bytes:
     """Encode a log record without payloads."""
     match record:
-        case Create(queue_id, name):
-            return _QUEUE_ID.pack(CREATE, queue_id) + name.encode()
         case Delete(queue_id):
             return _QUEUE_ID.pack(DELETE, queue_id)
         case Consumer(queue_id, name, state):

@@ -35,6 +35,9 @@ _CONSUMER = struct.Struct(f"<QQ{OWNER_BYTES}sH")
 _LENGTH = struct.Struct("<H")
 _OPENING = struct.Struct("<QQ")
 
+_ENTRY_BYTES_MAX = _ENTRY.size + _BEGAN.size + _LAST_APPEND.size + _OPTIONS.size + _COUNT.size
+"""Of an entry without its name and its consumers."""
+
 _HAS_BEGAN, _HAS_LAST_APPEND, _HAS_OPTIONS, _HAS_CONSUMERS = 1, 2, 4, 8
 _FLAGS = _HAS_BEGAN | _HAS_LAST_APPEND | _HAS_OPTIONS | _HAS_CONSUMERS
 
@@ -155,7 +158,7 @@ def _with_length(name: str) -> tuple[bytes, bytes]:
 
 def entry_bytes(name: str) -> int:
     """Return the number of bytes that a queue of this name takes in the table at most, its consumers aside."""
-    return _ENTRY.size + _BEGAN.size + _LAST_APPEND.size + _OPTIONS.size + _COUNT.size + len(name.encode())
+    return _ENTRY_BYTES_MAX + len(name.encode())
 
 
 def consumer_bytes(name: str) -> int:

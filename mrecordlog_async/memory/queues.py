@@ -269,6 +269,9 @@ class Queues:
                 appended += len(offsets) // OFFSET_BYTES - 1
                 size += len(payload)
                 continue
+            if type(record) is Create:
+                self._create(record)
+                continue
             dropped_here = self.apply(segment, record)
             if type(record) is Many:
                 appended += len(record.ids)
