@@ -13,6 +13,7 @@ from mrecordlog_async.engine.commands import Command, CreateQueue, DeleteQueue, 
 from mrecordlog_async.engine.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.engine.reading import LiveReader
+from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, Limits, PersistPolicy
@@ -56,6 +57,7 @@ class MultiRecordLog(LiveReader):
         segment_bytes: int = GIB,
         create: bool = True,
         on_progress: Callable[[RecoveryProgress], None] | None = None,
+        on_failure: Callable[[LogFailedError], object] | None = None,
         filesystem: FileSystem | None = None,
     ) -> OpeningLog:
         """Open the log in *directory*: await the result, or use it with `async with`.
@@ -67,6 +69,8 @@ class MultiRecordLog(LiveReader):
             segment_bytes: Nominal size of a segment, at least 32 KiB.
             create: Create the directory and the log if they do not exist.
             on_progress: Called on the event loop while segments are read.
+            on_failure: Called once on the event loop if a write or sync fails: the log stores nothing more until it is
+                opened again. Have the process restarted, or close the log and open it again. See also `failed`.
             filesystem: Replaces the operating system's files, for tests.
 
         Returns:
@@ -88,7 +92,7 @@ class MultiRecordLog(LiveReader):
                 OpenOptions(segment_bytes, bounds.disk_bytes, create, direct=policy.syncs_each_batch),
                 on_progress,
             )
-            return cls(opened, thread, policy, bounds)
+            return cls(opened, thread, policy, bounds, on_failure)
 
         return OpeningLog(opening)
 

@@ -86,6 +86,25 @@ class SegmentPin(NamedTuple):
     alone: int
 
 
+REFUSED = (
+    "memory",
+    "disk",
+    "space",
+    "disk_error",
+    "pending",
+    "positions",
+    "past",
+    "too_large",
+    "no_queue",
+    "failed",
+    "closed",
+    "other",
+)
+"""Why appends are refused: a limit (`memory`, `disk`), a full file system (`space`), another error of the disk before
+anything was written, too much that waits (`append_soon` only), no positions left, a position that is taken, a record
+that can never fit, no such queue, and a log that failed or was closed."""
+
+
 @dataclass(slots=True)
 class Counters:
     """All counters since the log was opened. Times are in seconds, sizes in bytes.
@@ -95,19 +114,18 @@ class Counters:
         appended_bytes: Payload bytes of these.
         truncated_records: Records removed by truncates and deletes.
         duplicates: Appends that repeated stored records and wrote nothing.
-        refused_past: Appends refused with `PositionInPastError`.
-        refused_full: Calls refused because the disk had no space for them.
+        refused: Appends refused, by reason; see `REFUSED`.
         written_bytes: Bytes of all batches, as written to segments.
         commits: Batches stored.
         syncs: Syncs of the log.
         rolls: New segments.
         segments_removed: Segments removed.
-        io_errors: Failed attempts to write, roll or prepare a segment, after which the log went on.
+        io_errors: Errors of the disk: those after which the log continued, and the one that it failed with.
         commit_seconds: Time to store a batch, its sync included.
         sync_seconds: Time of a sync.
         roll_seconds: Time to store a batch that began a new segment.
-        append_seconds: Time from the first waiting call of a batch to the end of its acknowledgement, counted once for
-            each command: single records that were stored together are one.
+        append_seconds: How long appends took: each is counted with the time from the first waiting call of its batch
+            to the batch's acknowledgement, so no call took longer.
         commit_records: Records per batch; log records for a batch without appends.
         commit_bytes: Bytes per batch, as written.
     """
@@ -116,8 +134,7 @@ class Counters:
     appended_bytes: int = 0
     truncated_records: int = 0
     duplicates: int = 0
-    refused_past: int = 0
-    refused_full: int = 0
+    refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSED, 0))
     written_bytes: int = 0
     commits: int = 0
     syncs: int = 0

@@ -21,10 +21,13 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from threading import get_ident
+from time import perf_counter
 
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count_records
-from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.engine.refusals import Refusals
+from mrecordlog_async.errors import LogClosedError, RecordTooLargeError
+from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import MIB, Limits
 
 BATCH_BYTES = 4 * MIB
@@ -40,11 +43,13 @@ ELSEWHERE = (
 class Admission:
     """Calls that wait for the writer. The log owns it; the writer takes from it."""
 
-    def __init__(self, limits: Limits, capacity: Capacity) -> None:
+    def __init__(self, limits: Limits, capacity: Capacity, refusals: Refusals | None = None) -> None:
         self.limits = limits
+        self.refusals = refusals or Refusals(Counters())
         self._capacity = capacity
         self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
+        # Not the loop's clock: uvloop's stands still within an iteration, and ticks in milliseconds.
+        self._clock = perf_counter
         self._thread_id = get_ident()  # of the thread that runs the loop
         self._line_bytes = 0  # charge of everything in `_line`
         # Charge of admitted calls = _charged_bytes + (_granted - _fast_budget). `Appends` spends only the last
@@ -52,13 +57,14 @@ class Admission:
         self._charged_bytes = 0
         self._granted = 0  # what `_fast_budget` was after the last update
         self._fast_budget = 0  # what is left of that
-        self.waiting_since = 0.0
+        self.waiting_since = 0.0  # of the oldest call in `_pending`
+        self._parked_since = 0.0
         self.closed: Callable[[], Exception] | None = None  # makes the error for each call from now on
         self.waiting_for_space = False  # appends wait for disk space: no append may overtake them
         self._pending: deque[Command] = deque()
         self._group: AppendGroup | None = None  # the last of `_pending`, while single records may join it
         self._parked: list[Command] = []
-        self._line: OrderedDict[Append, None] = OrderedDict()
+        self._line: OrderedDict[Append, float] = OrderedDict()  # since when each call waits
         self._sleeper: asyncio.Future[None] | None = None
         self.straight: Callable[[], object] | None = None  # begins to store a group while the writer sleeps
         self.scheduled = False  # the loop is about to call it
@@ -78,14 +84,13 @@ class Admission:
 
     def add_append(self, call: Append) -> None:
         """Admit *call* now, or once it has moved up in line. Raises the reason if it is refused."""
-        if self.closed is not None:
-            raise self.closed()
+        self._check_open()
         self._check_ever_fits(call)
         if self._fast_budget < call.bytes:
             self._group = None  # it is as large as a batch may be: the next record starts another one
         if self._line or self._budget() < call.bytes:
             self._check_memory(call)
-            self._line[call] = None
+            self._line[call] = self._clock()
             self._line_bytes += call.bytes
         else:
             self._admit(call)
@@ -105,7 +110,7 @@ class Admission:
 
     def withdraw(self, call: Append) -> None:
         """Remove *call* from the line if it is still there: its caller was cancelled."""
-        if self._line.pop(call, self) is None:
+        if self._line.pop(call, None) is not None:
             self._line_bytes -= call.bytes
             self.update()
 
@@ -130,10 +135,11 @@ class Admission:
                 taken.append(command)
         return taken
 
-    def park(self, commands: list[Command]) -> None:
-        """Keep commands that wait for disk space until `unpark`. No append overtakes them."""
+    def park(self, commands: list[Command], since: float | None = None) -> None:
+        """Keep commands that wait for disk space until `unpark`. No append overtakes them. *since*: of the oldest."""
         # The writer refunds only what it does not park: parked calls keep their charge and their order.
         self.waiting_for_space = True
+        self._parked_since = self._clock() if since is None else since
         self._parked += commands
         self.update()
 
@@ -141,6 +147,7 @@ class Admission:
         """Have the parked commands tried again, before all others."""
         self.waiting_for_space = False
         self._group = None  # the open group comes after the parked calls; later records must not join it
+        self.waiting_since = min(self._parked_since, self.waiting_since) if self._pending else self._parked_since
         self._pending.extendleft(reversed(self._parked))
         self._parked = []
         self.update()
@@ -169,14 +176,25 @@ class Admission:
             refusal = None if fits else self._reason_to_leave_line(call)
             if not fits and refusal is None:
                 return  # the first in line waits, and so do all after it: the order of calls is kept
-            del line[call]
+            since = line.pop(call)
             self._line_bytes -= call.bytes
             if call.withdrawn():
                 continue
             if refusal is None:
                 self._admit(call)
+                self.waiting_since = min(self.waiting_since, since)
             else:
+                self.refusals.count(refusal)
                 call.refuse(refusal)
+
+    def oldest_since(self) -> float | None:
+        """Return since when the oldest call waits for the writer, on `perf_counter`; None if none does."""
+        waits = [self.waiting_since] if self._pending else []
+        if self._parked:
+            waits.append(self._parked_since)
+        if self._line:
+            waits.append(next(iter(self._line.values())))
+        return min(waits, default=None)
 
     def has_pending(self) -> bool:
         """Return whether the writer has something to take."""
@@ -311,11 +329,25 @@ class Admission:
         """Return how much more may be admitted; -1 while calls wait for disk space, so that none overtakes them."""
         return -1 if self.waiting_for_space else self._capacity.budget(self.pending_bytes)
 
+    def _check_open(self) -> None:
+        """Raise the error for an append to a log that takes no more."""
+        if self.closed is not None:
+            raise self._counted(self.closed())
+
+    def _counted(self, error: Exception) -> Exception:
+        """Count a refused append; return its *error*."""
+        self.refusals.count(error)
+        return error
+
     def _check_ever_fits(self, call: Append) -> None:
-        self._capacity.check_records(call)
-        # A call within the budget does not wait; whether it ever fits the disk is checked when the disk refuses it.
-        if call.bytes > self._fast_budget:
-            self._capacity.check_ever_fits(call)
+        try:
+            self._capacity.check_records(call)
+            # A call within the budget does not wait; whether it ever fits the disk is checked when the disk refuses it.
+            if call.bytes > self._fast_budget:
+                self._capacity.check_ever_fits(call)
+        except RecordTooLargeError as error:
+            self._counted(error)
+            raise
 
     def _check_memory(self, call: Append) -> None:
         """Raise LogFullError if memory has no space for *call* after every call that waits before it."""
@@ -323,7 +355,7 @@ class Admission:
             return
         error = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
         if error is not None:
-            raise error
+            raise self._counted(error)
 
     def _reason_to_leave_line(self, call: Append) -> Exception | None:
         """Return why *call*, the first in line, must stop waiting, or None if it may wait."""

@@ -14,6 +14,7 @@ from typing import Any
 from mrecordlog_async.engine.admission import ELSEWHERE, Admission
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append
+from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.errors import LogClosedError, LogFullError
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.options import Limits
@@ -22,8 +23,8 @@ from mrecordlog_async.options import Limits
 class Appends(Admission):
     """Admission with the calls that append."""
 
-    def __init__(self, limits: Limits, capacity: Capacity) -> None:
-        super().__init__(limits, capacity)
+    def __init__(self, limits: Limits, capacity: Capacity, refusals: Refusals | None = None) -> None:
+        super().__init__(limits, capacity, refusals)
         self._single_charge_max = limits.record_bytes + SINGLE_OVERHEAD_BYTES
 
     async def append_single(self, queue: str, payload: bytes) -> int | None:
@@ -77,14 +78,13 @@ class Appends(Admission):
         """Admit one record that the fast budget does not cover, or raise why it cannot be admitted now."""
         check_name(queue)
         call = Append(self.new_future(), queue, None, [payload], len(payload))
-        if self.closed is not None:
-            raise self.closed()
+        self._check_open()
         self._check_ever_fits(call)
         if self.waiting_for_space:
-            raise LogFullError("space")
+            raise self._counted(LogFullError("space"))
         if self._line or self._budget() < call.bytes:
             memory = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
-            raise memory or LogFullError("pending", self.pending_bytes, self.limits.pending_bytes)
+            raise self._counted(memory or LogFullError("pending", self.pending_bytes, self.limits.pending_bytes))
         self.add_append(call)
         return call.future
 

@@ -32,7 +32,7 @@ class Capacity:
         """Return why memory has no space for *call* after *pending_bytes*, or None if it has."""
         if self._memory_left(pending_bytes, call.bytes) >= call.bytes:
             return None
-        return LogFullError("memory", self._queues.memory_bytes, self._limits.memory_bytes)
+        return LogFullError("memory", self._queues.memory_bytes + pending_bytes, self._limits.memory_bytes)
 
     def _memory_left(self, pending_bytes: int, wanted: int) -> int:
         """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""

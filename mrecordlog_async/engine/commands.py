@@ -34,6 +34,10 @@ class Command:
         """Return whether no caller waits any more, so that the command can be skipped."""
         return self.future.done()
 
+    def waiting_appends(self) -> int:
+        """Return the number of appending callers that still wait. Visits all of them."""
+        return 0
+
     def acknowledge(self, value: object) -> None:
         """Return *value* to the caller."""
         if not self.future.done():
@@ -74,6 +78,10 @@ class AppendGroup(Command):
             self.payloads = list(compress(self.payloads, waits))
             self.futures = list(compress(self.futures, waits))
         return not self.futures
+
+    def waiting_appends(self) -> int:
+        """Return the number of callers that still wait."""
+        return sum(not future.done() for future in self.futures)
 
     def each(self) -> Iterator[AppendGroup]:
         """Yield the records as groups of one, each with its own charge."""
@@ -136,6 +144,10 @@ class Append(Command):
         self.position = position
         self.payloads = payloads
 
+    def waiting_appends(self) -> int:
+        """Return 1 while the caller waits."""
+        return int(not self.future.done())
+
 
 class CreateQueue(Command):
     """Create a queue."""
@@ -183,6 +195,11 @@ class Sync(Command):
 def charge_bytes(payload_bytes: int, records: int) -> int:
     """Return what a call is charged while it waits."""
     return payload_bytes + records * RECORD_OVERHEAD_BYTES + CALL_OVERHEAD_BYTES
+
+
+def count_appends(commands: Iterable[Command]) -> int:
+    """Return the number of calls among *commands* that append."""
+    return sum(len(one.futures) if type(one) is AppendGroup else type(one) is Append for one in commands)
 
 
 def count_records(commands: Iterable[Command]) -> int:

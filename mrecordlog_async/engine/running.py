@@ -12,9 +12,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import warnings
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -25,14 +27,22 @@ from mrecordlog_async.engine.appends import Appends
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.open import OpenedLog
 from mrecordlog_async.engine.open_async import release_later
+from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import LogState, RecoveryReport
 from mrecordlog_async.options import Limits, PersistPolicy
 
+logger = logging.getLogger("mrecordlog_async")
+
+QUEUES_SEARCHED = 10_000
+"""The queue that holds most is named if there are no more queues than this: a search on the event loop takes 1 ms."""
+
+_CLOSED_WHILE_WAITING = "the log was closed while this call was waiting for space"
 _FORKED = "the log belongs to the process that opened it, not to its forked child"
 
 
@@ -45,6 +55,7 @@ class RunningLog:
         thread: LogThread,
         policy: PersistPolicy,
         limits: Limits,
+        on_failure: Callable[[LogFailedError], object] | None = None,
     ) -> None:
         """Start the writer. Called by `MultiRecordLog.open`."""
         self.directory = opened.directory.path
@@ -57,11 +68,15 @@ class RunningLog:
         self._loop = asyncio.get_running_loop()
         self._counters = Counters()
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
-        self._admission = Appends(limits, capacity)
+        refusals = Refusals(self._counters, self.directory, partial(_largest_queue, opened.queues))
+        self._admission = Appends(limits, capacity, refusals)
         # Bound once: the common appends look up one name less.
         self._append_single = self._admission.append_single
         self._append_soon = self._admission.append_soon
         self._changes = Changes(self._loop)
+        self._on_failure = on_failure
+        self._failed_error: LogFailedError | None = None
+        self._ended = asyncio.Event()  # the log failed or was closed
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._foreign = False  # True in a forked child: the log belongs to the parent
@@ -74,7 +89,9 @@ class RunningLog:
             limits,
             self._counters,
             thread,
+            refusals,
             self._changes.wake,
+            self._on_failed,
         )
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
@@ -95,6 +112,14 @@ class RunningLog:
     def failure(self) -> BaseException | None:
         """The error that stopped the log, or None."""
         return self._writer.failure
+
+    async def failed(self) -> LogFailedError | None:
+        """Wait until the log fails, and return why; None once it is closed without having failed.
+
+        For a task that has the process restarted: a failed log stores nothing more, and only opening it again recovers.
+        """
+        await self._ended.wait()
+        return self._failed_error
 
     # The end.
 
@@ -146,8 +171,10 @@ class RunningLog:
                 await asyncio.wait([self._writer_task])
         if self._writer_task.cancelled():  # the loop ended: `_on_writer_done` releases the directory
             return
-        for command in self._admission.take_all():
-            command.refuse(LogClosedError("the log was closed while this call was waiting for space"))
+        refused, error = list(self._admission.take_all()), LogClosedError(_CLOSED_WHILE_WAITING)
+        self._admission.refusals.count_commands(error, refused)
+        for command in refused:
+            command.refuse(error)
         ending = self._thread.call(self._give_back, self._writer.failure is None)
         self._thread.shutdown(wait=False)
         try:
@@ -172,9 +199,20 @@ class RunningLog:
             task.exception()  # marked as retrieved; `failure` holds it
         self._changes.wake_all()
 
+    def _on_failed(self, error: LogFailedError) -> None:
+        """Pass the failure on. Every caller has had its error by then."""
+        self._failed_error = error
+        self._ended.set()
+        if self._on_failure is not None:
+            try:
+                self._on_failure(error)
+            except Exception:
+                logger.exception("on_failure of the log in %s raised", self.directory)
+
     def _forget(self) -> None:
         """Note that the directory is released, or is about to be."""
         self._closed = True
+        self._ended.set()
         self._unclosed.detach()
         _open_logs.discard(self)
 
@@ -191,6 +229,14 @@ class RunningLog:
         self._admission.stop(partial(LogClosedError, _FORKED))
         for handle in self._opened.handles():
             self._opened.directory.files.close(handle)
+
+
+def _largest_queue(queues: Queues) -> str:
+    """Say which queue holds most, for an operator whose log has no memory left."""
+    if len(queues) > QUEUES_SEARCHED:
+        return ""
+    most = max(queues, key=lambda queue: queue.memory_bytes, default=None)
+    return "" if most is None else f"queue {most.name!r} holds most of it, {most.memory_bytes} bytes"
 
 
 _open_logs: weakref.WeakSet[RunningLog] = weakref.WeakSet()

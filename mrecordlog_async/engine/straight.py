@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import NamedTuple
 
 from mrecordlog_async.engine.admission import Admission
@@ -54,6 +55,7 @@ class _Stored(NamedTuple):
     result: CommitResult
     payload_bytes: int
     records: int
+    calls: int
     freed_bytes: int
     since: float
     ended: float
@@ -84,7 +86,7 @@ class Straight:
         self._on_applied = on_applied
         self._loop = asyncio.get_running_loop()
         self._first_position = 0
-        self._since = 0.0
+        self.since = 0.0  # when its oldest call was made
         self._stored: _Stored | None = None
         admission.straight = self.begin
 
@@ -118,7 +120,7 @@ class Straight:
             return True  # its callers were cancelled
         # Held from here on: the writer sleeps until `finish`, as positions follow from the queues as they are now.
         admission.held = True
-        self.group, self._since, self._first_position = group, since, queue.next_position
+        self.group, self.since, self._first_position = group, since, queue.next_position
         records = build_records((PlannedRun(queue.id, queue.next_position, group.payloads),))
         oldest = self._queues.pins.oldest()
         buffers, end = self._journal.encode(records, oldest)
@@ -152,9 +154,10 @@ class Straight:
         held = self._queues.memory_bytes
         records, payload_bytes, _ = self._queues.apply_all(result.segment, result.records)
         freed = max(held - self._queues.memory_bytes, 0)
-        self._stored = _Stored(result, payload_bytes, records, freed, self._since, self._loop.time())
         self._on_applied((result.records[0].id,))  # type: ignore[union-attr]  # it is an Append
         group.acknowledge(self._first_position)
+        calls, ended = len(group.futures), perf_counter()
+        self._stored = _Stored(result, payload_bytes, records, calls, freed, self.since, ended)
         self._admission.refund(group.bytes)
 
     def _count_if_idle(self) -> None:
@@ -171,11 +174,11 @@ class Straight:
         counters.appended_records += stored.records
         counters.appended_bytes += stored.payload_bytes
         counters.commit_records.observe(stored.records)
-        counters.append_seconds.observe(stored.ended - stored.since)
+        counters.append_seconds.observe(stored.ended - stored.since, stored.calls)
         state.freed_bytes += stored.freed_bytes
         state.batch_stored(needs_space=True)
         self._upkeep.count(stored.result)
-        self._timers.last_batch = stored.ended
+        self._timers.last_batch = self._loop.time()
         self._timers.arm_mark()
         if self._upkeep.is_due():
             self._admission.wake()

@@ -180,8 +180,8 @@ class Upkeep:
         """Do work that may also be done later, and return whether it was done. Lack of space is not a failure."""
         try:
             result = await self._on_log_thread(work, *arguments)
-        except (OSError, LogFullError):
-            self._counters.io_errors += 1
+        except (OSError, LogFullError) as refusal:
+            self._counters.io_errors += isinstance(refusal, OSError)
             return False
         if isinstance(result, CommitResult):
             self.count(result)

@@ -14,20 +14,22 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
 
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.capacity import Capacity
-from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count_records
+from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count_appends, count_records
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogIOError
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.parts import Parts, joined
 from mrecordlog_async.engine.plan import Outcome, Plan, plan
+from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.engine.straight import Straight
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.engine.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.upkeep import Upkeep
-from mrecordlog_async.errors import LogFailedError, LogFullError, PositionInPastError, RecordLogError
+from mrecordlog_async.errors import LogFailedError, LogFullError, RecordLogError
 from mrecordlog_async.format.record import queue_ids
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
@@ -51,7 +53,10 @@ def _may_wait(command: Command) -> bool:
 
 
 class Writer:
-    """One task that owns *queues* and the journal. Calls *on_applied* with the ids of the queues a batch changed."""
+    """One task that owns *queues* and the journal.
+
+    Calls *on_applied* with the ids of the queues that a batch changed, and *on_failed* once if a write or sync fails.
+    """
 
     def __init__(
         self,
@@ -63,7 +68,9 @@ class Writer:
         limits: Limits,
         counters: Counters,
         thread: LogThread,
+        refusals: Refusals,
         on_applied: Callable[[Iterable[int]], None],
+        on_failed: Callable[[LogFailedError], None],
     ) -> None:
         self.closing = False
         self.failure: BaseException | None = None
@@ -75,9 +82,12 @@ class Writer:
         self._limits = limits
         self._counters = counters
         self._thread = thread
+        self._refusals = refusals
         self._on_applied = on_applied
+        self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
         self._in_flight: list[Command] = []
+        self._since = 0.0  # when the oldest of these was made
         self._timers = Timers(self._loop, admission.wake)
         self._upkeep = Upkeep(journal, queues, admission, counters, thread, self._timers)
         self._unsynced = UnsyncedChanges(queues)
@@ -115,13 +125,13 @@ class Writer:
     async def _commit_next_batch(self) -> None:
         commands = self._in_flight = self._admission.take()
         size = sum(command.bytes for command in commands)
-        since = self._admission.waiting_since
+        since = self._since = self._admission.waiting_since
         batch = plan(commands, self._queues, self._limits)
         # No await from here to the hand-over: the planned positions follow from the queues as they are now.
         self._finish_calls(batch.immediate)
         if batch.records or batch.must_sync:
             size -= await self._store(batch, commands)
-            self._counters.append_seconds.observe(self._loop.time() - since, len(batch.outcomes))
+            self._counters.append_seconds.observe(perf_counter() - since, count_appends(commands))
         else:
             self._finish_calls(batch.outcomes)
         self._in_flight = []
@@ -158,7 +168,7 @@ class Writer:
         waiting = joined(command for command in parts.given_up if _may_wait(command))
         self._refuse([command for command in parts.given_up if not _may_wait(command)], refusal)
         if waiting:
-            self._admission.park(waiting)
+            self._admission.park(waiting, self._since)
             self._timers.arm_retry(self._upkeep.retry_parked)
         return sum(command.bytes for command in waiting)
 
@@ -182,7 +192,7 @@ class Writer:
         error = self._capacity.never_fits(command) if isinstance(command, Append | AppendGroup) else None
         parts.refused(for_ever=error is not None)
         if command is not None and error is not None:
-            command.refuse(error)
+            self._refuse([command], error)
         if not _is_full(refusal):
             parts.give_up_appends()
 
@@ -251,6 +261,14 @@ class Writer:
         if self._straight is not None:
             self._straight.count()
 
+    def oldest_since(self) -> float | None:
+        """Return since when the oldest unfinished call waits, on `perf_counter`; None if none does."""
+        begun = [self._since] if self._in_flight else []
+        if self._straight is not None and self._straight.group is not None:
+            begun.append(self._straight.since)
+        waiting = self._admission.oldest_since()
+        return min(begun if waiting is None else [*begun, waiting], default=None)
+
     def _all_in_flight(self) -> list[Command]:
         straight = self._straight.group if self._straight is not None else None
         return self._in_flight if straight is None else [straight]  # they take turns
@@ -267,17 +285,17 @@ class Writer:
                 self._reject(command, error)
 
     def _reject(self, command: Command, error: RecordLogError) -> None:
+        self._refusals.count_commands(error, [command])
         command.refuse(error)
-        self._counters.refused_past += isinstance(error, PositionInPastError)
 
-    def _refuse(self, commands: list[Command], refusal: OSError | LogFullError) -> None:
+    def _refuse(self, commands: list[Command], refusal: Exception) -> None:
         """Refuse *commands*; nothing of them was written."""
-        error: Exception = refusal
+        error = refusal
         if isinstance(refusal, OSError) and refusal.errno in _OUT_OF_SPACE:
             error = LogFullError("space")
             error.__cause__ = refusal
+        self._refusals.count_commands(error, commands)
         for command in commands:
-            self._counters.refused_full += not command.withdrawn()
             command.refuse(error)
 
     # Sleeping and waking.
@@ -311,23 +329,26 @@ class Writer:
         never = LogFailedError(cause, "no", in_doubt)
         unknown.__cause__ = never.__cause__ = error
         self._admission.stop(never.copy)
-        for command in self._all_in_flight():
-            command.refuse(unknown)
+        self._refuse(self._all_in_flight(), unknown)
         self._in_flight = []
         if self._straight is not None:
             self._straight.give_up()
-        for command in self._admission.take_all():
-            command.refuse(never)
+        self._refuse(list(self._admission.take_all()), never)
         self._admission.update()
+        self._counters.io_errors += isinstance(error, OSError | LogIOError)
         self._report(level, error, cause, in_doubt)
+        if level == logging.CRITICAL:
+            self._on_failed(LogFailedError(cause, "no", in_doubt))
 
     def _report(self, level: int, error: BaseException, cause: str, in_doubt: dict[str, int]) -> None:
         """Log the failure once. Callers see it when they call; the operator must see it now."""
         lost = LogFailedError(cause, "acknowledged", in_doubt) if in_doubt else f"the log failed ({cause})"
+        facts = {"event": "failed", "directory": self._journal.directory.path, "cause": cause, "in_doubt": in_doubt}
         logger.log(
             level,
             "%s: %s; reads still work, changes are refused: check the disk, close the log and open it again",
             self._journal.directory.path,
             lost,
             exc_info=None if isinstance(error, LogIOError) else error,
+            extra={"facts": facts},
         )

@@ -293,6 +293,7 @@ class StatsResponse(Struct):
         pending_records: Records that wait to be stored.
         pin: The queue that keeps the oldest segment; null if only the current segment is needed.
         counters: What the log has counted since it was opened.
+        refused: Appends refused since then, by reason.
         append_seconds: From the call of an append to its return.
         commit_seconds: Writing and syncing a batch.
         sync_seconds: A sync of a segment.
@@ -312,6 +313,7 @@ class StatsResponse(Struct):
     pending_records: int = 0
     pin: PinResponse | None = None
     counters: dict[str, int] = {}
+    refused: dict[str, int] = {}
     append_seconds: TimesResponse = TimesResponse()
     commit_seconds: TimesResponse = TimesResponse()
     sync_seconds: TimesResponse = TimesResponse()

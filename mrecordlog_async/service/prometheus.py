@@ -207,9 +207,9 @@ def _service(service: Service) -> Iterator[Metric]:
 def _counters(counters: Counters) -> Iterator[Metric]:
     for name, (attribute, documentation) in COUNTERS.items():
         yield _counter(name, documentation, getattr(counters, attribute))
-    rejected = CounterMetricFamily(f"{PREFIX}append_rejected", "Appends refused", labels=("reason",))
-    rejected.add_metric(("past",), counters.refused_past)
-    rejected.add_metric(("full",), counters.refused_full)
+    rejected = CounterMetricFamily(f"{PREFIX}append_rejected", "Appends refused, each once", labels=("reason",))
+    for reason, count in counters.refused.items():
+        rejected.add_metric((reason,), count)
     yield rejected
     for name, documentation in HISTOGRAMS.items():
         histogram: Histogram = getattr(counters, name)

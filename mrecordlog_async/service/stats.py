@@ -42,6 +42,7 @@ async def stats_of(service: Service) -> StatsResponse:
     response.counters = {
         name: value for name in counters.__dataclass_fields__ if isinstance(value := getattr(counters, name), int)
     }
+    response.refused = counters.refused
     response.append_seconds = _times(counters.append_seconds)
     response.commit_seconds = _times(counters.commit_seconds)
     response.sync_seconds = _times(counters.sync_seconds)

@@ -186,3 +186,50 @@ async def test_what_a_roll_synced_is_not_in_doubt_where_the_next_sync_fails(dire
         await asyncio.gather(log.append_record("q", None, bytes(20_000)), log.create_queue("synced"))
     assert log.segments[-1] == 1
     await log.close()
+
+
+async def test_a_failure_is_passed_on_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An application need not poll: it is called, and a task that waits goes on."""
+    disk = Failing()
+    called: list[LogFailedError] = []
+    log = await MultiRecordLog.open(directory, filesystem=disk, on_failure=called.append)
+    await log.create_queue("q")
+    waiting = asyncio.create_task(log.failed())
+    await log.append_record("q", None, b"1")
+    assert not called
+    disk.failing = True
+    for _ in range(2):
+        with pytest.raises(LogFailedError):
+            await log.append_record("q", None, b"2")
+    error = await waiting
+    assert [error] == called == [await log.failed()]
+    assert error is not None and "medium was removed" in error.cause
+    (line,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
+    assert line.__dict__["facts"]["cause"] == error.cause
+    await log.close()
+
+
+async def test_a_log_that_closes_never_failed(directory: Path) -> None:
+    """A task that waits for a failure is not left waiting."""
+    called: list[LogFailedError] = []
+    log = await MultiRecordLog.open(directory, on_failure=called.append)
+    waiting = asyncio.create_task(log.failed())
+    await log.close()
+    assert await waiting is None
+    assert not called
+
+
+async def test_a_hook_that_raises_does_not_hide_the_failure(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its error is logged, and the log is failed as without it."""
+
+    def hook(error: LogFailedError) -> None:
+        raise ValueError("in the hook")
+
+    disk = Failing()
+    log = await MultiRecordLog.open(directory, filesystem=disk, on_failure=hook)
+    disk.failing = True
+    with pytest.raises(LogFailedError):
+        await log.create_queue("q")
+    assert await log.failed() is not None
+    assert "on_failure" in caplog.text
+    await log.close()

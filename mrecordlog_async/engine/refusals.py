@@ -1,0 +1,138 @@
+"""Refused appends: each is counted once under its reason, and a stretch of them is logged where it begins and ends.
+
+| reason | the append |
+|---|---|
+| `memory`, `disk` | is above a limit of the log |
+| `space` | found the file system full |
+| `disk_error` | met another error of the disk before anything was written |
+| `pending` | came from `append_soon` while too much was pending |
+| `positions` | asks for positions that its queue does not have |
+| `past` | names a position that is taken |
+| `too_large` | can never fit |
+| `no_queue` | names a queue that does not exist |
+| `failed`, `closed` | came to a log that stores nothing any more, or was waiting when it ended |
+| `other` | anything else |
+
+Only a log that stores less than it should is worth a line of its own log: `memory`, `disk`, `space`, `disk_error`.
+Everything here runs on the event loop, and only when something is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import monotonic
+
+from mrecordlog_async.engine.commands import Command
+from mrecordlog_async.errors import (
+    LogClosedError,
+    LogFailedError,
+    LogFullError,
+    PositionInPastError,
+    QueueNotFoundError,
+    RecordTooLargeError,
+)
+from mrecordlog_async.metrics import Counters
+
+logger = logging.getLogger("mrecordlog_async")
+
+CALM_SECONDS = 30.0
+"""A stretch of refusals ends once nothing was refused for this reason for so long."""
+
+_REASONS: tuple[tuple[type[BaseException], str], ...] = (
+    (PositionInPastError, "past"),
+    (RecordTooLargeError, "too_large"),
+    (QueueNotFoundError, "no_queue"),
+    (LogFailedError, "failed"),
+    (LogClosedError, "closed"),
+    (OSError, "disk_error"),
+)
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Refusals for one reason. `appends`: how many. Times are of the clock."""
+
+    began: float
+    last: float
+    appends: int = 0
+
+
+class Refusals:
+    """Counts what one log refuses. on_begin: called when a stretch begins, so that `check` is called every second."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        directory: str = "",
+        largest: Callable[[], str] = str,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Count in *counters*; *largest* says which queue holds most, for a log whose memory is full."""
+        self.on_begin: Callable[[], object] = lambda: None
+        self._counters = counters
+        self._directory = directory
+        self._largest = largest
+        self._clock = clock
+        self._stretches: dict[str, _Stretch] = {}
+
+    def count(self, error: BaseException, appends: int = 1) -> None:
+        """Count *appends* calls that get *error*. Other calls are not counted, but may begin a stretch."""
+        reason = reason_of(error)
+        refused = self._counters.refused
+        refused[reason] = refused.get(reason, 0) + appends
+        if reason in ("memory", "disk", "space", "disk_error"):
+            self._note(reason, error, appends)
+
+    def count_commands(self, error: BaseException, commands: Iterable[Command]) -> None:
+        """Count the appends among *commands* whose callers still wait. Called before they get *error*."""
+        appends = sum(command.waiting_appends() for command in commands)
+        if appends:
+            self.count(error, appends)
+
+    def check(self) -> bool:
+        """End the stretches that are over. Returns whether one goes on."""
+        now = self._clock()
+        for reason, stretch in list(self._stretches.items()):
+            if now - stretch.last >= CALM_SECONDS:
+                del self._stretches[reason]
+                self._log_end(reason, stretch)
+        return bool(self._stretches)
+
+    def _note(self, reason: str, error: BaseException, appends: int) -> None:
+        now = self._clock()
+        stretch = self._stretches.get(reason)
+        if stretch is None:
+            stretch = self._stretches[reason] = _Stretch(now, now)
+            self._log_begin(reason, error)
+            self.on_begin()
+        stretch.last = now
+        stretch.appends += appends
+
+    def _log_begin(self, reason: str, error: BaseException) -> None:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else None
+        most = self._largest() if reason == "memory" else ""
+        text = f"{error}{f' ({cause})' if cause is not None else ''}{f'; {most}' if most else ''}"
+        facts = {"event": "refusing", "directory": self._directory, "reason": reason}
+        logger.warning("%s: appends are refused: %s", self._directory, text, extra={"facts": facts})
+
+    def _log_end(self, reason: str, stretch: _Stretch) -> None:
+        seconds = round(stretch.last - stretch.began, 3)
+        facts = {"event": "accepting", "directory": self._directory, "reason": reason}
+        logger.info(
+            "%s: no append was refused for %g s; %d were refused within %g s (reason: %s)",
+            self._directory,
+            CALM_SECONDS,
+            stretch.appends,
+            seconds,
+            reason,
+            extra={"facts": facts | {"appends": stretch.appends, "seconds": seconds}},
+        )
+
+
+def reason_of(error: BaseException) -> str:
+    """Return under which reason a refusal with *error* is counted."""
+    if isinstance(error, LogFullError):
+        return error.resource
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), "other")

@@ -1,0 +1,149 @@
+"""Refused appends are counted once each, under their reason, and logged by stretch."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrecordlog_async import Limits, LogFullError, MultiRecordLog
+from mrecordlog_async.engine.refusals import CALM_SECONDS, Refusals
+from mrecordlog_async.metrics import REFUSED, Counters
+from tests.cached_files import CachedFiles
+
+
+def refused(log: MultiRecordLog) -> dict[str, int]:
+    """Return the reasons for which appends were refused."""
+    return {reason: count for reason, count in log.stats().refused.items() if count}
+
+
+async def outcomes(calls: Sequence[Any]) -> list[str]:
+    return [type(one).__name__ for one in await asyncio.gather(*calls, return_exceptions=True)]
+
+
+async def test_every_reason_counts_each_refused_append_once(directory: Path) -> None:
+    """Single records that wait together are as many appends as there are callers."""
+    limits = Limits(record_bytes=1_000, pending_bytes=20_000, memory_bytes=100_000)
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        await log.append_record("q", 0, b"a")
+        calls = [
+            log.append_record("q", 0, b"b"),
+            log.append_records("q", 0, [b"b", b"c"]),
+            log.append_record("q", None, bytes(1_001)),
+            *[log.append_record("absent", None, b"a") for _ in range(3)],
+        ]
+        await outcomes(calls)
+        assert refused(log) == {"past": 2, "too_large": 1, "no_queue": 3}
+        waiting = []
+        with pytest.raises(LogFullError):
+            while True:
+                waiting.append(log.append_soon("q", bytes(1_000)))
+        await asyncio.gather(*waiting)
+        assert refused(log)["pending"] == 1
+    with pytest.raises(Exception, match="closed"):
+        await log.append_record("q", None, b"late")
+    assert refused(log) == {"past": 2, "too_large": 1, "no_queue": 3, "pending": 1, "closed": 1}
+
+
+async def test_appends_above_the_memory_limit_are_counted_and_the_message_adds_up(directory: Path) -> None:
+    """The bytes in the message are those that were compared with the limit."""
+    limits = Limits(record_bytes=40_000, pending_bytes=100_000, memory_bytes=200_000)
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("q")
+        results = await asyncio.gather(
+            *(log.append_record("q", None, bytes(40_000)) for _ in range(20)), return_exceptions=True
+        )
+        full = [one for one in results if isinstance(one, LogFullError)]
+        assert refused(log) == {"memory": len(full)}
+        assert all(one.used + 40_000 > one.limit for one in full)
+
+
+class Refusing(CachedFiles):
+    """A disk that refuses to reserve space while the test says so."""
+
+    error = 0
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        if self.error:
+            raise OSError(self.error, "refused by the test")
+        super().reserve(handle, offset, length)
+
+
+@pytest.mark.parametrize(("number", "reason"), [(errno.ENOSPC, "space"), (errno.EIO, "disk_error")])
+async def test_appends_that_the_disk_refuses_are_counted_and_the_disks_errors_too(
+    directory: Path, number: int, reason: str
+) -> None:
+    """A batch of many callers is refused in parts: each caller is one refused append."""
+    disk = Refusing()
+    async with MultiRecordLog.open(directory, segment_bytes=4 * 32_768, filesystem=disk) as log:
+        await log.create_queue("q")
+        disk.error = number
+        calls = [log.append_records("q", None, [bytes(100_000)]) for _ in range(5)]
+        kinds = await outcomes(calls)
+        disk.error = 0
+        assert refused(log) == {reason: kinds.count("LogFullError") + kinds.count("OSError")}
+        assert refused(log)[reason] >= 3
+        assert log.stats().io_errors >= 1
+
+
+async def test_a_failed_log_counts_what_it_refuses_and_the_error(directory: Path) -> None:
+    """The calls in flight, those that waited, and those that came later."""
+
+    class Failing(CachedFiles):
+        fails = False
+
+        def sync(self, handle: int) -> None:
+            if self.fails:
+                raise OSError(errno.EIO, "the medium was removed")
+            super().sync(handle)
+
+    disk = Failing()
+    log = await MultiRecordLog.open(directory, filesystem=disk)
+    await log.create_queue("q")
+    disk.fails = True
+    await outcomes([log.append_record("q", None, b"a") for _ in range(4)])
+    await outcomes([log.append_record("q", None, b"late")])
+    assert refused(log) == {"failed": 5}
+    assert log.stats().io_errors == 1
+    await log.close()
+
+
+def test_a_stretch_is_logged_where_it_begins_and_where_it_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """One line each, however many appends were refused; a pause within the calm time does not end it."""
+    caplog.set_level(logging.INFO, "mrecordlog_async")
+    now, ticking = 0.0, []
+    counters = Counters()
+    refusals = Refusals(counters, "/wal", lambda: "queue 'idle' holds most", lambda: now)
+    refusals.on_begin = lambda: ticking.append(now)
+    for moment in (1.0, 2.0, 2.0 + CALM_SECONDS - 1):
+        now = moment
+        refusals.count(LogFullError("memory", 5, 4), 10)
+        assert refusals.check()
+    now += CALM_SECONDS
+    assert not refusals.check()
+    assert ticking == [1.0]
+    begun, ended = caplog.records
+    assert (begun.levelname, ended.levelname) == ("WARNING", "INFO")
+    assert "queue 'idle' holds most" in begun.getMessage()
+    assert "30 were refused within 30 s" in ended.getMessage()
+    assert ended.__dict__["facts"]["appends"] == counters.refused["memory"] == 30
+
+
+def test_refusals_that_are_the_callers_fault_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """They are counted; the log stores what it should."""
+    refusals = Refusals(Counters())
+    for resource in ("pending", "positions"):
+        refusals.count(LogFullError(resource))
+    assert caplog.records == []
+    assert not refusals.check()
+
+
+def test_every_reason_is_a_series_before_it_occurs() -> None:
+    """A rate needs the zero before the first refusal."""
+    assert set(Counters().refused) == set(REFUSED)
