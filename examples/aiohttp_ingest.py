@@ -14,12 +14,9 @@ from mrecordlog_async.aiohttp import LOG, setup
 
 
 async def ingest(request: web.Request) -> web.Response:
-    log, queue = request.app[LOG], request.match_info["queue"]
-    payload = await request.read()
-    if not log.queue_exists(queue):
-        await log.create_queue(queue, exist_ok=True)
+    queue, payload = request.match_info["queue"], await request.read()
     try:
-        position = await log.append_record(queue, None, payload)
+        position = await request.app[LOG].append(queue, payload, create=True)
     except LogFullError as full:
         raise web.HTTPTooManyRequests(text=str(full), headers={"Retry-After": "1"}) from full
     return web.json_response({"position": position}, status=202)

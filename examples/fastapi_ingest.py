@@ -11,30 +11,21 @@ instead, and uvicorn stops both. Only requests that name this machine are accept
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import StreamingResponse
 
-from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
+from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, tail_until_disconnect
 
-
-@asynccontextmanager
-async def own(app: FastAPI) -> AsyncIterator[None]:
-    """The application's own lifespan runs inside the log's lifespan and may use the log."""
-    await log_of(app).create_queue("clicks", exist_ok=True)
-    yield
-
-
-app = FastAPI(lifespan=lifespan(os.environ.get("WAL", "./wal"), own))
+app = FastAPI(lifespan=lifespan(os.environ.get("WAL", "./wal"), queues=["clicks"]))
 add_exception_handlers(app)
 app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
 
 
 @app.post("/ingest/{queue}", status_code=202)
-async def ingest(queue: str, request: Request, log: Log) -> dict[str, int | None]:
-    return {"position": await log.append_record(queue, None, await request.body())}
+async def ingest(queue: str, request: Request, log: Log) -> dict[str, int]:
+    return {"position": await log.append(queue, await request.body())}
 
 
 @app.get("/recent/{queue}")

@@ -1,8 +1,7 @@
 """An asyncio write-ahead log: many named queues in one directory, and one fsync for all waiting callers.
 
-    async with MultiRecordLog.open("./wal") as log:
-        await log.create_queue("orders", exist_ok=True)
-        position = await log.append_record("orders", None, b"hello")   # on the disk when this returns
+    async with MultiRecordLog.open("./wal", queues=["orders"]) as log:
+        position = await log.append("orders", b"hello")                # on the disk when this returns
         for position, payload in log.range("orders"):
             ...
         await log.truncate("orders", position)                         # the downstream has it

@@ -4,14 +4,12 @@
     from mrecordlog_async.aiohttp import LOG, setup
 
     async def ingest(request):
-        log = request.app[LOG]
-        await log.create_queue("orders", exist_ok=True)
-        position = await log.append_record("orders", None, await request.read())
+        position = await request.app[LOG].append("orders", await request.read())
         return web.json_response({"position": position})
 
     app = web.Application()
     app.router.add_post("/ingest", ingest)
-    setup(app, "./wal", prefix="/wal")
+    setup(app, "./wal", queues=["orders"], prefix="/wal")
 
 With `prefix` the application also serves the whole HTTP API of the log below that path; without it only the handlers
 use the log. The API has its own limits, tokens and host names (`ServiceOptions`). It admits the same requests as
@@ -25,11 +23,12 @@ Only one process can open a directory: a second worker fails to start with LogLo
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from aiohttp import web
 
+from mrecordlog_async.engine.arguments import check_names
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.options import ServiceOptions
@@ -46,6 +45,7 @@ def setup(
     app: web.Application,
     directory: str | os.PathLike[str],
     *,
+    queues: Iterable[str] = (),
     prefix: str | None = None,
     options: ServiceOptions | None = None,
     exposed: bool = False,
@@ -57,6 +57,7 @@ def setup(
         app: The application. Add handlers and other `cleanup_ctx` entries as usual; entries added after this call may
             use `app[LOG]`.
         directory: The directory of the log; it is created if it does not exist.
+        queues: Names of queues to create if they do not exist.
         prefix: Path below which the whole HTTP API is served too, for example `"/wal"`. None: no API.
         options: Limits, tokens and host names of that API.
         exposed: Admit other machines without a token, because the application authenticates requests itself (its
@@ -67,6 +68,7 @@ def setup(
         LogLockedError: Raised when *app* starts and another process has the log open.
         RecordLogError: Raised when *app* starts and the log cannot be opened; see `MultiRecordLog.open`.
     """
+    declared = check_names(queues)
     service: Service | None = None
     if prefix is not None:
         service = Service(options)
@@ -74,7 +76,7 @@ def setup(
         app.add_subapp(prefix, build_app(service))
 
     async def keep_open(app: web.Application) -> AsyncIterator[None]:
-        async with MultiRecordLog.open(directory, **log_options) as log:
+        async with MultiRecordLog.open(directory, queues=declared, **log_options) as log:
             app[LOG] = log
             if service is not None:
                 service.attach(log)

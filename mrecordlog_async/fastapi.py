@@ -3,17 +3,16 @@
     from fastapi import FastAPI, Request
     from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan
 
-    app = FastAPI(lifespan=lifespan("./wal"))
+    app = FastAPI(lifespan=lifespan("./wal", queues=["clicks"]))
     add_exception_handlers(app)
 
-    @app.post("/ingest/{queue}")
-    async def ingest(queue: str, request: Request, log: Log):
-        await log.create_queue(queue, exist_ok=True)
-        return {"position": await log.append_record(queue, None, await request.body())}
+    @app.post("/ingest")
+    async def ingest(request: Request, log: Log):
+        return {"position": await log.append("clicks", await request.body())}
 
 The log is opened before the first request, and synced and closed after the last. `Log` works in endpoints, in WebSocket
 endpoints and in mounted applications. Endpoints that use it are `async def`: FastAPI runs a `def` endpoint in a thread,
-where `anyio.from_thread.run(log.append_record, queue, None, payload)` reaches the log.
+where `anyio.from_thread.run(log.append, queue, payload)` reaches the log.
 
 Only one process can open a directory: with `--workers 2` one worker fails to start with LogLockedError, and uvicorn
 then stops the others too.
@@ -30,7 +29,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from traceback import walk_tb
 from typing import Annotated, Any
@@ -38,6 +37,7 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.requests import HTTPConnection
 
+from mrecordlog_async.engine.arguments import check_names
 from mrecordlog_async.errors import LogClosedError, RecordLogError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, Record
@@ -52,23 +52,31 @@ STATE_NAME = "mrecordlog"
 logger = logging.getLogger("mrecordlog_async.fastapi")
 
 
-def lifespan(directory: str | os.PathLike[str], inner: Lifespan | None = None, **log_options: Any) -> Lifespan:
+def lifespan(
+    directory: str | os.PathLike[str],
+    inner: Lifespan | None = None,
+    *,
+    queues: Iterable[str] = (),
+    **log_options: Any,
+) -> Lifespan:
     """Return a lifespan that holds the log in *directory* open.
 
     Args:
         directory: The directory of the log; it is created if it does not exist.
         inner: The application's own lifespan. It runs inside, so it may use `log_of(app)`. The log is added to the
             state that it yields, because mounted applications see that state and not the outer application.
+        queues: Names of queues to create if they do not exist.
         log_options: Keyword arguments of `MultiRecordLog.open`.
 
     Returns:
         A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
             or another error of `MultiRecordLog.open`.
     """
+    declared = check_names(queues)
 
     @asynccontextmanager
     async def hold_open(app: FastAPI) -> AsyncIterator[Any]:
-        async with MultiRecordLog.open(directory, **log_options) as log:
+        async with MultiRecordLog.open(directory, queues=declared, **log_options) as log:
             setattr(app.state, STATE_NAME, log)
             if inner is None:
                 yield {STATE_NAME: log}

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from mrecordlog_async.engine.arguments import Payload, check_payloads, check_position, copy_payload
+from mrecordlog_async.coroutine_mark import coroutine_function
+from mrecordlog_async.engine.arguments import Payload, check_names, check_payloads, check_position, copy_payload
 from mrecordlog_async.engine.commands import Command, CreateQueue, DeleteQueue, Sync, TruncateQueue
 from mrecordlog_async.engine.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.engine.reading import LiveReader
-from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, Limits, PersistPolicy
@@ -56,6 +58,7 @@ class MultiRecordLog(LiveReader):
         limits: Limits | None = None,
         segment_bytes: int = GIB,
         create: bool = True,
+        queues: Iterable[str] = (),
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         on_failure: Callable[[LogFailedError], object] | None = None,
         filesystem: FileSystem | None = None,
@@ -68,6 +71,7 @@ class MultiRecordLog(LiveReader):
             limits: How much the log may hold.
             segment_bytes: Nominal size of a segment, at least 32 KiB.
             create: Create the directory and the log if they do not exist.
+            queues: Names of queues to create if they do not exist.
             on_progress: Called on the event loop while segments are read.
             on_failure: Called once on the event loop if a write or sync fails: the log stores nothing more until it is
                 opened again. Have the process restarted, or close the log and open it again. See also `failed`.
@@ -80,11 +84,14 @@ class MultiRecordLog(LiveReader):
             ValueError: segment_bytes is too small.
             LogLockedError: Another open log owns the directory.
             CorruptionError: Acknowledged data is damaged. Nothing was changed.
+            QueueNameError: A name in *queues* is invalid.
+            LogFullError: There is no space for *queues*.
             OSError: A system call failed.
         """
         if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
             raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
         policy, bounds = persist_policy or PersistPolicy.always(), limits or Limits()
+        names = check_names(queues)
 
         async def opening() -> MultiRecordLog:
             opened, thread = await open_log_async(
@@ -92,7 +99,9 @@ class MultiRecordLog(LiveReader):
                 OpenOptions(segment_bytes, bounds.disk_bytes, create, direct=policy.syncs_each_batch),
                 on_progress,
             )
-            return cls(opened, thread, policy, bounds, on_failure)
+            log = cls(opened, thread, policy, bounds, on_failure)
+            await log._declare(names)
+            return log
 
         return OpeningLog(opening)
 
@@ -129,7 +138,48 @@ class MultiRecordLog(LiveReader):
         check_name(queue)
         await self._begin(DeleteQueue(self._new_future(), queue, queue_id))
 
-    def append_record(self, queue: str, position: int | None, payload: Payload) -> Coroutine[Any, Any, int | None]:
+    @overload
+    def append(self, queue: str, payload: Payload, *, create: bool = False) -> Coroutine[Any, Any, int]: ...
+
+    @overload
+    def append(
+        self, queue: str, payload: Payload, position: int | None, *, create: bool = False
+    ) -> Coroutine[Any, Any, int | None]: ...
+
+    @coroutine_function
+    def append(
+        self, queue: str, payload: Payload, position: int | None = None, *, create: bool = False
+    ) -> Coroutine[Any, Any, int | None]:
+        """Append *payload* to *queue*: `append_record` with the position last, where it can be left out.
+
+        Args:
+            queue: The queue.
+            payload: Any bytes-like object. Anything but `bytes` is copied at once.
+            position: None for the next position; a position chosen by the caller may leave a gap.
+            create: Create the queue if it does not exist.
+
+        Returns:
+            The record's position, or None if the same record was already stored at *position*.
+
+        Raises:
+            RecordLogError: The errors of `append_record`.
+        """
+        return self.append_record(queue, position, payload, create=create)
+
+    @overload
+    def append_record(
+        self, queue: str, position: None, payload: Payload, *, create: bool = False
+    ) -> Coroutine[Any, Any, int]: ...
+
+    @overload
+    def append_record(
+        self, queue: str, position: int | None, payload: Payload, *, create: bool = False
+    ) -> Coroutine[Any, Any, int | None]: ...
+
+    @coroutine_function
+    def append_record(
+        self, queue: str, position: int | None, payload: Payload, *, create: bool = False
+    ) -> Coroutine[Any, Any, int | None]:
         """Append *payload* to *queue* and wait until it is durable under the persist policy.
 
         A call whose outcome is unknown can be repeated with its position: if the same record is already stored,
@@ -140,12 +190,13 @@ class MultiRecordLog(LiveReader):
             queue: The queue.
             position: None for the next position; a position chosen by the caller may leave a gap.
             payload: Any bytes-like object. Anything but `bytes` is copied at once.
+            create: Create the queue if it does not exist. The queue stays even if the append is then refused.
 
         Returns:
-            The record's position, or None if the same record was already stored.
+            The record's position, or None if the same record was already stored. Never None without a position.
 
         Raises:
-            QueueNotFoundError: No queue has this name.
+            QueueNotFoundError: No queue has this name, and *create* is False.
             PositionInPastError: The position is taken by a different record, or by a truncated one that can no longer
                 be compared (`outcome_unknown`).
             RecordTooLargeError: The record can never fit.
@@ -153,6 +204,8 @@ class MultiRecordLog(LiveReader):
         """
         if type(payload) is not bytes:
             payload = copy_payload(payload)
+        if create:
+            return self._append_creating(queue, None if position is None else check_position(position), [payload])
         if position is None:
             return self._append_single(queue, payload)
         return self._admission.append(queue, check_position(position), [payload])
@@ -185,8 +238,9 @@ class MultiRecordLog(LiveReader):
             payload = copy_payload(payload)
         return self._append_soon(queue, payload)
 
+    @coroutine_function
     def append_records(
-        self, queue: str, position: int | None, payloads: Iterable[Payload]
+        self, queue: str, position: int | None, payloads: Iterable[Payload], *, create: bool = False
     ) -> Coroutine[Any, Any, int | None]:
         """Append *payloads* at consecutive positions, all or none; otherwise like `append_record`.
 
@@ -194,18 +248,20 @@ class MultiRecordLog(LiveReader):
             queue: The queue.
             position: Position of the first record; None for the next position.
             payloads: Any number of bytes-like objects.
+            create: Create the queue if it does not exist.
 
         Returns:
             The last position, or None if there was nothing to append or every record was already stored.
 
         Raises:
-            QueueNotFoundError: No queue has this name.
+            QueueNotFoundError: No queue has this name, and *create* is False.
             PositionInPastError: A position is taken; see `append_record`.
             RecordTooLargeError: A record, or the call as a whole, can never fit.
             LogFullError: A limit is reached or the disk is full. Nothing was written.
         """
         copied = [payload if type(payload) is bytes else copy_payload(payload) for payload in check_payloads(payloads)]
-        return self._admission.append(queue, None if position is None else check_position(position), copied)
+        checked = None if position is None else check_position(position)
+        return (self._append_creating if create else self._admission.append)(queue, checked, copied)
 
     async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
         """Remove the records of *queue* up to and including *position*.
@@ -249,6 +305,21 @@ class MultiRecordLog(LiveReader):
         self._admission.add_control(command)
         return command.future
 
+    async def _append_creating(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
+        """Append; create the queue and append again if it does not exist, so that only this case pays for it."""
+        with suppress(QueueNotFoundError):
+            return await self._admission.append(queue, position, payloads)
+        await self.create_queue(queue, exist_ok=True)
+        return await self._admission.append(queue, position, payloads)
+
+    async def _declare(self, queues: list[str]) -> None:
+        """Create *queues*, in one batch, where they do not exist; close the log if that fails."""
+        try:
+            await asyncio.gather(*(self.create_queue(queue, exist_ok=True) for queue in queues))
+        except BaseException:
+            await self.close()
+            raise
+
     def _new_future(self) -> asyncio.Future[object]:
         return self._admission.new_future()
 
@@ -259,6 +330,12 @@ class OpeningLog:
     def __init__(self, opening: Callable[[], Coroutine[Any, Any, MultiRecordLog]]) -> None:
         self._opening = opening
         self._log: MultiRecordLog | None = None
+
+    if not TYPE_CHECKING:  # a type checker reports the missing attribute itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            text = f"the log is not open yet, so it has no {name!r}: write `log = await MultiRecordLog.open(directory)`"
+            raise AttributeError(f"{text}, or `async with MultiRecordLog.open(directory) as log`", name=name, obj=self)
 
     def __await__(self) -> Generator[Any, None, MultiRecordLog]:
         return self._opening().__await__()

@@ -411,6 +411,88 @@ async def test_create_queue_twice(log: MultiRecordLog) -> None:
     assert log.list_queues() == ["new", "q"]
 
 
+async def test_an_append_may_create_its_queue(log: MultiRecordLog) -> None:
+    """Only if it does not exist; calls that arrive together keep their order and create one queue."""
+    assert await log.append_record("new", None, b"a", create=True) == 0
+    assert await log.append_records("new", None, [b"b", b"c"], create=True) == 2
+    assert await log.append_records("other", 7, [b"a"], create=True) == 7
+    assert await log.append("third", b"a", 7, create=True) == 7
+    positions = await asyncio.gather(*(log.append("fourth", b"%d" % n, create=True) for n in range(20)))
+    assert positions == list(range(20))
+    assert [record.payload for record in log.range("fourth")] == [b"%d" % n for n in range(20)]
+
+
+async def test_creating_for_an_append_costs_nothing_once_the_queue_exists(log: MultiRecordLog) -> None:
+    """The create is sent only after the append was refused."""
+    before = log.stats().commits
+    assert await log.append("q", b"a", create=True) == 0
+    assert log.stats().commits == before + 1
+
+
+async def test_an_append_that_creates_raises_what_the_create_raises(directory: Path) -> None:
+    """A wrong name, or one queue too many."""
+    async with MultiRecordLog.open(directory, limits=Limits(queues=1), queues=["q"]) as log:
+        with pytest.raises(QueueNameError):
+            await log.append("", b"a", create=True)
+        with pytest.raises(LogFullError) as caught:
+            await log.append("second", b"a", create=True)
+        assert caught.value.resource == "queues"
+
+
+async def test_append_is_append_record_with_the_position_last(log: MultiRecordLog) -> None:
+    """Without a position it takes the next one; with one a repeat is recognized."""
+    assert await log.append("q", b"a") == 0
+    assert await log.append("q", b"b", 5) == 5
+    assert await log.append("q", b"b", 5) is None
+    with pytest.raises(TypeError, match="encode it first"):
+        await log.append("q", "text")  # type: ignore[call-overload]  # what a user may do
+
+
+async def test_open_creates_the_queues_it_is_given(directory: Path) -> None:
+    """Those that exist keep their records; all others are created in one batch."""
+    names = ["a", "b", "c"]
+    async with MultiRecordLog.open(directory, queues=names[:1]) as log:
+        await log.append("a", b"1")
+    async with MultiRecordLog.open(directory, queues=names) as log:
+        assert log.list_queues() == names
+        assert log.next_position("a") == 1
+        assert log.stats().commits == 1
+    with pytest.raises(TypeError, match=r"pass \['orders'\]"):
+        MultiRecordLog.open(directory, queues="orders")
+
+
+async def test_open_gives_the_directory_back_if_a_queue_cannot_be_created(directory: Path) -> None:
+    """The log is closed before the error is raised."""
+    with pytest.raises(QueueNameError):
+        await MultiRecordLog.open(directory, queues=["good", ""])
+    async with MultiRecordLog.open(directory) as log:
+        assert log.list_queues() in ([], ["good"])
+        assert log.recovery_report.clean
+
+
+async def test_a_log_that_was_not_awaited_says_so(directory: Path) -> None:
+    """`open` without await returns no log; the error says what to write."""
+    opening: Any = MultiRecordLog.open(directory)
+    with pytest.raises(AttributeError, match=r"'create_queue': write `log = await MultiRecordLog.open"):
+        await opening.create_queue("q")
+    assert not directory.exists()
+
+
+async def test_a_log_shows_where_it_is_and_its_state(directory: Path) -> None:
+    """In a debugger or a log line, the log names its directory."""
+    async with MultiRecordLog.open(directory, queues=["q"]) as log:
+        assert repr(log) == f"<MultiRecordLog {str(directory)!r}, open, queues: 1>"
+    assert "closed" in repr(log)
+
+
+@pytest.mark.parametrize("bounds", [(1.5, None), ("1", None), (None, 2.0), (b"1", None)])
+async def test_positions_to_read_are_ints(log: MultiRecordLog, bounds: Any) -> None:
+    """A wrong type is an error, not an empty result."""
+    for read in (log.range, log.runs):
+        with pytest.raises(TypeError, match="positions are ints or None"):
+            read("q", *bounds)
+
+
 async def test_concurrent_creates_make_one_queue(log: MultiRecordLog) -> None:
     """A result that depends on a command of the same batch is the one a later call would get."""
     results = await asyncio.gather(*(log.create_queue("r") for _ in range(3)), return_exceptions=True)

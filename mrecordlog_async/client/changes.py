@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from typing import overload
 
 import msgspec
 
@@ -65,7 +67,44 @@ class Changes:
             if not isinstance(error.__cause__, QueueNotFoundError):
                 raise
 
-    async def append_record(self, queue: str, position: int | None, payload: Payload) -> int | None:
+    @overload
+    async def append(self, queue: str, payload: Payload, *, create: bool = False) -> int: ...
+
+    @overload
+    async def append(
+        self, queue: str, payload: Payload, position: int | None, *, create: bool = False
+    ) -> int | None: ...
+
+    async def append(
+        self, queue: str, payload: Payload, position: int | None = None, *, create: bool = False
+    ) -> int | None:
+        """Append *payload* to *queue*: `append_record` with the position last, where it can be left out.
+
+        Args:
+            queue: Its name.
+            payload: The record; it may be empty.
+            position: Position of the record, at least the next position; None assigns the next one.
+            create: Create the queue if it does not exist.
+
+        Returns:
+            The position, or None if exactly this record was stored at *position* before.
+
+        Raises:
+            RecordLogError: The errors of `append_record`.
+        """
+        return await self.append_record(queue, position, payload, create=create)
+
+    @overload
+    async def append_record(self, queue: str, position: None, payload: Payload, *, create: bool = False) -> int: ...
+
+    @overload
+    async def append_record(
+        self, queue: str, position: int | None, payload: Payload, *, create: bool = False
+    ) -> int | None: ...
+
+    async def append_record(
+        self, queue: str, position: int | None, payload: Payload, *, create: bool = False
+    ) -> int | None:
         """Append *payload* to *queue* and wait until it is stored.
 
         Without a position, a lost response raises OutcomeUnknownError, because sending the record again could store it
@@ -76,19 +115,23 @@ class Changes:
             queue: Its name.
             position: Position of the record, at least the next position; None assigns the next one.
             payload: The record; it may be empty.
+            create: Create the queue if it does not exist.
 
         Returns:
-            The position, or None if exactly this record was stored at *position* before.
+            The position, or None if exactly this record was stored at *position* before. Never None without a position.
 
         Raises:
+            QueueNotFoundError: The queue does not exist, and *create* is false.
             PositionInPastError: Another record has this position.
             RecordTooLargeError: The record exceeds a limit of the service.
             LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
-        response, _ = await _send_append(self._transport, queue, position, [copied(payload)])
+        response = await _append(self._transport, queue, position, [copied(payload)], create)
         return None if response.duplicate else response.position
 
-    async def append_records(self, queue: str, position: int | None, payloads: Iterable[Payload]) -> int | None:
+    async def append_records(
+        self, queue: str, position: int | None, payloads: Iterable[Payload], *, create: bool = False
+    ) -> int | None:
         """Append *payloads* to *queue*, all or none, and wait until they are stored.
 
         Args:
@@ -96,17 +139,19 @@ class Changes:
             position: Position of the first record; None assigns the next one. Lost responses are handled as in
                 `append_record`.
             payloads: The records; they get consecutive positions.
+            create: Create the queue if it does not exist.
 
         Returns:
             The last position, or None if the records were stored before or *payloads* is empty.
 
         Raises:
+            QueueNotFoundError: The queue does not exist, and *create* is false.
             PositionInPastError: Other records have these positions.
             RecordTooLargeError: A record, or all together, exceed a limit of the service.
             LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
         records = [copied(payload) for payload in payloads]
-        response, _ = await _send_append(self._transport, queue, position, records)
+        response = await _append(self._transport, queue, position, records, create)
         return None if response.duplicate else response.position
 
     async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:
@@ -155,15 +200,28 @@ class Changes:
         return decoded(reply, TruncateResponse).dropped
 
 
+async def _append(
+    transport: Transport, queue: str, position: int | None, records: list[bytes], create: bool
+) -> AppendResponse:
+    """Append *records*. The queue is created only after a refusal, so *create* costs other calls nothing."""
+    if create:
+        with suppress(QueueNotFoundError):
+            return (await _send_append(transport, queue, position, records))[0]
+    return (await _send_append(transport, queue, position, records, create=create))[0]
+
+
 async def _send_append(
-    transport: Transport, queue: str, position: int | None, records: list[bytes]
+    transport: Transport, queue: str, position: int | None, records: list[bytes], *, create: bool = False
 ) -> tuple[AppendResponse, bool]:
     """Append *records*; return the response, and whether the response to an earlier attempt was lost."""
     body, content_type = _body_of(records, queue)
+    query = {} if position is None else {"position": str(position)}
+    if create:
+        query["create"] = "1"
     reply = await transport.send(
         "POST",
         path_of(queue, "records"),
-        query={} if position is None else {"position": str(position)},
+        query=query,
         body=body,
         content_type=content_type,
         repeat=Repeat.NEVER if position is None else Repeat.RECOGNIZED,

@@ -41,6 +41,7 @@ class RecordLogClient(Changes, Reads):
         connections: Calls in progress at once; further calls wait. Each tail uses one more connection.
 
     Raises:
+        ValueError: *url* is not the URL of a service; raised at once.
         QueueNotFoundError: The queue does not exist; raised by every method that names one, except `queue_exists`.
         ServiceError: The service refused for a reason that the log itself does not have, such as a missing token.
         ServiceUnreachableError: No attempt succeeded within `retry_seconds`.
@@ -68,6 +69,9 @@ class RecordLogClient(Changes, Reads):
             response_seconds=response_seconds,
             connections=connections,
         )
+
+    def __repr__(self) -> str:
+        return f"<RecordLogClient {self.url!r}>"
 
     async def __aenter__(self) -> RecordLogClient:
         return self

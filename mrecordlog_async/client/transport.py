@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from urllib.parse import quote
 
 import aiohttp
@@ -37,6 +38,7 @@ class Transport:
         response_seconds: float,
         connections: int,
     ) -> None:
+        check_url(url)
         self._url = url
         self._retry_seconds = retry_seconds
         self._silence_seconds = timeout_seconds
@@ -176,6 +178,25 @@ class Transport:
             # It has no public switch; tests/client counts the requests that a server receives.
             self._session._retry_connection = False
         return self._session
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError, with what to write instead, unless *url* names a service."""
+    if url.startswith("unix:"):
+        if not url.removeprefix("unix:"):
+            raise ValueError("unix: names no socket; write unix:/path/to/socket")
+        return
+    try:
+        parsed = URL(url)
+        good = parsed.scheme in ("http", "https") and bool(parsed.host) and not parsed.query and not parsed.fragment
+    except (ValueError, TypeError):
+        good = False
+    if not good:
+        hint = f"; write http://{url}" if _HOST_ALONE.fullmatch(str(url)) else ""
+        raise ValueError(f"{url!r} is not the URL of a service (http://host:port or unix:/path/to/socket){hint}")
+
+
+_HOST_ALONE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 
 
 def path_of(queue: str, *more: str) -> str:

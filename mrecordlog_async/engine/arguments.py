@@ -29,6 +29,13 @@ def check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
     return payloads
 
 
+def check_names(queues: Iterable[str]) -> list[str]:
+    """Return the names in *queues*; raise TypeError for a single name, each letter of which would become a queue."""
+    if isinstance(queues, str | bytes):
+        raise TypeError(f"queues takes an iterable of names, not a single one; pass [{queues!r}]")
+    return list(queues)
+
+
 def check_position(position: int) -> int:
     """Return *position* if a queue can assign it; raise TypeError or ValueError otherwise."""
     if isinstance(position, bool) or not isinstance(position, int):

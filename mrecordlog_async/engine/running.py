@@ -121,6 +121,9 @@ class RunningLog:
         await self._ended.wait()
         return self._failed_error
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.directory!r}, {self.state.value}, queues: {len(self._queues)}>"
+
     # The end.
 
     async def close(self) -> None:

@@ -29,7 +29,9 @@ class QueueReader:
 
         Raises:
             QueueNotFoundError: No queue has this name.
+            TypeError: A position is not an int.
         """
+        check_bounds(start, stop)
         return chain.from_iterable(run.records() for run in self._queue(queue).held(start, stop))
 
     def iter_from(self, queue: str, position: int) -> Iterator[Record]:
@@ -51,7 +53,9 @@ class QueueReader:
 
         Raises:
             QueueNotFoundError: No queue has this name.
+            TypeError: A position is not an int.
         """
+        check_bounds(start, stop)
         return self._queue(queue).runs(start, stop)
 
     def held(
@@ -147,6 +151,13 @@ class QueueReader:
             self._check_name(name)
             raise QueueNotFoundError(name)
         return queue
+
+
+def check_bounds(start: object, stop: object) -> None:
+    """Raise TypeError unless both are ints or None."""
+    for position in (start, stop):
+        if position is not None and not isinstance(position, int):
+            raise TypeError(f"positions are ints or None, not {type(position).__name__} ({position!r})")
 
 
 def check_name(queue: object, bytes_max: int = 65_535) -> None:

@@ -59,6 +59,36 @@ async def test_every_name_reaches_the_service_as_it_is(served: Served, queue: st
         assert [record.payload async for record in client.range(queue)] == [b"a"]
 
 
+async def test_an_append_through_the_client_may_create_its_queue(served: Served) -> None:
+    """With the create only after a refusal: an append to a queue that exists is one request."""
+    async with RecordLogClient(served.url) as client:
+        assert await client.append("new", b"a", create=True) == 0
+        assert await client.append_records("other", 7, [b"a", b"b"], create=True) == 8
+        requests = served.service.requests
+        assert await client.append_record("new", None, b"b", create=True) == 1
+        assert await client.append("new", b"b", 1, create=True) is None
+        assert served.service.requests == requests + 2
+        assert repr(client) == f"<RecordLogClient {served.url!r}>"
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("localhost:8080", "write http://localhost:8080"),
+        ("127.0.0.1", "write http://127.0.0.1"),
+        ("tcp://x", "not the URL of a service"),
+        ("http://", "not the URL of a service"),
+        ("http://host:port", "not the URL of a service"),
+        ("", "not the URL of a service"),
+        ("unix:", "write unix:/path/to/socket"),
+    ],
+)
+def test_a_wrong_url_is_refused_at_once(url: str, advice: str) -> None:
+    """Not at the first request, which would have to say that its outcome is unknown."""
+    with pytest.raises(ValueError, match=advice):
+        RecordLogClient(url)
+
+
 async def test_errors_are_those_of_the_log(directory: Path) -> None:
     """Handlers written for the log work for the client."""
     limits = Limits(record_bytes=1_000, memory_bytes=20_000, pending_bytes=10_000)

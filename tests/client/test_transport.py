@@ -169,7 +169,7 @@ async def test_numbers_are_not_payloads() -> None:
     """bytes(5) would be five zero bytes."""
     async with scripted([]) as server, RecordLogClient(server.url) as client:
         with pytest.raises(TypeError):
-            await client.append_record("q", None, 5)  # type: ignore[arg-type]
+            await client.append_record("q", None, 5)  # type: ignore[call-overload]
         with pytest.raises(TypeError):
             await client.append_records("q", None, [b"a", 5])  # type: ignore[list-item]
         assert not server.requests

@@ -288,7 +288,8 @@ async def test_appends_that_wait_for_the_disk_end_with_the_log(directory: Path, 
     limits = Limits(disk_bytes=1 * MIB, pending_bytes=300_000, record_bytes=200_000, on_full="wait")
     async with MultiRecordLog.open(directory, limits=limits, segment_bytes=100_000) as log:
         await log.create_queue("q")
-        calls = [asyncio.ensure_future(log.append_record("q", None, bytes(90_000))) for _ in range(20)]
+        calls: list[asyncio.Future[int | None]] = []
+        calls += [asyncio.ensure_future(log.append_record("q", None, bytes(90_000))) for _ in range(20)]
         calls += [asyncio.ensure_future(log.append_records("q", None, [bytes(90_000)])) for _ in range(20)]
         async with asyncio.timeout(60):
             while not log._admission.waiting_for_space:

@@ -60,9 +60,9 @@ async def test_records_that_wait_are_counted(directory: Path) -> None:
         try:
             first = asyncio.ensure_future(served.call("POST", "/v1/queues/q/records", b"first"))
             await asyncio.to_thread(disk.waits.wait)
-            calls = [served.log.append_record("q", None, b"single") for _ in range(3)]
-            calls.append(served.log.append_records("q", None, [b"one", b"call"]))
-            later = [asyncio.ensure_future(call) for call in calls]
+            singles = [asyncio.ensure_future(served.log.append_record("q", None, b"single")) for _ in range(3)]
+            several = asyncio.ensure_future(served.log.append_records("q", None, [b"one", b"call"]))
+            later = [*singles, several]
             await asyncio.sleep(0)
             busy = await scrape(served)
             stats = (await served.call("GET", "/v1/stats")).json()

@@ -1,0 +1,48 @@
+"""The types that an application sees: strict type checkers accept what the pages show, and infer what is returned."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.blocks import ROOT, blocks
+
+PROGRAM = """
+from typing import assert_type
+
+from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.client import RecordLogClient
+
+
+async def use(log: MultiRecordLog, client: RecordLogClient, position: int | None) -> None:
+    assert_type(await log.append_record("q", None, b"a"), int)
+    assert_type(await log.append_record("q", None, b"a", create=True), int)
+    assert_type(await log.append_record("q", 7, b"a"), int | None)
+    assert_type(await log.append_record("q", position, b"a"), int | None)
+    assert_type(await log.append("q", b"a"), int)
+    assert_type(await log.append("q", b"a", 7), int | None)
+    assert_type(await log.append_records("q", None, [b"a"]), int | None)
+    assert_type(await client.append_record("q", None, b"a"), int)
+    assert_type(await client.append_record("q", position, b"a"), int | None)
+    assert_type(await client.append("q", b"a"), int)
+    await log.truncate("q", await log.append("q", b"a"))
+    await log.append("q", "text")  # type: ignore[call-overload]
+    log.append("q", b"a")  # type: ignore[unused-coroutine]
+"""
+
+
+def test_programs_of_the_pages_and_of_users_are_clean_under_mypy_strict(tmp_path: Path) -> None:
+    """A record that was appended without a position has one; a str payload and a forgotten await are reported."""
+    programs = {
+        f"{page.stem.lower()}_{number}": block.text
+        for page in (ROOT / "README.md", ROOT / "docs" / "frameworks.md", ROOT / "docs" / "client.md")
+        for number, block in enumerate(blocks(page))
+        if block.language == "python" and "spark" not in block.text
+    }
+    for name, text in {**programs, "user": PROGRAM}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    files = [str(path) for path in sorted(tmp_path.iterdir())]
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
