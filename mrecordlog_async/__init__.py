@@ -13,6 +13,7 @@ disk, `format` says what the bytes mean (its docstring is the specification). Im
 from importlib.metadata import version
 
 from mrecordlog_async.engine.arguments import Payload
+from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.errors import (
     CorruptionError,
     LogClosedError,
@@ -29,6 +30,7 @@ from mrecordlog_async.errors import (
 from mrecordlog_async.log import MultiRecordLog, OpeningLog
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
 from mrecordlog_async.model import (
+    Batch,
     LogState,
     QueueSummary,
     Record,
@@ -42,6 +44,7 @@ from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.filesystem import FileSystem
 
 __all__ = [
+    "Batch",
     "CorruptionError",
     "Counters",
     "FileSystem",
@@ -71,6 +74,7 @@ __all__ = [
     "ResourceUsage",
     "Run",
     "SegmentPin",
+    "Tail",
     "__version__",
 ]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from io import BytesIO
-from itertools import accumulate, count, repeat
+from itertools import accumulate, chain, count, repeat
 from operator import sub
 from typing import NamedTuple
 
@@ -115,13 +115,70 @@ class Run(NamedTuple):
         offsets = pack_offsets(end - base for end in ends)
         return Run(self.first_position + first, offsets, self.payload[base : ends[-1]])
 
+    def cut_records(self, records: int) -> Run:
+        """Return the first *records* records, at least one and at most all of them."""
+        return self.cut(self.first_position, self.first_position + records)
+
     def cut_bytes(self, bytes_max: int) -> Run:
         """Return the first records whose payloads total at most *bytes_max* bytes, but at least one record."""
         if len(self.payload) <= bytes_max:
             return self
         ends = memoryview(self.offsets).cast("i")
         records = max(bisect_left(ends, bytes_max + 1) - 1, 1)
-        return self.cut(self.first_position, self.first_position + records)
+        return self.cut_records(records)
+
+
+_Payloads = list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records of one queue that were handed out together, at least one. Iterating over it yields them one by one.
+
+    Attributes:
+        queue: Name of the queue.
+        queue_id: Its incarnation (see `QueueSummary.id`).
+        runs: The records as runs, in the order of their positions; there may be gaps between two runs.
+    """
+
+    queue: str
+    queue_id: int
+    runs: tuple[Run, ...]
+
+    @property
+    def first_position(self) -> int:
+        """Position of the first record."""
+        return self.runs[0].first_position
+
+    @property
+    def last_position(self) -> int:
+        """Position of the last record."""
+        return self.runs[-1].next_position - 1
+
+    @property
+    def next_position(self) -> int:
+        """Position after the last record."""
+        return self.runs[-1].next_position
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes of all records."""
+        return sum(len(run.payload) for run in self.runs)
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return sum(run.record_count for run in self.runs)
+
+    def __iter__(self) -> Iterator[Record]:
+        return self.records()
+
+    def records(self) -> Iterator[Record]:
+        """Yield the records one by one."""
+        return chain.from_iterable(run.records() for run in self.runs)
+
+    def payloads(self) -> _Payloads:
+        """Return the payloads as a list."""
+        return list(chain.from_iterable(run.payloads() for run in self.runs))
 
 
 class LogState(StrEnum):

@@ -632,6 +632,28 @@ async def test_a_tail_goes_over_gaps_and_on_with_what_comes(log: MultiRecordLog)
     assert seen == positions[2:]
 
 
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("limit", [0, 1, 7, 600, 2_500, 5_000])
+async def test_a_limit_reads_the_next_records_whatever_the_gaps(log: MultiRecordLog, step: int, limit: int) -> None:
+    """`limit=n` reads the first n records from a position on, in every form, and no more."""
+    positions = [number * step for number in range(2_500)]
+    await asyncio.gather(*(log.append_record("q", position, b"%d" % position) for position in positions))
+    for start, stop in ((None, None), (40, None), (40, 1_000)):
+        expected = [at for at in positions if at >= (start or 0) and at < (stop or 10_000)][:limit]
+        assert [record.position for record in log.range("q", start, stop, limit=limit)] == expected
+        runs = log.runs("q", start, stop, limit=limit)
+        assert [record.position for run in runs for record in run.records()] == expected
+
+
+@pytest.mark.parametrize(("limit", "error"), [(-1, ValueError), (1.0, TypeError), (True, TypeError)])
+async def test_bad_limits(log: MultiRecordLog, limit: Any, error: type[Exception]) -> None:
+    """A limit is a number of records."""
+    with pytest.raises(error, match="limit must be"):
+        log.range("q", limit=limit)
+    with pytest.raises(error, match="limit must be"):
+        log.runs("q", limit=limit)
+
+
 async def test_summary_and_usage(log: MultiRecordLog) -> None:
     """Sizes and positions are reported per queue and for the log."""
     await log.append_records("q", None, [b"abc", b"de"])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mrecordlog_async.client.responses import Reply, ServiceError, decoded
 from mrecordlog_async.client.transport import Transport, path_of
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import QueueSummary, Record, Run
+from mrecordlog_async.model import POSITION_MAX, QueueSummary, Record, Run
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.protocol.schemas import QueueResponse, QueuesResponse
 
@@ -31,21 +31,25 @@ class Reads:
 
     _transport: Transport
 
-    async def range(self, queue: str, start: int | None = None, stop: int | None = None) -> AsyncIterator[Record]:
+    async def range(
+        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[Record]:
         """Yield the records of *queue* from *start* to *stop* - 1.
 
         Args:
             queue: Its name.
             start: First position; None starts at the first retained record.
             stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
+            limit: At most this many records, the first ones; None for all.
 
         Yields:
             Records in the order of their positions.
 
         Raises:
             QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+            ValueError: *limit* is negative.
         """
-        async for run in self.runs(queue, start, stop):
+        async for run in self.runs(queue, start, stop, limit=limit):
             for record in run.records():
                 yield record
 
@@ -61,31 +65,39 @@ class Reads:
         """
         return self.range(queue, position)
 
-    async def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> AsyncIterator[Run]:
+    async def runs(
+        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> AsyncIterator[Run]:
         """Yield the records that `range` yields as whole runs, which is faster for many small records.
 
         Args:
             queue: Its name.
             start: First position; None starts at the first retained record.
             stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
+            limit: At most this many records, the first ones; None for all.
 
         Yields:
             Runs of consecutive positions, in their order.
 
         Raises:
             QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+            ValueError: *limit* is negative.
         """
+        if limit is not None and limit < 0:
+            raise ValueError(f"limit must be at least 0 records, got {limit}")
         summary = await self.queue_summary(queue)
         position = summary.first_position if start is None else start
         end = summary.next_position if stop is None else min(stop, summary.next_position)
-        while position < end:
-            runs, position, queue_id = await _read_page(self._transport, queue, position, end)
+        while position < end and limit != 0:
+            runs, position, queue_id = await _read_page(self._transport, queue, position, end, limit=limit)
             if queue_id != summary.id:
                 raise QueueNotFoundError(queue)  # deleted and recreated during the read
             if not runs:
                 return
             for run in runs:
                 yield run
+            if limit is not None:
+                limit -= sum(run.record_count for run in runs)
 
     async def tail(self, queue: str, start: int | None = None) -> AsyncGenerator[Record, None]:
         """Yield the records of *queue* from *start* on and wait for more, until the queue is deleted.
@@ -200,12 +212,20 @@ class Reads:
 
 
 async def _read_page(
-    transport: Transport, queue: str, position: int, stop: int | None, *, wait_seconds: int = 0
+    transport: Transport,
+    queue: str,
+    position: int,
+    stop: int | None,
+    *,
+    limit: int | None = None,
+    wait_seconds: int = 0,
 ) -> _Page:
     """Return runs of *queue* from *position* on, or from the first retained record after it."""
     query = {"start": str(position), "max_bytes": str(PAGE_BYTES)}
     if stop is not None:
         query["stop"] = str(stop)
+    if limit is not None:
+        query["limit"] = str(min(limit, POSITION_MAX))
     if wait_seconds:
         query["wait"] = str(wait_seconds)
     while True:

@@ -43,3 +43,8 @@ def check_position(position: int) -> int:
     if not 0 <= position <= POSITION_MAX:
         raise ValueError(f"position must be between 0 and {POSITION_MAX}, got {position}")
     return position
+
+
+def check_start(start: int) -> int:
+    """Return *start* if a tail can start there, up to the next position of a full queue; raise as `check_position`."""
+    return start if type(start) is int and start == POSITION_MAX + 1 else check_position(start)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 
+from mrecordlog_async.engine.arguments import check_start
 from mrecordlog_async.engine.running import RunningLog
-from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.engine.subscribers import QueueWatch
+from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.memory.oldest_pin import oldest_pin_in_steps
 from mrecordlog_async.memory.reads import QueueReader, check_name
 from mrecordlog_async.metrics import Counters, SegmentPin
-from mrecordlog_async.model import Record, ResourceUsage
+from mrecordlog_async.model import ResourceUsage
 
 
 class LiveReader(RunningLog, QueueReader):
@@ -18,37 +20,26 @@ class LiveReader(RunningLog, QueueReader):
 
     # Following a queue.
 
-    async def tail(self, queue: str, start: int | None = None) -> AsyncGenerator[Record, None]:
-        """Yield the records of *queue* from *start* (default: the first retained) and wait for more.
+    def tail(self, queue: str, start: int | None = None) -> Tail:
+        """Return the records of *queue* from *start* on, and those that come, as an iterator that also gives batches.
 
-        Ends when the queue is deleted or the log closes. Records truncated before they were yielded are skipped.
+            async for position, payload in log.tail("orders"): ...
+            async for batch in log.tail("orders").batches(max_records=500): ...
 
         Args:
             queue: The queue.
-            start: The first position to yield; None starts with the first retained record.
+            start: The first position to yield; None, or a truncated one, starts with the first retained record.
 
-        Yields:
-            The records in order of position, each once it is durable under the persist policy.
+        Returns:
+            The tail. It yields each record once it is durable under the persist policy, and ends when the queue is
+            deleted or the log closes. A wait that is cancelled does not end it.
 
         Raises:
             QueueNotFoundError: No queue has this name.
-            LogFailedError: The log failed.
+            ValueError: *start* is not a position.
         """
-        queue_id = self._queue(queue).id
-        position = 0 if start is None else start
-        while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
-            # One run at a time: records truncated meanwhile are not yielded, and are not kept in memory for long.
-            head = found.head(position)
-            for run in head:
-                for record in run.records():
-                    if record[0] < found.first_position:  # truncated since, or deleted with its queue
-                        continue
-                    yield record
-                    if self._is_closing():
-                        return
-                position = run.next_position
-            if not head:
-                await self._change_of(queue_id)
+        found = self._queue(queue)
+        return Tail(self._watch(found.id), found.first_position if start is None else check_start(start))
 
     async def wait_for(self, queue: str, position: int) -> bool:
         """Wait until *position* has been assigned in *queue*.
@@ -58,25 +49,24 @@ class LiveReader(RunningLog, QueueReader):
             position: The position to wait for; truncated records count.
 
         Returns:
-            True once the queue's next position is past *position*; False if the queue was deleted or the log closed.
+            True once the queue's next position is past *position*; False if the queue was deleted, is sealed before
+            that position, or the log closed or is drained.
 
         Raises:
             QueueNotFoundError: No queue has this name.
             LogFailedError: The log failed.
         """
-        queue_id = self._queue(queue).id
-        while (found := self._queues.by_id(queue_id)) is not None and not self._is_closing():
+        watch = self._watch(self._queue(queue).id)
+        while (found := watch.queue()) is not None:
             if found.next_position > position:
                 return True
-            await self._change_of(queue_id)
+            if watch.is_complete(found):
+                return False
+            await watch.change()
         return False
 
-    async def _change_of(self, queue_id: int) -> None:
-        """Wait until the queue changes or the log ends; raise LogFailedError if it failed."""
-        failure = self._writer.failure
-        if failure is not None:
-            raise LogFailedError(str(failure)) from failure
-        await self._changes.wait(queue_id)
+    def _watch(self, queue_id: int) -> QueueWatch:
+        return QueueWatch(self._queues, queue_id, self._changes, self._is_closing, lambda: self._writer.failure)
 
     # Numbers.
 

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.format.record import SEALED
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
 
 
 class Changes:
-    """Waiters by queue id. The log owns it; the writer wakes the waiters of the queues that a batch changed."""
+    """Waiters by queue id. The log owns it; the writer wakes the waiters of the queues that a batch changed.
+
+    ended: no record will be appended to any queue, as the log is being drained.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._sleepers: dict[int, set[asyncio.Future[None]]] = {}
+        self.ended = False
+
+    def end(self) -> None:
+        """Note that nothing more will be appended, and wake all waiters: they end once they have read what is there.
+
+        Called once every accepted append is stored or refused.
+        """
+        self.ended = True
+        self.wake_all()
 
     async def wait(self, queue_id: int) -> None:
         """Sleep until the queue changes or the log ends."""
@@ -37,3 +54,36 @@ class Changes:
     def wake_all(self) -> None:
         """Wake all waiters: the log ends."""
         self.wake(list(self._sleepers))
+
+
+class QueueWatch:
+    """One incarnation of a queue, watched by a tail or a long poll: its state now, and a wait for its next change."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        queue_id: int,
+        changes: Changes,
+        is_closing: Callable[[], bool],
+        failure: Callable[[], BaseException | None],
+    ) -> None:
+        self.queue_id = queue_id
+        self._queues = queues
+        self._changes = changes
+        self.is_closing = is_closing
+        self._failure = failure
+
+    def queue(self) -> Queue | None:
+        """Return the queue, or None if it is deleted or the log closes: then nothing of it is handed out any more."""
+        return None if self.is_closing() else self._queues.by_id(self.queue_id)
+
+    def is_complete(self, queue: Queue) -> bool:
+        """Return whether *queue* gets no more records, because it is sealed or the log is being drained."""
+        return self._changes.ended or (queue.options is not None and bool(queue.options.flags & SEALED))
+
+    async def change(self) -> None:
+        """Wait until the queue changes or the log ends; raise LogFailedError if it failed."""
+        failure = self._failure()
+        if failure is not None:
+            raise LogFailedError(str(failure)) from failure
+        await self._changes.wait(self.queue_id)

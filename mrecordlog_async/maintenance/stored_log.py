@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.format.record import Truncate
 from mrecordlog_async.format.runs import Append
+from mrecordlog_async.memory.cutting import check_limit, cut_stream
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.model import QueueSummary, RecoveryProgress, RecoveryReport, Run
@@ -94,14 +95,19 @@ class StoredLog:
         self._count(self._queues())
         return self._log.summary()
 
-    def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> Iterator[Run]:
-        """Yield the records of *queue* with positions *start* … *stop* - 1 as runs.
+    def runs(
+        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Run]:
+        """Yield the records of *queue* with positions *start* … *stop* - 1 as runs; at most the first *limit* records.
 
         Raises:
             QueueNotFoundError: No queue has this name.
+            ValueError: *limit* is negative.
             CorruptionError: A segment is damaged that was not when the log was opened.
         """
-        return self._stream(self._queue(queue), start, stop)
+        found = self._queue(queue)
+        runs = self._stream(found, start, stop)
+        return runs if limit is None else cut_stream(runs, check_limit(limit))
 
     def contents(self, queues: Iterable[str] | None = None) -> Iterator[QueueContents]:
         """Yield *queues* with their records, in the given order; by default all of them, sorted by name.

@@ -71,6 +71,12 @@ class GappedRun(NamedTuple):
             return Run(positions[0], offsets, payload)
         return GappedRun.of(positions, offsets, payload)
 
+    def cut_records(self, records: int) -> Run | GappedRun:
+        """Return the first *records* records, at least one and fewer than all of them."""
+        cut = self.cut(self.first_position, self.first_position + self._distances()[records])
+        assert cut is not None, "it has at least one record"
+        return cut
+
     def records(self) -> Iterator[Record]:
         """Yield the records one by one."""
         payloads = Run(0, self.offsets, self.payload).payloads()
@@ -150,3 +156,8 @@ class RunsOfGapped(Sequence[Run]):
             newest = self._held[-1]
             return newest if isinstance(newest, Run) else list(newest.runs())[-1]
         return list(self)[index]
+
+
+def as_runs(held: list[HeldRun]) -> Sequence[Run]:
+    """Return *held* as runs. Those between gaps are made during iteration."""
+    return RunsOfGapped(held) if GappedRun in map(type, held) else held  # type: ignore[return-value]  # all are Runs

@@ -17,7 +17,7 @@ from operator import itemgetter
 
 from mrecordlog_async.format.record import ConsumerState, OptionValues
 from mrecordlog_async.format.table import NO_CONSUMERS, LastAppendDigest, TableConsumer, TableEntry
-from mrecordlog_async.memory.gapped import GappedRun, HeldRun, RunsOfGapped, cut_ends
+from mrecordlog_async.memory.gapped import GappedRun, HeldRun, as_runs, cut_ends
 from mrecordlog_async.memory.last_append import LastAppend, checksum_of
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.retention import SegmentPins
@@ -300,8 +300,7 @@ class Queue:
 
     def runs(self, start: int | None, stop: int | None) -> Sequence[Run]:
         """Return the retained runs with positions *start* … *stop* - 1, cut to them."""
-        held = self.held(start, stop)
-        return RunsOfGapped(held) if GappedRun in map(type, held) else held  # type: ignore[return-value]  # all are Runs
+        return as_runs(self.held(start, stop))
 
     def held(self, start: int | None, stop: int | None, most: int | None = None) -> list[HeldRun]:
         """Return what `runs` returns in the form it is kept: records with gaps between them in one piece.

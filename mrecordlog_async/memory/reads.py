@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError
-from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.cutting import check_limit, first_records
+from mrecordlog_async.memory.gapped import HeldRun, as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import QueueSummary, Record, Run
@@ -17,7 +18,9 @@ class QueueReader:
 
     _queues: Queues
 
-    def range(self, queue: str, start: int | None = None, stop: int | None = None) -> Iterator[Record]:
+    def range(
+        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Record]:
         """Yield the records of *queue* with positions *start* … *stop* - 1.
 
         What is yielded is fixed at the call: later appends and truncates do not change it.
@@ -26,19 +29,23 @@ class QueueReader:
             queue: The queue.
             start: First position; None for the first retained one.
             stop: Position after the last one; None for all.
+            limit: At most this many records, the first ones; None for all.
 
         Raises:
             QueueNotFoundError: No queue has this name.
             TypeError: A position is not an int.
+            ValueError: *limit* is negative.
         """
         check_bounds(start, stop)
-        return chain.from_iterable(run.records() for run in self._queue(queue).held(start, stop))
+        return chain.from_iterable(run.records() for run in self._held(queue, start, stop, limit))
 
     def iter_from(self, queue: str, position: int) -> Iterator[Record]:
         """Yield the records of *queue* from *position* on; see `range`."""
         return self.range(queue, position)
 
-    def runs(self, queue: str, start: int | None = None, stop: int | None = None) -> Sequence[Run]:
+    def runs(
+        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Sequence[Run]:
         """Return the records that `range` yields as runs, of which only the first and the last one are cut.
 
         Runs between positions with gaps are made during iteration.
@@ -47,6 +54,7 @@ class QueueReader:
             queue: The queue.
             start: First position; None for the first retained one.
             stop: Position after the last one; None for all.
+            limit: At most this many records, the first ones; None for all.
 
         Returns:
             A sequence that is fixed at the call.
@@ -54,9 +62,10 @@ class QueueReader:
         Raises:
             QueueNotFoundError: No queue has this name.
             TypeError: A position is not an int.
+            ValueError: *limit* is negative.
         """
         check_bounds(start, stop)
-        return self._queue(queue).runs(start, stop)
+        return as_runs(self._held(queue, start, stop, limit))
 
     def held(
         self, queue: str, start: int | None = None, stop: int | None = None, *, most: int | None = None
@@ -74,6 +83,12 @@ class QueueReader:
             QueueNotFoundError: No queue has this name.
         """
         return self._queue(queue).held(start, stop, most)
+
+    def _held(self, queue: str, start: int | None, stop: int | None, limit: int | None) -> list[HeldRun]:
+        found = self._queue(queue)
+        if limit is None:
+            return found.held(start, stop)
+        return first_records(found, start, stop, check_limit(limit))
 
     def queue_exists(self, queue: str) -> bool:
         """Return whether a queue of this name exists."""

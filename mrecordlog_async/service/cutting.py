@@ -1,4 +1,4 @@
-"""Cut runs at any record: to the head that limits allow, or into pieces of about one size.
+"""Cut runs at any record into pieces of about one size.
 
 Callers work in turns (see `turns`): a function that may take long is a generator that yields after every part.
 """
@@ -6,41 +6,11 @@ Callers work in turns (see `turns`): a function that may take long is a generato
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol.bulk_schemas import Piece, PlanRequest
-
-UNLIMITED = 2**63
-
-
-def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:
-    """Yield *held* as runs; one with gaps in its positions is split at the gaps, run by run."""
-    for one in held:
-        if isinstance(one, Run):
-            yield one
-        else:
-            yield from one.runs()
-
-
-def take_head(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run]:
-    """Return the first of *runs*: at most *records_max* records and *bytes_max* bytes, but at least one record."""
-    taken: list[Run] = []
-    for run in runs:
-        if records_max <= 0 or (taken and bytes_max <= 0):
-            break
-        part = run if run.record_count <= records_max else run.cut(run.first_position, run.first_position + records_max)
-        if len(part.payload) > bytes_max:
-            part = part.cut_bytes(bytes_max)
-            if taken and len(part.payload) > bytes_max:
-                break
-        taken.append(part)
-        if part.record_count < run.record_count:
-            break
-        records_max -= part.record_count
-        bytes_max -= len(part.payload)
-    return taken
 
 
 def head_of(run: Run, records_max: int, bytes_max: int, *, at_least_one: bool) -> tuple[int, int]:

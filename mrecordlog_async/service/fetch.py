@@ -10,13 +10,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.bulk_schemas import FetchRange
 from mrecordlog_async.protocol.problems import bad_request, too_large
-from mrecordlog_async.service.cutting import UNLIMITED
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.queue_checks import check_assigned, check_entries, check_id, check_start, summary_of
 from mrecordlog_async.service.turns import Turns

@@ -39,6 +39,7 @@ def test_lines_come_back_as_they_went_in(target: str) -> None:
     assert run("cat", target, "q").stdout == lines
     assert run("cat", target, "q", "--raw").stdout == lines.replace(b"\n", b"")
     assert run("cat", target, "q", "--start", "5002").stdout == b"last\n"
+    assert run("cat", target, "q", "--start", "5000", "--limit", "1").stdout == lines.splitlines(keepends=True)[5000]
     (record,) = run("cat", target, "q", "--start", "1", "--stop", "2", "--json").stdout.splitlines()
     assert json.loads(record) == {"position": 1, "payload": base64.b64encode(b"1 \xffx").decode()}
 
@@ -99,6 +100,7 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path) -> None:
     wal = str(tmp_path / "wal")
     for arguments in (
         ["cat", wal, "q", "--follow", "--stop", "1"],
+        ["cat", wal, "q", "--follow", "--limit", "1"],
         ["append", wal, "q", "--lines", "--position", "1"],
         ["append", wal],
         ["ls", "localhost:8080"],

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mrecordlog_async.memory.cutting import take_head
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import wire, wire_decoder
-from mrecordlog_async.service.cutting import take_head
 from mrecordlog_async.service.plan import split_limit
 from tests.serving import Served, serving
 

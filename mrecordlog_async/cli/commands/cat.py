@@ -33,6 +33,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser.add_argument("queue", metavar="QUEUE", help="queue to read")
     parser.add_argument("--start", type=COUNT, metavar="POSITION", help="first position (default: the first retained)")
     parser.add_argument("--stop", type=COUNT, metavar="POSITION", help="position after the last one (default: the end)")
+    parser.add_argument("--limit", type=COUNT, metavar="N", help="at most this many records (default: all)")
     parser.add_argument("--follow", action="store_true", help="continue with new records until the queue is deleted")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--raw", action="store_true", help="print payloads back to back, without newlines")
@@ -42,8 +43,8 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the records."""
-    if arguments.follow and arguments.stop is not None:
-        raise UsageError("--follow cannot be combined with --stop")
+    if arguments.follow and (arguments.stop is not None or arguments.limit is not None):
+        raise UsageError("--follow cannot be combined with --stop or --limit")
     return run_async(_read_service(arguments)) if is_service(arguments.log) else _read_directory(arguments)
 
 
@@ -52,7 +53,7 @@ def _read_directory(arguments: argparse.Namespace) -> int:
         if arguments.follow:
             _follow(log, arguments)
             return FINE
-        for run in log.runs(arguments.queue, arguments.start, arguments.stop):
+        for run in log.runs(arguments.queue, arguments.start, arguments.stop, limit=arguments.limit):
             write(run, arguments)
     return FINE
 
@@ -77,7 +78,7 @@ async def _read_service(arguments: argparse.Namespace) -> int:
                 write(Run.of(position, [payload]), arguments)
                 sys.stdout.buffer.flush()
             return FINE
-        async for run in client.runs(arguments.queue, arguments.start, arguments.stop):
+        async for run in client.runs(arguments.queue, arguments.start, arguments.stop, limit=arguments.limit):
             write(run, arguments)
     return FINE
 

@@ -8,12 +8,12 @@ from itertools import islice
 from aiohttp import web
 
 from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, RecordResponse
-from mrecordlog_async.service.cutting import runs_of, take_head
 from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.formats import TEXT, SmallResponse, format_of, send, take_runs
 from mrecordlog_async.service.parameters import POSITION_LIMIT, as_text, check_query, flag, number, queue_of

@@ -15,11 +15,11 @@ from itertools import chain
 from aiohttp import web
 
 from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse, StatsResponse, TextRecordResponse
-from mrecordlog_async.service.cutting import runs_of, take_head
 from mrecordlog_async.service.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
 from mrecordlog_async.service.parameters import as_text, check_query, number, queue_of
 from mrecordlog_async.service.routes.route import Route, encode_json
