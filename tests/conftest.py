@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import uvloop
 from blockbuster import BlockBuster
 
 from mrecordlog_async import MultiRecordLog
+from tests.faults.explore import TALLY, Tally
 from tests.serving import Served, serving
 
 
@@ -26,6 +28,26 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "seconds for one test")
         parser.addini("timeout_method", "how a test that hangs is ended")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what this process tried to the process that prints the summary, if the suite is spread over several."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["tally"] = asdict(TALLY)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what another process tried."""
+    TALLY.add(Tally(**getattr(node, "workeroutput", {}).get("tally", {})))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print in one line how much the tests of faults tried and how many tests failed."""
+    if Tally() != TALLY:
+        failed = len(terminalreporter.stats.get("failed", [])) + len(terminalreporter.stats.get("error", []))
+        terminalreporter.write_line(f"faults: {TALLY.line()}; {failed or 'no'} test(s) failed")
 
 
 @pytest.fixture(autouse=True)

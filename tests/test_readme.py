@@ -27,7 +27,7 @@ def test_the_application_in_the_readme_can_be_pasted(tmp_path: Path) -> None:
 
 def test_ci_runs_the_readmes_test_command() -> None:
     """CI runs the command that the README gives."""
-    command = "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/pytest"
+    command = "python3 -m venv .venv && .venv/bin/pip install -e '.[dev]' && .venv/bin/pytest -n auto --dist loadfile"
     assert f"    {command}\n" in README
     assert f"    {command}\n" in (ROOT / "CONTRIBUTING.md").read_text()
     assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text()

@@ -1,4 +1,4 @@
-"""Marks every test in this folder, counts what they tried, and prints the counts at the end."""
+"""Marks every test in this folder, and gives each the count of what all of them tried."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .explore import Tally
-
-_tally = Tally()
+from .explore import TALLY, Tally
 
 HANGS_AFTER_SECONDS = 1_800
 """A test here tries thousands of states: on a machine that is busy with other things it may take many minutes."""
@@ -27,17 +25,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.timeout(HANGS_AFTER_SECONDS))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print in one line how much was tried and how many tests failed."""
-    if _tally != Tally():
-        failed = len(terminalreporter.stats.get("failed", [])) + len(terminalreporter.stats.get("error", []))
-        terminalreporter.write_line(f"faults: {_tally.line()}; {failed or 'no'} test(s) failed")
-
-
 @pytest.fixture
 def tally() -> Tally:
     """Return the count that all tests share."""
-    return _tally
+    return TALLY
 
 
 @pytest.fixture(autouse=True)

@@ -69,6 +69,10 @@ class Tally:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+TALLY = Tally()
+"""What the tests of this process tried."""
+
+
 def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> OpenedLog:
     """Open the log on *disk*; raise Violation if it does not open, for any reason."""
     try:
