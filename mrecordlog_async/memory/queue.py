@@ -1,62 +1,22 @@
-"""One queue: sealed runs, and small open ones that are still to be joined.
-
-Runs arrive as batches made them. A large run is kept as it is. Small runs stay open and are joined into one sealed run
-once they hold 32 to 64 KiB or 500 to 1,000 records, or when the segment changes (a run never spans segments). So a
-retained record costs its payload and four bytes, plus four or eight where neighbouring positions have gaps. Truncating
-drops whole runs from the left, so its cost does not depend on the length of the queue.
+"""One queue: its positions, and what log records do to it.
 
 Log records are applied by position alone, whatever memory holds: a queue is empty when first_position == next_position.
+Its records are in `retained`. In addition, it knows which segments it needs, its last append, and its consumers.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
 from operator import itemgetter
 
 from mrecordlog_async.format.record import ConsumerState, OptionValues
 from mrecordlog_async.format.table import NO_CONSUMERS, LastAppendDigest, TableConsumer, TableEntry
-from mrecordlog_async.memory.gapped import GappedRun, HeldRun, as_runs, cut_ends
 from mrecordlog_async.memory.last_append import LastAppend, checksum_of
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
+from mrecordlog_async.memory.retained import PLACES_OVERHEAD_BYTES, RetainedRecords
 from mrecordlog_async.memory.retention import SegmentPins
-from mrecordlog_async.memory.runs import NO_RUNS, NO_SEALED_RUNS, Runs, SealedRuns
-from mrecordlog_async.model import OFFSET_BYTES, Record, Run
-
-SEAL_BYTES = 65_536
-SEAL_RECORDS = 1_000
-"""Open runs are joined once they hold this much, or as little as half of it, depending on the queue's id.
-
-With one limit for all, a thousand queues that get one record each in turn would fill at the same moment: joining all
-of them stopped the event loop for 150 to 450 ms.
-"""
-SEAL_SPREAD = 512
-SPREAD_BYTES = 64
-FULL_RECORDS_MIN = SEAL_RECORDS - SEAL_SPREAD + 1
-FULL_BYTES_MIN = SEAL_BYTES - SPREAD_BYTES * (SEAL_SPREAD - 1)
-"""Below these limits the open runs are not full, whatever the queue's id. Checked first: computing the id's own limit
-on every append makes applying it 10 % slower."""
-
-KEPT_BYTES = SEAL_BYTES // 4
-KEPT_RECORDS = SEAL_RECORDS // 4
-"""A run this large is kept as it arrived: joining it would cost a copy and save less than two bytes per record."""
-
-RUN_OVERHEAD_BYTES = 120
-"""Memory of a run in addition to its bytes: two bytes objects and its places in the columns."""
-
-QUEUE_OVERHEAD_BYTES = 500
-"""Memory of an empty queue."""
-
-LOOSE_RECORDS_MAX = 512
-LOOSE_SPREAD = 256
-"""Loose records are settled when there are so many, or up to `LOOSE_SPREAD` - 1 fewer, depending on the queue's id."""
-
-LOOSE_RECORDS_LEAST = LOOSE_RECORDS_MAX - LOOSE_SPREAD + 1
-"""With fewer, no queue's are settled for their number. More than `KEPT_RECORDS`, so that they become a sealed run."""
-
-PLACES_OVERHEAD_BYTES = 120
-"""Memory of the array of a queue's places in addition to its items."""
+from mrecordlog_async.model import OFFSET_BYTES, Run
 
 NO_CONSUMER_STATES: dict[str, ConsumerState] = {}
 """Shared by all queues without consumers, and always empty."""
@@ -66,33 +26,19 @@ class ReplayError(ValueError):
     """A log record does not fit the state that the log records before it left."""
 
 
-class Queue:
-    """State of one queue. `Queues` owns it; readers get runs, which never change."""
+class Queue(RetainedRecords):
+    """State of one queue. `Queues` owns it."""
 
     __slots__ = (
-        "_blocks",
-        "_dead_records",
         "_last_checksum",
         "_last_checksum_of",
-        "_last_first",
         "_older_segments",
-        "_open_bytes",
-        "_open_records",
-        "_open_runs",
         "_pins",
-        "_sealed",
         "began",
         "consumers",
-        "first_position",
-        "held_bytes",
-        "id",
-        "loose",
-        "memory_bytes",
         "name",
         "newest_segment",
-        "next_position",
         "options",
-        "records",
     )
 
     def __init__(
@@ -104,25 +50,12 @@ class Queue:
         next_position: int = 0,
         blocks: Blocks | None = None,
     ) -> None:
-        self.id = queue_id
+        super().__init__(queue_id, first_position, next_position, blocks)
         self.name = name
-        self.first_position = first_position
-        self.next_position = next_position
         self.began = 0  # no record was ever stored below it; 0 if unknown
-        self.records = 0
-        self.held_bytes = 0
-        self.memory_bytes = QUEUE_OVERHEAD_BYTES
-        self.loose = NO_PLACES  # of the loose records: the newest ones, up to next_position without a gap
         self._pins = pins
-        self._blocks = blocks
-        self._sealed = NO_SEALED_RUNS
-        self._open_runs = NO_RUNS
-        self._open_bytes = 0
-        self._open_records = 0
-        self._last_first = -1  # first position of the append that ends at next_position; -1 if unknown
         self._last_checksum_of = -1  # the `_last_first` that `_last_checksum` belongs to
         self._last_checksum = 0
-        self._dead_records = 0  # records of the oldest run that are before first_position
         self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position after its last record)
         self.newest_segment: int | None = None  # with records up to next_position
         self.options: OptionValues | None = None
@@ -184,33 +117,6 @@ class Queue:
         self._keep(run, records, size)
         return self.memory_bytes - held
 
-    def _taken(self, position: int) -> ReplayError:
-        return ReplayError(f"queue {self.name!r}: position {position} is taken, the next one is {self.next_position}")
-
-    def _continues_nothing(self, position: int) -> ReplayError:
-        return ReplayError(f"queue {self.name!r}: position {position} continues an append that does not end there")
-
-    def _keep(self, run: Run, records: int, size: int) -> None:
-        """Add *run* after the others, as a sealed or an open one."""
-        first, offsets, payload = run
-        self.memory_bytes += RUN_OVERHEAD_BYTES + len(offsets) + size
-        if size >= KEPT_BYTES or records >= KEPT_RECORDS:
-            self._seal()
-            self._add_sealed(run)
-            return
-        tail = self._open_runs
-        if tail is NO_RUNS:
-            tail = self._open_runs = Runs()
-        tail.append(first, offsets, payload)
-        self._open_bytes += size
-        self._open_records += records
-        if (
-            self._open_records >= FULL_RECORDS_MIN or self._open_bytes >= FULL_BYTES_MIN
-        ) and self._open_runs_are_full():
-            self._seal()
-
-    # Loose records.
-
     def begin_loose(self, segment: int, position: int) -> int:
         """Get ready for a loose record at *position*, which is stored in *segment*; return as `append` does."""
         held = self.memory_bytes
@@ -228,45 +134,11 @@ class Queue:
             self.memory_bytes += PLACES_OVERHEAD_BYTES
         return self.memory_bytes - held
 
-    def loose_are_full(self) -> bool:
-        """Return whether there are enough loose records for a run. How many that is depends on the queue's id."""
-        return len(self.loose) >= LOOSE_RECORDS_MAX - self.id % LOOSE_SPREAD
+    def _taken(self, position: int) -> ReplayError:
+        return ReplayError(f"queue {self.name!r}: position {position} is taken, the next one is {self.next_position}")
 
-    def settle(self) -> int:
-        """Join the loose records to a run; return as `append` does."""
-        if not self.loose:
-            return 0
-        held = self.memory_bytes
-        run = self._loose_run(self._loose_first(), self.next_position)
-        self._keep(run, len(self.loose), len(run.payload))
-        self._drop_places(len(self.loose))
-        return self.memory_bytes - held
-
-    def _drop_places(self, count: int) -> None:
-        """Release the places of the first *count* loose records, which were settled or truncated."""
-        assert self._blocks is not None
-        places = self.loose
-        if count == len(places):
-            self._last_first = self._newest_append()
-            self.loose = NO_PLACES
-            self.memory_bytes -= PLACES_OVERHEAD_BYTES
-        else:
-            self.loose = places[count:]
-        self._blocks.release(places[:count])
-
-    def _loose_first(self) -> int:
-        """Return the position of the first loose record; the next position if there is none."""
-        return self.next_position - len(self.loose)
-
-    def _loose_payloads(self, places: Sequence[int]) -> list[bytes]:
-        assert self._blocks is not None  # only `Queues` adds places
-        return self._blocks.payloads(places)
-
-    def _loose_run(self, start: int, stop: int) -> Run:
-        """Return the loose records with positions *start* … *stop* - 1, at least one."""
-        first = self._loose_first()
-        start = max(start, first)
-        return Run.of(start, self._loose_payloads(self.loose[start - first : stop - first]))
+    def _continues_nothing(self, position: int) -> ReplayError:
+        return ReplayError(f"queue {self.name!r}: position {position} continues an append that does not end there")
 
     def truncate(self, position: int) -> int:
         """Drop positions up to and including *position*; return the number of records dropped."""
@@ -298,45 +170,7 @@ class Queue:
         self.first_position = self.next_position
         self._drop_dead_segments()
 
-    def runs(self, start: int | None, stop: int | None) -> Sequence[Run]:
-        """Return the retained runs with positions *start* … *stop* - 1, cut to them."""
-        return as_runs(self.held(start, stop))
-
-    def held(self, start: int | None, stop: int | None, most: int | None = None) -> list[HeldRun]:
-        """Return what `runs` returns in the form it is kept: records with gaps between them in one piece.
-
-        most: return at most this many pieces, the first ones. Cutting may leave fewer, even none.
-        """
-        first = self.first_position if start is None else max(start, self.first_position)
-        last = self.next_position if stop is None else min(stop, self.next_position)
-        if first >= last:
-            return []
-        found = self._sealed.between(first, last, most)
-        if most is None or len(found) < most:
-            found += self._open_runs.between(first, last, None if most is None else most - len(found))
-        if last > self._loose_first() and (most is None or len(found) < most):
-            found.append(self._loose_run(first, last))
-        return cut_ends(found, first, last)
-
-    def head(self, start: int) -> list[HeldRun]:
-        """Return the oldest part of what `held` returns: a sealed run, the few open ones, or the loose records."""
-        first = max(start, self.first_position)
-        run = self._sealed.first_from(first)
-        found: list[HeldRun] = [*self._open_runs.between(first, self.next_position)] if run is None else [run]
-        if not found and self.loose and first < self.next_position:
-            found = [self._loose_run(first, self.next_position)]
-        return cut_ends(found, first, self.next_position)
-
-    def last_record(self) -> Record | None:
-        """Return the newest retained record."""
-        if self.loose:
-            return Record(self.next_position - 1, self._loose_payloads(self.loose[-1:])[0])
-        runs = self._open_runs or self._sealed
-        if not runs:
-            return None
-        run = runs.newest()
-        start, stop = run.ends()[-2:]
-        return Record(run.next_position - 1, run.payload[start:stop])
+    # The last append.
 
     def last_append(self) -> LastAppend | None:
         """Return the digest of the last append, or None if it is unknown.
@@ -349,6 +183,16 @@ class Queue:
         if self._last_checksum_of != first:
             self._digest_last_append()
         return LastAppend(first, self.next_position - first, self._last_checksum)
+
+    def _digest_last_append(self) -> None:
+        """Compute the checksum of the last append while all of it is retained."""
+        first = self._newest_append()
+        newest = self._loose_run(first, first + 1) if self.loose else (self._open_runs or self._sealed).newest()
+        # Usually the append is the newest run as a whole, which needs no search.
+        runs = (
+            [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next_position)
+        )
+        self._last_checksum_of, self._last_checksum = first, checksum_of(runs)
 
     # Consumers.
 
@@ -372,12 +216,7 @@ class Queue:
             if state.position < self.first_position:
                 self.consumers[name] = state._replace(position=self.first_position)
 
-    def live_bytes(self) -> int:
-        """Return the payload bytes from first_position on."""
-        if not self._dead_records:
-            return self.held_bytes
-        oldest = (self._sealed or self._open_runs).oldest()
-        return self.held_bytes - memoryview(oldest.offsets).cast("i")[self._dead_records]
+    # Segments.
 
     def segments(self) -> list[int]:
         """Return the segments that hold records of this queue, oldest first."""
@@ -388,27 +227,6 @@ class Queue:
         """Return the oldest segment that holds records of this queue."""
         return self._older_segments[0][0] if self._older_segments else self.newest_segment
 
-    def held_end(self) -> int | None:
-        """Return the position after the newest retained record, or None if nothing is retained."""
-        if self.loose:
-            return self.next_position
-        runs = self._open_runs or self._sealed
-        return runs.newest().next_position if runs else None
-
-    def _newest_append(self) -> int:
-        """Return the first position of the last append, or -1 if it is unknown. A loose record is an append."""
-        return self.next_position - 1 if self.loose else self._last_first
-
-    def _digest_last_append(self) -> None:
-        """Compute the checksum of the last append while all of it is retained."""
-        first = self._newest_append()
-        newest = self._loose_run(first, first + 1) if self.loose else (self._open_runs or self._sealed).newest()
-        # Usually the append is the newest run as a whole, which needs no search.
-        runs = (
-            [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next_position)
-        )
-        self._last_checksum_of, self._last_checksum = first, checksum_of(runs)
-
     def _enter(self, segment: int) -> None:
         """Continue in *segment*. A run never spans segments."""
         self.settle()
@@ -417,63 +235,6 @@ class Queue:
             self._older_segments = (*self._older_segments, (self.newest_segment, self.next_position))
         self.newest_segment = segment
         self._pins.add(segment)
-
-    def _add_sealed(self, run: HeldRun) -> None:
-        if self._sealed is NO_SEALED_RUNS:
-            self._sealed = SealedRuns()
-        self._sealed.append(run)
-
-    def _seal(self) -> None:
-        tail = self._open_runs
-        if tail:
-            run = tail.joined()
-            self.memory_bytes -= (len(tail) - 1) * (RUN_OVERHEAD_BYTES + OFFSET_BYTES)
-            if isinstance(run, GappedRun):
-                self.memory_bytes += len(run.positions)
-            self._add_sealed(run)
-            self._reset_open_runs()
-
-    def _open_runs_are_full(self) -> bool:
-        spread = self.id % SEAL_SPREAD
-        return self._open_records >= SEAL_RECORDS - spread or self._open_bytes >= SEAL_BYTES - SPREAD_BYTES * spread
-
-    def _clear(self) -> None:
-        self._sealed = NO_SEALED_RUNS
-        self._reset_open_runs()
-        self.records = self.held_bytes = self._dead_records = 0
-        self.memory_bytes = QUEUE_OVERHEAD_BYTES
-
-    def _reset_open_runs(self) -> None:
-        self._open_runs = NO_RUNS
-        self._open_bytes = self._open_records = 0
-
-    def _drop_loose(self, count: int) -> None:
-        """Drop the first *count* loose records: they are truncated."""
-        if count:
-            self.records -= count
-            self.held_bytes -= sum(map(len, self._loose_payloads(self.loose[:count])))
-            self._drop_places(count)
-
-    def _drop_dead_runs(self) -> None:
-        """Drop the runs that end before first_position; count the records before it in the oldest run that stays."""
-        start, sealed, tail = self.first_position, self._sealed, self._open_runs
-        while sealed and sealed.oldest().next_position <= start:
-            self._forget(sealed.drop_oldest())
-        while not sealed and tail and tail.oldest().next_position <= start:
-            run = tail.drop_oldest()
-            self._forget(run)
-            self._open_bytes -= len(run.payload)
-            self._open_records -= run.record_count
-        runs = sealed or tail
-        dead = runs.oldest().before(start) if runs else 0
-        self.records -= dead - self._dead_records
-        self._dead_records = dead
-
-    def _forget(self, run: HeldRun) -> None:
-        self.records -= run.record_count - self._dead_records
-        self._dead_records = 0
-        self.held_bytes -= len(run.payload)
-        self.memory_bytes -= _memory_bytes(run)
 
     def _drop_dead_segments(self) -> None:
         """Unpin the segments that hold no position from first_position on."""
@@ -486,8 +247,3 @@ class Queue:
         if self.first_position >= self.next_position and self.newest_segment is not None:
             self._pins.drop(self.newest_segment)
             self.newest_segment = None
-
-
-def _memory_bytes(run: HeldRun) -> int:
-    positions = len(run.positions) if isinstance(run, GappedRun) else 0
-    return RUN_OVERHEAD_BYTES + len(run.offsets) + len(run.payload) + positions

@@ -32,7 +32,8 @@ from mrecordlog_async.format.table import (
     rule_bytes,
 )
 from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, any_in_block
-from mrecordlog_async.memory.queue import LOOSE_RECORDS_LEAST, Queue, ReplayError
+from mrecordlog_async.memory.queue import Queue, ReplayError
+from mrecordlog_async.memory.retained import LOOSE_RECORDS_LEAST
 from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.model import OFFSET_BYTES
 

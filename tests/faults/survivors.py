@@ -21,7 +21,7 @@ from mrecordlog_async.format.parse import SegmentParser
 from mrecordlog_async.format.record import Commit, decode_parts, encode_commit
 from mrecordlog_async.format.table import Table, TableEntry, encode_table
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES
+from mrecordlog_async.memory.retained import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery import torn_or_damaged
 from mrecordlog_async.recovery.cleanup import zero_torn_tail

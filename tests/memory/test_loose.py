@@ -16,8 +16,8 @@ from hypothesis import given, settings
 
 from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
 from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Append, Many
-from mrecordlog_async.memory import queue as queue_module
 from mrecordlog_async.memory import queues as queues_module
+from mrecordlog_async.memory import retained
 from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, any_in_block
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import SETTLED_AT_ONCE, Queues
@@ -137,12 +137,12 @@ def test_enough_loose_records_become_a_run() -> None:
     """At a number that depends on the queue, so that queues that are filled in turn do not settle together."""
     queues = queues_with(250)
     settled = []
-    for _ in range(queue_module.LOOSE_RECORDS_MAX):
+    for _ in range(retained.LOOSE_RECORDS_MAX):
         before = loose(queues)
         append_to(queues, [*range(1, 251)], size=0)
         settled.append(before + 250 - loose(queues))
-    assert sum(settled) > 250 * queue_module.LOOSE_RECORDS_LEAST
-    assert max(settled) <= SETTLED_AT_ONCE + 2 * queue_module.LOOSE_RECORDS_MAX
+    assert sum(settled) > 250 * retained.LOOSE_RECORDS_LEAST
+    assert max(settled) <= SETTLED_AT_ONCE + 2 * retained.LOOSE_RECORDS_MAX
     assert all(len(queue.runs(None, None)) <= 5 for queue in queues)
     state_of(queues)
 
@@ -212,7 +212,7 @@ def test_sparse_blocks_are_settled_in_steps() -> None:
         queues.settle_sparse()
     assert before - 200 * 200 == 50 * 200
     assert len(steps) > 3
-    assert all(a - b <= SETTLED_AT_ONCE + queue_module.LOOSE_RECORDS_MAX for a, b in pairwise(steps))
+    assert all(a - b <= SETTLED_AT_ONCE + retained.LOOSE_RECORDS_MAX for a, b in pairwise(steps))
     assert loose(queues) == queues.blocks.memory_bytes == 0
     state_of(queues)
 
@@ -292,10 +292,10 @@ steps = st.one_of(
 def test_any_history_ends_as_with_single_appends(history: list[tuple[Any, ...]], most: int) -> None:
     """Contents, positions, tables, pins and what truncates report are the same; the sums of memory fit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queue_module, "LOOSE_RECORDS_MAX", most)
-        patch.setattr(queue_module, "LOOSE_SPREAD", 2)
+        patch.setattr(retained, "LOOSE_RECORDS_MAX", most)
+        patch.setattr(retained, "LOOSE_SPREAD", 2)
         patch.setattr(queues_module, "LOOSE_RECORDS_LEAST", most - 1)
-        patch.setattr(queue_module, "KEPT_RECORDS", 5)
+        patch.setattr(retained, "KEPT_RECORDS", 5)
         together, apart = queues_with(5), queues_with(5)
         segment = 0
         for kind, *arguments in history:

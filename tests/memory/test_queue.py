@@ -14,16 +14,15 @@ from mrecordlog_async.format.record import Create, Delete, Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.gapped import GappedRun
-from mrecordlog_async.memory.queue import (
+from mrecordlog_async.memory.queue import Queue, ReplayError
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.retained import (
     KEPT_BYTES,
     QUEUE_OVERHEAD_BYTES,
     RUN_OVERHEAD_BYTES,
     SEAL_BYTES,
     SEAL_RECORDS,
-    Queue,
-    ReplayError,
 )
-from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.memory.runs import Runs, SealedRuns
 from mrecordlog_async.model import Record, Run
