@@ -9,7 +9,6 @@ from mrecordlog_async.engine.running import RunningLog
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.format.header import public_log_id
-from mrecordlog_async.memory.oldest_pin import oldest_pin_in_steps
 from mrecordlog_async.memory.reads import QueueReader, check_name
 from mrecordlog_async.metrics import Counters, SegmentPin
 from mrecordlog_async.model import ResourceUsage
@@ -106,7 +105,7 @@ class LiveReader(RunningLog, QueueReader):
     def pin(self) -> SegmentPin | None:
         """Return the queue that keeps the oldest segment on the disk.
 
-        Scans every queue if there are older segments: 100,000 queues take 14 ms.
+        Scans every queue if another one keeps it than at the last call: 100,000 queues take 14 ms.
 
         Returns:
             The queue and the segments it keeps, or None if no queue needs a segment older than the current one.
@@ -120,9 +119,16 @@ class LiveReader(RunningLog, QueueReader):
         """Do what `pin` does, a thousand queues at a time, so that other work can run between two steps.
 
         Yields:
-            The result so far, after each step. The last one is the result of `pin`.
+            None after each step, then the result of `pin`.
         """
-        yield from oldest_pin_in_steps(self._queues, self.segments)
+        yield from self._oldest_pin.find_in_steps(self.segments)
+
+    def pinned_segments(self) -> list[tuple[int, int]]:
+        """Return the segments that hold retained records, each with the number of queues that have some in it.
+
+        Others between the first of them and the current one stay only because segments are deleted in order.
+        """
+        return self._queues.pins.by_segment()
 
     def stats(self) -> Counters:
         """Return a copy of the counters since the log was opened; it no longer changes."""

@@ -32,6 +32,7 @@ from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.memory.oldest_pin import OldestPin
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import LogState, RecoveryReport
@@ -64,6 +65,7 @@ class RunningLog:
         self.recovery_report: RecoveryReport = opened.report
         self._opened = opened
         self._queues = opened.queues
+        self._oldest_pin = OldestPin(opened.queues)
         self._thread = thread
         self._loop = asyncio.get_running_loop()
         self._counters = Counters()

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 
 class SegmentPins:
-    """Counts, for each segment, the queues that still need it."""
+    """Counts, for each segment, the queues that have records in it."""
 
     def __init__(self) -> None:
         self._queues: dict[int, int] = {}
@@ -27,6 +27,10 @@ class SegmentPins:
             self._queues[segment] = left
         else:
             del self._queues[segment]
+
+    def by_segment(self) -> list[tuple[int, int]]:
+        """Return each segment with retained records, and the number of queues that have some in it; oldest first."""
+        return sorted(self._queues.items())
 
     def oldest(self) -> int | None:
         """Return the oldest segment that is needed, or None if nothing is retained.
