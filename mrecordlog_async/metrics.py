@@ -43,6 +43,15 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
+    def copy(self) -> Histogram:
+        """Return a copy that no longer changes."""
+        return Histogram(self.bounds, self.counts.copy(), self.sum)
+
+    def since(self, before: Histogram) -> Histogram:
+        """Return what was counted since the copy *before* was made."""
+        counts = [now - then for now, then in zip(self.counts, before.counts, strict=True)]
+        return Histogram(self.bounds, counts, self.sum - before.sum)
+
     @property
     def count(self) -> int:
         """Number of observed values."""
@@ -70,6 +79,11 @@ class Histogram:
 
 def _seconds() -> Histogram:
     return Histogram(SECONDS_BOUNDS)
+
+
+RECENT_SECONDS = 60.0
+RECENT = ("append_seconds", "commit_seconds", "sync_seconds")
+"""Histograms of `Counters` that are also kept for the last minute."""
 
 
 class SegmentPin(NamedTuple):

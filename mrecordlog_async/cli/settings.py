@@ -109,6 +109,13 @@ SETTINGS = (
     Setting("connections", whole, "COUNT", "4096", "limit of the number of connections"),
     Setting("tails", whole, "COUNT", "1024", "limit of the number of clients waiting for records"),
     Setting("drain_seconds", parse_seconds, "TIME", "20s", "time for running requests to finish after SIGTERM"),
+    Setting(
+        "stall_seconds",
+        parse_seconds,
+        "TIME",
+        "5s",
+        "not ready once a write or sync has been under way for this long; 0s turns that off",
+    ),
     Setting("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
     Setting("access_log", switch, "", "false", "log every request"),
     Setting("log_format", choice("text", "json"), "FORMAT", "text", "format of the service's own log: text or json"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from time import perf_counter
 
 from mrecordlog_async.engine.arguments import check_start
 from mrecordlog_async.engine.running import RunningLog
@@ -10,7 +11,7 @@ from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.memory.reads import QueueReader, check_name
-from mrecordlog_async.metrics import Counters, SegmentPin
+from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
 from mrecordlog_async.model import ResourceUsage
 
 
@@ -134,6 +135,25 @@ class LiveReader(RunningLog, QueueReader):
         """Return a copy of the counters since the log was opened; it no longer changes."""
         self._writer.count_stored()
         return self._counters.snapshot()
+
+    @property
+    def under_way_seconds(self) -> float:
+        """How long the log's thread has been at the work it does now, such as a commit; 0 if it does nothing.
+
+        A disk that hangs shows here, and not in the histograms, which count what has come back.
+        """
+        return self._watch.under_way_seconds()
+
+    @property
+    def waiting_seconds(self) -> float:
+        """How long the oldest unfinished call has waited; 0 without one."""
+        since = self._writer.oldest_since()
+        return 0.0 if since is None else max(perf_counter() - since, 0.0)
+
+    def recent_times(self) -> dict[str, Histogram]:
+        """Return the histograms `append_seconds`, `commit_seconds` and `sync_seconds` of the last minute alone."""
+        self._writer.count_stored()
+        return self._watch.recent()
 
     # Checks before every read.
 

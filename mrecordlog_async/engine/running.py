@@ -30,6 +30,7 @@ from mrecordlog_async.engine.open_async import release_later
 from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
+from mrecordlog_async.engine.watch import Watch
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import LogClosedError, LogFailedError
 from mrecordlog_async.memory.oldest_pin import OldestPin
@@ -70,7 +71,7 @@ class RunningLog:
         self._loop = asyncio.get_running_loop()
         self._counters = Counters()
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
-        refusals = Refusals(self._counters, self.directory, partial(_largest_queue, opened.queues))
+        refusals = Refusals(self._counters, self.directory, partial(_largest_queue, opened.queues), self._loop.time)
         self._admission = Appends(limits, capacity, refusals)
         # Bound once: the common appends look up one name less.
         self._append_single = self._admission.append_single
@@ -97,6 +98,8 @@ class RunningLog:
         )
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
+        self._watch = Watch(thread.progress, refusals, self._counters, self.directory, self._count_waiting())
+        thread.on_job = self._watch.arm
         _open_logs.add(self)
         self._unclosed = weakref.finalize(self, _give_back_unclosed, opened, thread)
         self._unclosed.atexit = False
@@ -197,12 +200,23 @@ class RunningLog:
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         """Wake all waiters; if the loop ended, release the directory after the thread's last job."""
+        self._watch.stop()
         if task.cancelled():
             release_later(self._opened, self._thread)
             self._forget()
         else:
             task.exception()  # marked as retrieved; `failure` holds it
         self._changes.wake_all()
+
+    def _count_waiting(self) -> Callable[[], int]:
+        """Return a function that counts the records that wait and does not keep this log from being collected."""
+        found = weakref.ref(self)
+
+        def count() -> int:
+            log = found()
+            return 0 if log is None else log._writer.pending_records + log._admission.pending_records()
+
+        return count
 
     def _on_failed(self, error: LogFailedError) -> None:
         """Pass the failure on. Every caller has had its error by then."""

@@ -15,20 +15,49 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from time import perf_counter
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 Job = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any, BaseException | None], object]]
 
 
+SLOW_SECONDS = 1.0
+"""A job that takes longer is worth a line of the log. `watch.py` writes it."""
+
+
+class SlowJob(NamedTuple):
+    """A job that took longer than `SLOW_SECONDS`. begun: on `perf_counter`."""
+
+    work: Callable[..., object]
+    begun: float
+    seconds: float
+
+
+class Progress:
+    """What the thread does now, for the event loop to read. The thread writes `job` and appends to `slow`."""
+
+    __slots__ = ("job", "slow")
+
+    def __init__(self) -> None:
+        self.job: tuple[float, Callable[..., object]] | None = None
+        self.slow: list[SlowJob] = []
+
+
 class LogThread(Executor):
-    """One thread. It does not keep the process alive: a job that is cut off at exit was not acknowledged."""
+    """One thread. It does not keep the process alive: a job that is cut off at exit was not acknowledged.
+
+    Calls `on_job` on the loop for every job that is submitted.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.progress = Progress()
+        self.on_job: Callable[[], object] = _nothing
         self._loop = loop
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=_work_off, args=(self._jobs,), name="mrecordlog", daemon=True)
+        target = (self._jobs, self.progress)
+        self._thread = threading.Thread(target=_work_off, args=target, name="mrecordlog", daemon=True)
         self._thread.start()
 
     def hand_over(
@@ -43,6 +72,7 @@ class LogThread(Executor):
             self._loop.call_soon_threadsafe(report, result, error)
 
         self._jobs.put((work, arguments, tell))
+        self.on_job()
 
     def call(self, work: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
         """Run *work* on the thread. The future belongs to the loop; cancelling it ends the wait, not the work."""
@@ -63,6 +93,7 @@ class LogThread(Executor):
 
         work = (lambda: fn(*args, **kwargs)) if kwargs else fn
         self._jobs.put((work, () if kwargs else args, report))
+        self.on_job()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -72,14 +103,23 @@ class LogThread(Executor):
             self._thread.join()
 
 
-def _work_off(jobs: SimpleQueue[Job | None]) -> None:
+def _nothing() -> None:
+    pass
+
+
+def _work_off(jobs: SimpleQueue[Job | None], progress: Progress) -> None:
     while (job := jobs.get()) is not None:
         work, arguments, report = job
         result, error = None, None
+        begun = perf_counter()
+        progress.job = begun, work
         try:
             result = work(*arguments)
         except BaseException as caught:
             error = caught
+        progress.job = None
+        if (seconds := perf_counter() - begun) > SLOW_SECONDS:
+            progress.slow.append(SlowJob(work, begun, seconds))
         with contextlib.suppress(RuntimeError):  # the event loop is closed, so nothing waits
             report(result, error)
         # An error's traceback or a batch of megabytes must not be kept until the next job.

@@ -233,6 +233,20 @@ class TimesResponse(Response, frozen=True):
     p99: float = 0.0
 
 
+class RecentTimesResponse(Response, frozen=True):
+    """Times of the last minute.
+
+    Attributes:
+        append_seconds: From the call of an append to its return.
+        commit_seconds: Writing and syncing a batch.
+        sync_seconds: A sync of a segment.
+    """
+
+    append_seconds: TimesResponse = TimesResponse()
+    commit_seconds: TimesResponse = TimesResponse()
+    sync_seconds: TimesResponse = TimesResponse()
+
+
 class UsageResponse(Response, frozen=True):
     """Resources in use and their limits.
 
@@ -297,6 +311,10 @@ class StatsResponse(Struct):
         append_seconds: From the call of an append to its return.
         commit_seconds: Writing and syncing a batch.
         sync_seconds: A sync of a segment.
+        last_minute: The same three, of the last minute alone.
+        under_way_seconds: How long the commit under way, or other work on the disk, has taken; 0 without one.
+        waiting_seconds: How long the oldest call that is not finished has waited.
+        failure: Why the log stores nothing more; null unless it has failed.
     """
 
     state: str
@@ -317,3 +335,7 @@ class StatsResponse(Struct):
     append_seconds: TimesResponse = TimesResponse()
     commit_seconds: TimesResponse = TimesResponse()
     sync_seconds: TimesResponse = TimesResponse()
+    last_minute: RecentTimesResponse = RecentTimesResponse()
+    under_way_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    failure: str | None = None

@@ -41,6 +41,7 @@ class ServiceOptions:
         wait_seconds: Longest long poll.
         heartbeat_seconds: Longest silence of a tail that has no records to send.
         drain_seconds: How long requests may take to finish after SIGTERM.
+        stall_seconds: The service is not ready once a commit has been under way for so long; 0 turns that off.
         connections: Open connections.
         tails: Clients that wait for records, with long polls or as server-sent events.
         tokens: Bearer tokens, any of which admits a request; none admits every request.
@@ -73,6 +74,7 @@ class ServiceOptions:
     wait_seconds: float = 60.0
     heartbeat_seconds: float = 15.0
     drain_seconds: float = 20.0
+    stall_seconds: float = 5.0
     connections: int = 4_096
     tails: int = 1_024
     tokens: frozenset[bytes] = frozenset()

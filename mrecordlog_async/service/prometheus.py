@@ -228,6 +228,11 @@ def _usage(log: MultiRecordLog) -> Iterator[Metric]:
     for name, (attribute, documentation) in USAGE.items():
         yield _gauge(name, documentation, getattr(usage, attribute))
     report = log.recovery_report
+    documentation = "Seconds that the commit under way, or other work on the disk, has taken so far"
+    yield _gauge("under_way_seconds", documentation, log.under_way_seconds)
+    yield _gauge("waiting_seconds", "Seconds that the oldest unfinished call has waited", log.waiting_seconds)
+    documentation = "1 if a write or sync failed: nothing is stored until the log is opened again"
+    yield _gauge("failed", documentation, log.failure is not None)
     yield _gauge("pending_records", "Records that wait for the writer", log.pending_records)
     yield _gauge("recovery_seconds", "Seconds that opening took", report.seconds)
     yield _counter("recovered_records", "Records read at opening", report.records)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Histogram, SegmentPin
-from mrecordlog_async.protocol.schemas import PinResponse, StatsResponse, TimesResponse, UsageResponse
+from mrecordlog_async.protocol.schemas import (
+    PinResponse,
+    RecentTimesResponse,
+    StatsResponse,
+    TimesResponse,
+    UsageResponse,
+)
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.turns import Turns
 
@@ -46,7 +54,22 @@ async def stats_of(service: Service) -> StatsResponse:
     response.append_seconds = _times(counters.append_seconds)
     response.commit_seconds = _times(counters.commit_seconds)
     response.sync_seconds = _times(counters.sync_seconds)
+    response.last_minute = RecentTimesResponse(**{name: _times(one) for name, one in log.recent_times().items()})
+    response.under_way_seconds = log.under_way_seconds
+    response.waiting_seconds = log.waiting_seconds
+    response.failure = cause_of_failure(log)
     return response
+
+
+def cause_of_failure(log: MultiRecordLog) -> str | None:
+    """Return why *log* has failed, without paths and system messages, which only the service's own log contains."""
+    failure = log.failure
+    if failure is None:
+        return None
+    error = failure if isinstance(failure, OSError) else failure.__cause__
+    number = error.errno if isinstance(error, OSError) else None
+    code = errno.errorcode.get(number or 0, "see the service's log")
+    return f"a write or sync failed ({code}); nothing is stored until the log is opened again; reads work"
 
 
 def _times(histogram: Histogram) -> TimesResponse:

@@ -26,6 +26,7 @@ from unittest.mock import patch
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import AppendGroup, Command
+from mrecordlog_async.engine.thread import Progress
 from mrecordlog_async.maintenance.snapshot import snapshot
 
 from .disk import Disk, Fault, Snapshot
@@ -104,6 +105,8 @@ class LoopThread:
         self._loop = loop
         self._jobs: deque[Callable[[], Callable[[], object]]] = deque()
         self._running = False
+        self.progress = Progress()
+        self.on_job: Callable[[], object] = int  # never called: the watch would tick in virtual time
 
     def call(self, work: Callable[..., Any], *arguments: object) -> asyncio.Future[Any]:
         """See `LogThread`."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,14 +66,23 @@ async def test_records_that_wait_are_counted(directory: Path) -> None:
             later = [*singles, several]
             await asyncio.sleep(0)
             busy = await scrape(served)
+            served.service.options = replace(served.service.options, stall_seconds=1e-9)
+            ready = await served.call("GET", "/readyz")
+            served.service.options = replace(served.service.options, stall_seconds=0.0)
+            assert (await served.call("GET", "/readyz")).status == 200
             stats = (await served.call("GET", "/v1/stats")).json()
         finally:
             disk.goes_on.set()
         assert (busy["pending_records"], stats["pending_records"]) == (6, 6)
+        assert 0 < busy["under_way_seconds"] <= busy["waiting_seconds"] <= stats["waiting_seconds"]
+        assert (ready.status, "disk has not responded" in ready.json()["cause"]) == (503, True)
         assert busy["pending_bytes"] == stats["usage"]["pending_bytes"] > 6 * len(b"first")
         await asyncio.gather(first, *later)
         done = await scrape(served)
         assert (done["pending_records"], done["pending_bytes"]) == (0, 0)
+        assert done["waiting_seconds"] == 0
+        times = (await served.call("GET", "/v1/stats")).json()
+        assert times["last_minute"]["append_seconds"] == times["append_seconds"]
 
 
 async def test_the_queue_that_keeps_segments_is_counted_and_named_apart(served: Served) -> None:
@@ -171,6 +181,10 @@ async def test_a_failed_log_is_reported_and_still_scraped(directory: Path) -> No
         disk.fails = True
         assert (await served.call("POST", "/v1/queues/q/records", b"a")).status == 503
         after = await scrape(served)
+        stats = (await served.call("GET", "/v1/stats")).json()
+    assert (before["failed"], after["failed"], after["io_errors_total"]) == (0, 1, 1)
+    assert after["append_rejected_total failed"] == stats["refused"]["failed"] == 1
+    assert stats["failure"].startswith("a write or sync failed (EIO)")
     states = {state: (before[f"state {state}"], after[f"state {state}"]) for state in LogState}
     assert states.pop(LogState.OPEN) == (1, 0)
     assert states.pop(LogState.FAILED) == (0, 1)

@@ -90,6 +90,7 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
             connections=values["connections"],
             tails=values["tails"],
             drain_seconds=values["drain_seconds"],
+            stall_seconds=values["stall_seconds"],
             tokens=read_private_tokens(values["token_file"]) if values["token_file"] else frozenset(),
             hosts=allowed,
             metrics_per_queue=values["metrics_per_queue"],

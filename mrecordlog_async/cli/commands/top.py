@@ -88,7 +88,7 @@ async def _source(arguments: argparse.Namespace, stack: AsyncExitStack) -> Calla
 
     async def ask() -> Sample:
         stats = await client.stats()
-        usage, commits = stats.usage, stats.commit_seconds
+        usage, commits = stats.usage, stats.last_minute.commit_seconds
         service = Service(
             state=stats.state,
             memory=(usage.memory_bytes, usage.memory_limit_bytes),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
 from aiohttp import web
 
 from mrecordlog_async.model import LogState
@@ -14,7 +12,7 @@ from mrecordlog_async.service.parameters import check_query
 from mrecordlog_async.service.routes.route import Route, json_response
 from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.stats import stats_of
+from mrecordlog_async.service.stats import cause_of_failure, stats_of
 
 
 async def health(service: Service, request: web.Request) -> web.StreamResponse:
@@ -23,25 +21,23 @@ async def health(service: Service, request: web.Request) -> web.StreamResponse:
 
 
 async def ready(service: Service, request: web.Request) -> web.StreamResponse:
-    """Respond 200 only while records are accepted."""
+    """Respond 200 only while records are accepted and the disk responds."""
     state = service.state
-    response = ReadyResponse(state, round(service.fraction, 4), _cause(service, state))
-    return json_response(response, 200 if state is LogState.OPEN else 503)
+    cause = _cause(service, state)
+    return json_response(ReadyResponse(state, round(service.fraction, 4), cause), 200 if cause is None else 503)
 
 
 def _cause(service: Service, state: LogState) -> str | None:
-    """Return why the service is not ready, without paths and system messages, which only its own log may contain."""
+    """Return why the service is not ready; None if it is."""
     match state:
         case LogState.OPEN:
-            return None
+            seconds = service.log.under_way_seconds
+            stalled = 0 < service.options.stall_seconds <= seconds
+            return f"the disk has not responded for {seconds:.1f} s" if stalled else None
         case LogState.RECOVERING:
             return "the log is being recovered"
         case LogState.FAILED:
-            failure = service.log.failure
-            error = failure if isinstance(failure, OSError) else getattr(failure, "__cause__", None)
-            number = error.errno if isinstance(error, OSError) else None
-            code = errno.errorcode.get(number or 0, "see the service's log")
-            return f"a write or sync failed ({code}); nothing is stored until the log is opened again; reads work"
+            return cause_of_failure(service.log)
     return "the service is shutting down"
 
 
