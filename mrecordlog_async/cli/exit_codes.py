@@ -8,6 +8,7 @@
 | 3 | acknowledged data is damaged |
 | 4 | the directory is in use by another process |
 | 5 | the service cannot be reached or is not ready |
+| 6 | `serve`: a write or sync failed while it ran; starting it again recovers |
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ USAGE = 2
 DAMAGE = 3
 LOCKED = 4
 NOT_READY = 5
+LOG_FAILED = 6
 INTERRUPTED = 130
 """128 + SIGINT, as in shells."""
 
@@ -42,3 +44,10 @@ def exit_code_of(error: BaseException) -> int:
     if isinstance(error, LogLockedError):
         return LOCKED
     return NOT_READY if isinstance(error, NotReadyError) else FAILED
+
+
+def sentence_of(error: BaseException) -> str:
+    """Return *error* as a sentence: which file, and what happened to it."""
+    if isinstance(error, OSError) and error.strerror is not None:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -1,4 +1,8 @@
-"""The service's own log on standard error: a line for people, or a JSON object for machines."""
+"""The service's own log on standard error: a line for people, or a JSON object for machines.
+
+Both have the time, the level and the facts of the message as fields. The facts are in the record's `facts`, which any
+application that configures `logging` itself can use too; `event` names the kind of message.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,24 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Iterator, Mapping
+
+PLAIN = (str, int, float)
+
+
+def timestamp(record: logging.LogRecord) -> str:
+    """Return when *record* was made, in UTC with milliseconds."""
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03}Z"
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: time, level, logger, message, and the values in the message."""
+    """One object per line: time, level, logger, message, and the facts of the message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, object] = {
-            "time": f"{seconds}.{int(record.msecs):03}Z",
+            "time": timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -26,10 +38,27 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class TextFormatter(logging.Formatter):
+    """Time, level and message, then the facts that the message does not contain, as name=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; a traceback follows on its own lines."""
+        message = " ".join(record.getMessage().splitlines())
+        fields = " ".join(_fields(getattr(record, "facts", {}), message))
+        line = f"{timestamp(record)} {record.levelname.lower()} {message}" + (f" [{fields}]" if fields else "")
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _fields(facts: Mapping[str, object], message: str) -> Iterator[str]:
+    for name, value in facts.items():
+        if isinstance(value, PLAIN) and not isinstance(value, bool) and value != "" and str(value) not in message:
+            yield f"{name}={value if isinstance(value, int | float) else json.dumps(value)}"
+
+
 def configure(log_format: str, level: str) -> None:
     """Write this package's log to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter("mrecordlog: %(message)s"))
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logger = logging.getLogger("mrecordlog_async")
     logger.handlers = [handler]
     logger.setLevel(level.upper())

@@ -36,7 +36,7 @@ from mrecordlog_async.cli.commands import (
     truncate,
     verify,
 )
-from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
+from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of, sentence_of
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.errors import RecordLogError
 
@@ -53,6 +53,7 @@ service or another process writes to it; reading never changes it.
 Exit codes:
   0 success   1 failed   2 wrong usage   3 damage found
   4 log in use by another process   5 service not reachable or not ready
+  6 the log failed while it was served: start the service again
 """
 
 
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(f"{error.name} is not installed: {_extra_of(error.name or '')}", FAILED)
     except (RecordLogError, UsageError, OSError, ValueError) as error:
-        return _fail(_sentence(error), exit_code_of(error))
+        return _fail(sentence_of(error), exit_code_of(error))
     except Exception as error:
         code = exit_code_of(error)
         if code == FAILED:
@@ -127,12 +128,6 @@ def _description(summaries: dict[str, str]) -> Iterator[str]:
 def _fail(message: str, code: int) -> int:
     print(f"mrecordlog: {message}", file=sys.stderr)
     return code
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _extra_of(module: str) -> str:

@@ -110,6 +110,14 @@ SETTINGS = (
     Setting("tails", whole, "COUNT", "1024", "limit of the number of clients waiting for records"),
     Setting("drain_seconds", parse_seconds, "TIME", "20s", "time for running requests to finish after SIGTERM"),
     Setting(
+        "failure_grace",
+        parse_seconds,
+        "TIME",
+        "5s",
+        "once a write or sync has failed, serve reads for this long, then end with exit code 6 so that a supervisor "
+        "starts the service again; 0s: until it is stopped",
+    ),
+    Setting(
         "stall_seconds",
         parse_seconds,
         "TIME",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,6 +16,8 @@ from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.storage.directory import LogDirectory
+
+logger = logging.getLogger("mrecordlog_async")
 
 RELEASE_SECONDS = 60.0
 """How long opening waits until a log of this process whose event loop has ended releases the same directory."""
@@ -65,7 +68,28 @@ async def open_log_async(
         thread.submit(opening.close)  # one thread: it runs after the work
         thread.shutdown(wait=False)
         raise
+    _log_opened(opened)
     return opened, thread
+
+
+def _log_opened(opened: OpenedLog) -> None:
+    """Log what recovery found, for applications as for the service."""
+    directory, report = opened.directory.path, opened.report
+    facts = {name: getattr(report, name) for name in report.__dataclass_fields__}
+    extra = {"facts": {"event": "opened", "directory": directory} | facts}
+    if report.created:
+        logger.info("%s: new log", directory, extra=extra)
+        return
+    logger.info(
+        "%s: recovered: %d records (%d bytes) in %d segments, %.2f s; %d queues",
+        directory,
+        report.records,
+        report.bytes,
+        report.segments,
+        report.seconds,
+        len(opened.queues),
+        extra=extra,
+    )
 
 
 class _Opening:

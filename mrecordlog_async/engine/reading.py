@@ -142,7 +142,7 @@ class LiveReader(RunningLog, QueueReader):
 
         A disk that hangs shows here, and not in the histograms, which count what has come back.
         """
-        return self._watch.under_way_seconds()
+        return self._disk_watch.under_way_seconds()
 
     @property
     def waiting_seconds(self) -> float:
@@ -153,7 +153,7 @@ class LiveReader(RunningLog, QueueReader):
     def recent_times(self) -> dict[str, Histogram]:
         """Return the histograms `append_seconds`, `commit_seconds` and `sync_seconds` of the last minute alone."""
         self._writer.count_stored()
-        return self._watch.recent()
+        return self._disk_watch.recent()
 
     # Checks before every read.
 

@@ -98,8 +98,8 @@ class RunningLog:
         )
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
-        self._watch = Watch(thread.progress, refusals, self._counters, self.directory, self._count_waiting())
-        thread.on_job = self._watch.arm
+        self._disk_watch = Watch(thread.progress, refusals, self._counters, self.directory, self._count_waiting())
+        thread.on_job = self._disk_watch.arm
         _open_logs.add(self)
         self._unclosed = weakref.finalize(self, _give_back_unclosed, opened, thread)
         self._unclosed.atexit = False
@@ -128,6 +128,10 @@ class RunningLog:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.directory!r}, {self.state.value}, queues: {len(self._queues)}>"
+
+    def count_refused(self, error: Exception) -> None:
+        """Count an append that was refused with *error* before the log saw it, such as a body that is not read."""
+        self._admission.refusals.count(error)
 
     # The end.
 
@@ -187,6 +191,7 @@ class RunningLog:
         self._thread.shutdown(wait=False)
         try:
             await ending  # a single job on the thread: cancelling the wait still releases the lock
+            self._log_end()
         finally:
             self._forget()
 
@@ -200,7 +205,7 @@ class RunningLog:
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         """Wake all waiters; if the loop ended, release the directory after the thread's last job."""
-        self._watch.stop()
+        self._disk_watch.stop()
         if task.cancelled():
             release_later(self._opened, self._thread)
             self._forget()
@@ -227,6 +232,20 @@ class RunningLog:
                 self._on_failure(error)
             except Exception:
                 logger.exception("on_failure of the log in %s raised", self.directory)
+
+    def _log_end(self) -> None:
+        self._writer.count_stored()
+        counters = self._counters
+        facts = {"event": "closed", "directory": self.directory, "records": counters.appended_records}
+        logger.info(
+            "%s: %s; %d records appended, %d truncated, %d commits",
+            self.directory,
+            "closed" if self._writer.failure is None else "closed after the failure",
+            counters.appended_records,
+            counters.truncated_records,
+            counters.commits,
+            extra={"facts": facts | {"clean": self._writer.failure is None}},
+        )
 
     def _forget(self) -> None:
         """Note that the directory is released, or is about to be."""

@@ -7,6 +7,7 @@ while a batch is being stored.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import MIB
+
+logger = logging.getLogger("mrecordlog_async")
 
 T = TypeVar("T")
 
@@ -148,6 +151,8 @@ class Upkeep:
         if journal.reclaimable() and not self.state.unlink_failed:
             removed = await self._on_log_thread(journal.reclaim)
             self._counters.segments_removed += removed
+            if removed:
+                logger.debug("removed %d segments", removed)
             self.state.unlink_failed = journal.reclaimable()
             self.state.spare_failed = False
             if self.state.short_of_space:
@@ -203,6 +208,7 @@ class Upkeep:
         if result.rolled:
             counters.rolls += 1
             counters.roll_seconds.observe(result.seconds)
+            logger.debug("rolled to segment %d in %.3f s", result.segment, result.seconds)
         counters.commit_seconds.observe(result.seconds)
         counters.commit_bytes.observe(result.written_bytes)
         if result.synced:

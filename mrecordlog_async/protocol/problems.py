@@ -145,7 +145,6 @@ def _of_log(error: RecordLogError) -> ProblemError:
             sizes: dict[str, Any] = {"size": error.size_bytes, "limit": error.limit_bytes, "limit_name": error.limit}
             return ProblemError(413, "too_large", detail, **sizes)
         case LogFullError(resource="space"):
-            repeated_errors.log("disk_full", "appends are refused: %s", error.__cause__ or error)
             return retry(507, "disk_full", detail, resource="space")
         case LogFullError(resource="positions"):
             # Permanent: positions are never assigned twice, so waiting does not help.
@@ -156,8 +155,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
         case LogClosedError():
             return retry(503, "closing", "the service is shutting down; try again", state="closing")
         case LogFailedError():
-            # The cause names files of the server, so only the service's own log has it.
-            repeated_errors.log("log_failed", "requests are refused: %s", error)
+            # The cause names files of the server: the log itself has logged it.
             detail = "the log failed: it can be read, but stores nothing until the process is restarted"
             return ProblemError(503, "log_failed", detail, state="failed", written=error.written)
     logger.error("unexpected error of the log", exc_info=error)

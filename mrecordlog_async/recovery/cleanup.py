@@ -31,6 +31,12 @@ def zero_torn_tail(file: SegmentFile, recovered: RecoveredLog) -> None:
         recovered.torn_range[1] - recovered.end.offset,
         segment_name(recovered.end.segment),
         recovered.end.offset,
+        extra={
+            "facts": {
+                "event": "torn_tail",
+                "bytes": recovered.torn_range[1] - recovered.end.offset,
+            }
+        },
     )
 
 

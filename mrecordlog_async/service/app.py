@@ -87,7 +87,19 @@ def _respond_to_error(service: Service, request: web.Request, error: Exception) 
     """Return the problem document of *error*; if the response has already begun, cut the connection instead."""
     problem = problem_of(error)
     service.problems[problem.status] = service.problems.get(problem.status, 0) + 1
+    if problem.code in ("unauthorized", "host", "origin", "busy"):
+        _note_refused(service, request, problem)
     return _response(problem) if BEGUN not in request else _cut_connection(request)
+
+
+def _note_refused(service: Service, request: web.Request, problem: ProblemError) -> None:
+    """Have a stretch of refused requests logged: of clients that must not get in, or above a limit of the service."""
+    if problem.code == "busy":
+        service.stretches.note(f"busy {problem.facts.get('resource')}", problem.detail)
+    else:
+        service.stretches.note(
+            problem.code, f"{problem.detail}; the first one came from {request.remote or 'a socket'}"
+        )
 
 
 def _cut_connection(request: web.Request) -> web.StreamResponse:

@@ -4,7 +4,8 @@
 2. Recover in the background. If the log cannot be opened (damage, a lock, a disk error), the process ends.
 3. On SIGTERM, SIGINT or SIGHUP (a closed terminal, unless `nohup` hides it): not ready → tails end → no new connections
    → requests finish → sync → close, with a deadline. A second signal ends the wait for requests.
-4. If the log fails while the service runs, reads still work, and the exit code is 1.
+4. If the log fails while the service runs, reads still work for `failure_grace_seconds`. Then the process ends like
+   after a signal, with its own exit code, so that systemd or Kubernetes starts it again: only that recovers the log.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from typing import Any
 from aiohttp import web
 
 from mrecordlog_async.errors import LogFailedError
-from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.connections import Connections
 from mrecordlog_async.service.options import ServiceOptions
@@ -38,6 +38,8 @@ logger = logging.getLogger("mrecordlog_async.serve")
 BACKLOG = 1_024
 READ_BUFFER_BYTES = 64 * 1024
 """Bytes of a body that a connection reads ahead; it may hold about twice as many."""
+LOG_FAILED = 6
+"""The exit code of a service whose log failed: starting it again recovers. Like those in `cli/exit_codes`."""
 LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read and discarded, so that the client sees the response and not a reset."""
 
@@ -55,6 +57,7 @@ class ServeSettings:
         port: Port to listen on; 0 picks a free one.
         uds: Path of a Unix socket, instead of host and port.
         access_log: Log a line per request.
+        failure_grace_seconds: How long a failed log can be read before the process ends; 0 leaves it to a signal.
         options: Limits, tokens and host names.
         log_options: Keyword arguments of `MultiRecordLog.open`.
     """
@@ -64,6 +67,7 @@ class ServeSettings:
     port: int = 8080
     uds: str | None = None
     access_log: bool = False
+    failure_grace_seconds: float = 5.0
     options: ServiceOptions = field(default_factory=ServiceOptions)
     log_options: dict[str, Any] = field(default_factory=dict)
 
@@ -89,7 +93,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
         on_listening: Called with the address once connections are accepted; recovery may still run.
 
     Returns:
-        The exit code: 0, or 1 if the log failed or could not be closed in time.
+        The exit code: 0, `LOG_FAILED` if the log failed, or 1 if it could not be closed in time.
 
     Raises:
         ExposedError: Other machines could use the log without a token.
@@ -127,11 +131,11 @@ async def _serve_until_stopped(
     notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
     if on_listening is not None:
         on_listening(address)
-    checks = (Status(service, address).check, service.trim_memory)
+    checks = (Status(service, address).check, service.stretches.check, service.trim_memory)
     sweeping = asyncio.create_task(connections.watch(lambda: [check() for check in checks]))
     try:
         await _recover(service, settings, stop, address)
-        await stop.first.wait()
+        await _end_of_service(service, stop, settings.failure_grace_seconds)
     finally:
         notify("STOPPING=1", EXTEND_TIMEOUT)
         service.begin_shutdown()
@@ -139,6 +143,26 @@ async def _serve_until_stopped(
         await _finish_requests(service, stop, settings.options.drain_seconds)
         sweeping.cancel()
         _remove_socket(settings)
+
+
+async def _end_of_service(service: Service, stop: _Stop, grace_seconds: float) -> None:
+    """Wait for the first signal; or, if the log fails, for as long as it may be read after that."""
+    log = service.log_or_none
+    if log is None:  # a signal came while it was being recovered
+        return
+    waits = [asyncio.create_task(log.failed()), asyncio.create_task(stop.first.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    waits[0].cancel()
+    if stop.first.is_set():
+        return
+    facts = {"event": "ending", "grace_seconds": grace_seconds, "exit_code": LOG_FAILED}
+    if not grace_seconds:
+        logger.error("the log failed; it is served for reads until the service is stopped (failure_grace is 0)")
+    else:
+        ends = "the log failed; it is served for reads for %g s, then the process ends with code %d to be restarted"
+        logger.error(ends, grace_seconds, LOG_FAILED, extra={"facts": facts})
+    await asyncio.wait(waits[1:], timeout=grace_seconds or None)
+    waits[1].cancel()
 
 
 def raise_file_limit() -> None:
@@ -160,10 +184,17 @@ class _Stop:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             self._numbers.append(signal.SIGHUP)
         for number in self._numbers:
-            self._loop.add_signal_handler(number, self._on_signal)
+            self._loop.add_signal_handler(number, self._on_signal, number)
 
-    def _on_signal(self) -> None:
-        (self.second if self.first.is_set() else self.first).set()
+    def _on_signal(self, number: signal.Signals) -> None:
+        again = self.first.is_set()
+        text = (
+            "%s received again: running requests are dropped"
+            if again
+            else "%s received: finishing requests, then closing"
+        )
+        logger.info(text, number.name, extra={"facts": {"event": "signal", "signal": number.name}})
+        (self.second if again else self.first).set()
 
     def release(self) -> None:
         for number in self._numbers:
@@ -189,7 +220,13 @@ def _runner(service: Service, settings: ServeSettings) -> web.AppRunner:
 async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     if settings.uds is None:
-        return await loop.create_server(connections.accept, settings.host, settings.port, backlog=BACKLOG)
+        try:
+            return await loop.create_server(connections.accept, settings.host, settings.port, backlog=BACKLOG)
+        except OSError as error:
+            place = f"cannot listen on {settings.host} port {settings.port}"
+            reason = os.strerror(number) if (number := error.errno or 0) > 0 else str(error)
+            advice = "choose another with --host and --port, or stop what listens there"
+            raise OSError(error.errno, f"{place}: {reason}; {advice}") from None
     _remove_stale_socket(settings.uds)
     before = os.umask(0o177)  # only our own user may connect, from the first moment on
     try:
@@ -234,26 +271,13 @@ async def _recover(service: Service, settings: ServeSettings, stop: _Stop, addre
     try:
         await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
-            log = opening.result()
-            _log_report(log.recovery_report)
+            opening.result()
             notify("READY=1", f"STATUS=serving on {address}")
     finally:
         stopping.cancel()
         if opening.cancel():
             with suppress(asyncio.CancelledError):
                 await opening
-
-
-def _log_report(report: RecoveryReport) -> None:
-    facts = {name: getattr(report, name) for name in report.__dataclass_fields__}
-    if report.created:
-        logger.info("new log", extra={"facts": facts})
-    else:
-        took = f"{report.records} records in {report.segments} segments, {report.seconds:.2f} s"
-        logger.info("recovered: %s", took, extra={"facts": facts})
-    if not report.clean:
-        torn = "discarded %d bytes of an unfinished, unacknowledged write at %s offset %d"
-        logger.warning(torn, report.dropped_bytes, report.segment, report.offset, extra={"facts": facts})
 
 
 async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> None:
@@ -263,7 +287,9 @@ async def _finish_requests(service: Service, stop: _Stop, seconds: float) -> Non
     for task in pending:
         task.cancel()
     if waits[0] not in done:
-        logger.warning("%d requests did not finish in time and are dropped", service.active)
+        dropped = service.active
+        text = "%d requests did not finish in time and are dropped"
+        logger.warning(text, dropped, extra={"facts": {"event": "dropped", "requests": dropped}})
 
 
 async def _close(service: Service, seconds: float) -> int:
@@ -275,12 +301,14 @@ async def _close(service: Service, seconds: float) -> int:
         async with asyncio.timeout(seconds):
             await log.close()
     except TimeoutError:
-        logger.error("the disk did not respond within %g s: records that were not acknowledged may be lost", seconds)
+        text = "the disk did not respond within %g s: records that were not acknowledged may be lost"
+        logger.error(text, seconds, extra={"facts": {"event": "not_closed", "exit_code": 1}})
         return 1
     except LogFailedError as failed:
-        logger.error("%s", failed)
-        return 1
+        logger.error("%s", failed, extra={"facts": {"event": "ended", "exit_code": LOG_FAILED}})
+        return LOG_FAILED
     if log.failure is not None:
-        logger.error("the log failed: %s", log.failure)
-        return 1
+        facts = {"event": "ended", "exit_code": LOG_FAILED}
+        logger.error("the log failed: %s; start the service again to recover", log.failure, extra={"facts": facts})
+        return LOG_FAILED
     return 0

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from importlib.metadata import version
 from typing import Any
 
-from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.errors import LogClosedError, LogFullError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 from mrecordlog_async.protocol.problems import ProblemError, retry, too_many
@@ -26,6 +26,7 @@ from mrecordlog_async.service.receive import Bodies
 from mrecordlog_async.service.security import EmbeddedGuard, Guard
 from mrecordlog_async.service.send import Sending
 from mrecordlog_async.service.splitting import Splitter
+from mrecordlog_async.service.stretches import Stretches
 from mrecordlog_async.service.trim_memory import MemoryTrimmer
 
 VERSION = version("mrecordlog_async")
@@ -80,6 +81,7 @@ class Service:
         self.requests = 0
         self.active = 0  # requests being served
         self.problems: dict[int, int] = {}  # responses other than success, by status
+        self.stretches = Stretches()
         self.opening = ""  # random, new for every attached log: positions seen under another value may have gone back
         self.opened: dict[int, int] = {}  # queue id → its next position when the log was attached
         self._log: MultiRecordLog | None = None
@@ -161,9 +163,9 @@ class Service:
         usage = self.log.resource_usage()
         used = usage.memory_bytes + usage.pending_bytes
         if used + size > usage.memory_limit_bytes:
-            detail = f"the memory limit is reached: {used} of {usage.memory_limit_bytes} bytes in use"
-            facts = {"resource": "memory", "used": used, "limit": usage.memory_limit_bytes}
-            raise retry(429, "log_full", f"{detail}; truncate or delete queues", **facts)
+            error = LogFullError("memory", used, usage.memory_limit_bytes)
+            self.log.count_refused(error)
+            raise error
 
     # Waiting.
 

@@ -77,7 +77,7 @@ async def test_the_watch_of_an_idle_log_does_not_tick(log: MultiRecordLog, monke
     monkeypatch.setattr(watching, "TICK_SECONDS", 0.001)
     monkeypatch.setattr(watching, "STEP_SECONDS", 0.0)
     await log.append_record("q", None, b"a")
-    while log._watch._timer is not None:
+    while log._disk_watch._timer is not None:
         await asyncio.sleep(0.001)
 
 

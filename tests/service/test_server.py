@@ -17,9 +17,10 @@ import aiohttp
 import pytest
 
 from mrecordlog_async import LogState, MultiRecordLog
+from mrecordlog_async.cli import exit_codes
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import is_loopback
-from mrecordlog_async.service.server import ExposedError, ServeSettings, check_exposure, serve
+from mrecordlog_async.service.server import LOG_FAILED, ExposedError, ServeSettings, check_exposure, serve
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.systemd import Status
 from tests.cached_files import CachedFiles
@@ -45,9 +46,17 @@ class Running:
 
 
 @asynccontextmanager
-async def running(directory: Path, options: ServiceOptions | None = None, **log_options: Any) -> AsyncIterator[Running]:
+async def running(
+    directory: Path, options: ServiceOptions | None = None, *, failure_grace_seconds: float = 60.0, **log_options: Any
+) -> AsyncIterator[Running]:
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    settings = ServeSettings(str(directory), port=0, options=options or ServiceOptions(), log_options=log_options)
+    settings = ServeSettings(
+        str(directory),
+        port=0,
+        failure_grace_seconds=failure_grace_seconds,
+        options=options or ServiceOptions(),
+        log_options=log_options,
+    )
     result = asyncio.create_task(serve(settings, on_listening=address.set_result))
     async with aiohttp.ClientSession() as session:
         waits: list[asyncio.Future[Any]] = [address, result]
@@ -92,7 +101,7 @@ async def test_a_clean_end_is_exit_code_0(directory: Path) -> None:
         assert log.recovery_report.clean
 
 
-async def test_a_log_that_failed_is_exit_code_1(directory: Path) -> None:
+async def test_a_log_that_failed_has_its_own_exit_code(directory: Path) -> None:
     """Reads work until the end; the exit code shows a supervisor that the log failed."""
     disk = Disk()
     async with running(directory, filesystem=disk) as service:
@@ -105,7 +114,7 @@ async def test_a_log_that_failed_is_exit_code_1(directory: Path) -> None:
             ready = await response.json()
         assert (response.status, ready["state"]) == (503, "failed")
         assert ready["cause"].startswith("a write or sync failed (EIO)")
-        assert await service.stop() == 1
+        assert await service.stop() == LOG_FAILED == exit_codes.LOG_FAILED
 
 
 async def test_a_failure_is_in_the_services_log_and_status_when_it_happens(
@@ -126,7 +135,34 @@ async def test_a_failure_is_in_the_services_log_and_status_when_it_happens(
         (line,) = [line for line in notified if line.startswith("STATUS=failed")]
         assert "the disk is gone" in line
         assert "\n" not in line
-        assert await service.stop() == 1
+        assert await service.stop() == LOG_FAILED
+
+
+async def test_a_failed_log_is_read_for_a_while_and_then_ends_the_service(directory: Path) -> None:
+    """Without a signal: a supervisor starts it again, which is the only way to recover."""
+    disk = Disk()
+    async with running(directory, filesystem=disk, failure_grace_seconds=0.3) as service:
+        await service.ready()
+        await service.status("/v1/queues/q", "PUT")
+        disk.sync_fails = True
+        assert await service.status("/v1/queues/q/records", "POST", b"a") == 503
+        assert await service.status("/v1/queues/q/records") == 200
+        assert await service.result == LOG_FAILED
+
+
+async def test_without_a_grace_a_failed_log_is_served_until_a_signal(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """0 leaves the end to whatever watches the service."""
+    disk = Disk()
+    async with running(directory, filesystem=disk, failure_grace_seconds=0.0) as service:
+        await service.ready()
+        disk.sync_fails = True
+        assert await service.status("/v1/queues/q", "PUT") == 503
+        while "until the service is stopped" not in caplog.text:
+            await asyncio.sleep(0.001)
+        assert await service.status("/v1/queues") == 200
+        assert await service.stop() == LOG_FAILED
 
 
 def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:

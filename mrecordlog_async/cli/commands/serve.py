@@ -14,13 +14,15 @@ import argparse
 import asyncio
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import UsageError
+from mrecordlog_async.cli.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
 from mrecordlog_async.cli.logging_setup import configure
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.settings import add_settings, gather
 from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.errors import CorruptionError, LogLockedError, RecordLogError
 from mrecordlog_async.event_loop import loop_factory
 from mrecordlog_async.gc_tuning import calm_collector
 from mrecordlog_async.options import Limits
@@ -55,21 +57,50 @@ def run(arguments: argparse.Namespace) -> int:
     if not directory:
         raise UsageError("serve needs the directory of the log: `mrecordlog serve DIR`, or set MRECORDLOG_DIRECTORY")
     configure(values["log_format"], values["log_level"])
-    settings = ServeSettings(
-        directory,
-        values["host"],
-        values["port"],
-        values["uds"],
-        values["access_log"],
-        _service_options(values),
-        _log_options(values),
-    )
-    calm_collector()
     try:
+        settings = ServeSettings(
+            directory,
+            values["host"],
+            values["port"],
+            values["uds"],
+            values["access_log"],
+            values["failure_grace"],
+            _service_options(values),
+            _log_options(values),
+        )
+        calm_collector()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(serve(settings, on_listening=_say_address))
     except ExposedError as error:
-        raise UsageError(str(error)) from None
+        return log_end(UsageError(str(error)), directory)
+    except Exception as error:
+        return log_end(error, directory)
+
+
+def log_end(error: Exception, directory: str) -> int:
+    """Log why the service ends, in the format of all other lines, with what to do next; return the exit code."""
+    code = exit_code_of(error)
+    facts: dict[str, object] = {"event": "ended", "exit_code": code, "error": type(error).__name__}
+    bug = code == FAILED and not isinstance(error, RecordLogError | OSError | ValueError)
+    text = sentence_of(error)
+    if isinstance(error, CorruptionError):
+        facts |= {"directory": directory, "segment": error.segment, "offset": error.offset}
+        advice = f"list the damage with `mrecordlog verify {directory}`, then run `mrecordlog repair {directory}`"
+        text = f"{directory} is damaged: {text}; nothing was changed: {advice}"
+    elif isinstance(error, LogLockedError):
+        owner = _command_of(error.owner_pid)
+        facts |= {"directory": directory, "owner_pid": error.owner_pid, "owner": owner}
+        text += f" (process {error.owner_pid} is: {owner})" if owner else ""
+    logger.critical("%s", text, exc_info=error if bug else None, extra={"facts": facts})
+    return code
+
+
+def _command_of(process_id: int | None) -> str:
+    """Return the command line of a process of this machine; "" if it cannot be read."""
+    try:
+        return Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def _service_options(values: dict[str, Any]) -> ServiceOptions:
