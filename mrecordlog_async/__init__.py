@@ -13,17 +13,29 @@ disk, `format` says what the bytes mean (its docstring is the specification). Im
 from importlib.metadata import version
 
 from mrecordlog_async.engine.arguments import Payload
+from mrecordlog_async.engine.consumer import Consumer
+from mrecordlog_async.engine.setting_commands import Attached
 from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.errors import (
+    ConsumerBehindError,
+    ConsumerExistsError,
+    ConsumerFencedError,
+    ConsumerNameError,
+    ConsumerNotFoundError,
+    ConsumerOwnedError,
     CorruptionError,
     LogClosedError,
     LogFailedError,
     LogFullError,
     LogLockedError,
+    PositionAheadError,
     PositionInPastError,
+    PositionTruncatedError,
     QueueExistsError,
     QueueNameError,
     QueueNotFoundError,
+    QueueOptionsError,
+    QueueSealedError,
     RecordLogError,
     RecordTooLargeError,
 )
@@ -31,6 +43,7 @@ from mrecordlog_async.log import MultiRecordLog, OpeningLog
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
 from mrecordlog_async.model import (
     Batch,
+    ConsumerSummary,
     LogState,
     QueueSummary,
     Record,
@@ -39,12 +52,21 @@ from mrecordlog_async.model import (
     ResourceUsage,
     Run,
 )
-from mrecordlog_async.options import Limits, PersistAction, PersistPolicy
+from mrecordlog_async.options import Limits, PersistAction, PersistPolicy, QueueOptions
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.filesystem import FileSystem
 
 __all__ = [
+    "Attached",
     "Batch",
+    "Consumer",
+    "ConsumerBehindError",
+    "ConsumerExistsError",
+    "ConsumerFencedError",
+    "ConsumerNameError",
+    "ConsumerNotFoundError",
+    "ConsumerOwnedError",
+    "ConsumerSummary",
     "CorruptionError",
     "Counters",
     "FileSystem",
@@ -60,10 +82,15 @@ __all__ = [
     "Payload",
     "PersistAction",
     "PersistPolicy",
+    "PositionAheadError",
     "PositionInPastError",
+    "PositionTruncatedError",
     "QueueExistsError",
     "QueueNameError",
     "QueueNotFoundError",
+    "QueueOptions",
+    "QueueOptionsError",
+    "QueueSealedError",
     "QueueSummary",
     "ReadOnlyLog",
     "Record",

@@ -116,13 +116,224 @@ class PositionInPastError(RecordLogError):
         )
 
 
+class PositionAheadError(RecordLogError, ValueError):
+    """A consumer cannot stand at this position, because the queue has not assigned it yet.
+
+    Attributes:
+        queue: The queue.
+        position: The position that was passed.
+        next_position: The next position of the queue.
+    """
+
+    def __init__(self, queue: str, position: int, next_position: int) -> None:
+        super().__init__(queue, position, next_position)
+        self.queue = queue
+        self.position = position
+        self.next_position = next_position
+
+    def message(self) -> str:
+        return (
+            f"queue {self.queue!r}: position {self.position} was not assigned yet, the next one is "
+            f"{self.next_position}; pass the position of a record that the consumer has received"
+        )
+
+
+class PositionTruncatedError(RecordLogError, ValueError):
+    """A consumer cannot go back to this position, because the records there were truncated.
+
+    Attributes:
+        queue: The queue.
+        position: The position that was passed.
+        first_position: The lowest position that is not truncated.
+    """
+
+    def __init__(self, queue: str, position: int, first_position: int) -> None:
+        super().__init__(queue, position, first_position)
+        self.queue = queue
+        self.position = position
+        self.first_position = first_position
+
+    def message(self) -> str:
+        return (
+            f"queue {self.queue!r}: position {self.position} was truncated; seek to {self.first_position}, the first "
+            "one, or later"
+        )
+
+
+class QueueSealedError(RecordLogError):
+    """The queue is sealed: it accepts no more records.
+
+    Attributes:
+        queue: The queue.
+        next_position: The position after its last record.
+    """
+
+    def __init__(self, queue: str, next_position: int) -> None:
+        super().__init__(queue, next_position)
+        self.queue = queue
+        self.next_position = next_position
+
+    def message(self) -> str:
+        return (
+            f"queue {self.queue!r} is sealed and ends before position {self.next_position}; append to another queue, "
+            "or delete this one and create it again"
+        )
+
+
+class QueueOptionsError(RecordLogError, ValueError):
+    """The queue cannot have these options.
+
+    Attributes:
+        queue: The queue.
+        reason: What contradicts them.
+    """
+
+    def __init__(self, queue: str, reason: str) -> None:
+        super().__init__(queue, reason)
+        self.queue = queue
+        self.reason = reason
+
+    def message(self) -> str:
+        return f"queue {self.queue!r}: {self.reason}"
+
+
+class ConsumerNameError(RecordLogError, ValueError):
+    """Invalid name of a consumer: not a str, empty, too long, or not encodable as UTF-8.
+
+    Attributes:
+        consumer: What was passed as the name.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, consumer: object, reason: str) -> None:
+        super().__init__(consumer, reason)
+        self.consumer = consumer
+        self.reason = reason
+
+    def message(self) -> str:
+        shown = repr(self.consumer)
+        return f"consumer name {shown if len(shown) <= 80 else shown[:77] + '...'} {self.reason}"
+
+
+class ConsumerNotFoundError(RecordLogError):
+    """The queue has no consumer of this name.
+
+    Attributes:
+        queue: The queue, or the pattern of a rule.
+        consumer: The name.
+    """
+
+    def __init__(self, queue: str, consumer: str) -> None:
+        super().__init__(queue, consumer)
+        self.queue = queue
+        self.consumer = consumer
+
+    def message(self) -> str:
+        return f"queue {self.queue!r} has no consumer {self.consumer!r}; create it with create_consumer, or create=True"
+
+
+class ConsumerExistsError(RecordLogError):
+    """The queue already has a consumer of this name.
+
+    Attributes:
+        queue: The queue, or the pattern of a rule.
+        consumer: The name.
+    """
+
+    def __init__(self, queue: str, consumer: str) -> None:
+        super().__init__(queue, consumer)
+        self.queue = queue
+        self.consumer = consumer
+
+    def message(self) -> str:
+        return f"queue {self.queue!r} already has a consumer {self.consumer!r}; pass exist_ok=True to use it"
+
+
+class ConsumerFencedError(RecordLogError):
+    """Another holder has attached to the consumer, or the log was opened again: this holder moves nothing any more.
+
+    Attributes:
+        queue: The queue.
+        consumer: The consumer.
+        epoch: The epoch of the call.
+        current_epoch: The epoch that is valid.
+    """
+
+    def __init__(self, queue: str, consumer: str, epoch: int, current_epoch: int) -> None:
+        super().__init__(queue, consumer, epoch, current_epoch)
+        self.queue = queue
+        self.consumer = consumer
+        self.epoch = epoch
+        self.current_epoch = current_epoch
+
+    def message(self) -> str:
+        why = (
+            "the log was opened again and may have lost acknowledgements"
+            if self.epoch == self.current_epoch
+            else f"another one attached since with epoch {self.current_epoch}"
+        )
+        return (
+            f"queue {self.queue!r}: the holder of consumer {self.consumer!r} with epoch {self.epoch} is fenced off, "
+            f"because {why}; attach again"
+        )
+
+
+class ConsumerOwnedError(RecordLogError):
+    """The consumer belongs to another owner.
+
+    Attributes:
+        queue: The queue.
+        consumer: The consumer.
+        owner: Its owner, a UUID.
+    """
+
+    def __init__(self, queue: str, consumer: str, owner: str) -> None:
+        super().__init__(queue, consumer, owner)
+        self.queue = queue
+        self.consumer = consumer
+        self.owner = owner
+
+    def message(self) -> str:
+        return (
+            f"queue {self.queue!r}: consumer {self.consumer!r} belongs to {self.owner}; pass this owner, another "
+            "consumer's name, or take_over=True if the owner is gone for good"
+        )
+
+
+class ConsumerBehindError(RecordLogError):
+    """The call would remove records that a consumer has not acknowledged. Nothing was changed.
+
+    Attributes:
+        queue: The queue.
+        consumer: The slowest consumer.
+        consumer_position: The first position that it has not acknowledged.
+        position: The last position that the call would remove.
+    """
+
+    def __init__(self, queue: str, consumer: str, consumer_position: int, position: int) -> None:
+        super().__init__(queue, consumer, consumer_position, position)
+        self.queue = queue
+        self.consumer = consumer
+        self.consumer_position = consumer_position
+        self.position = position
+
+    def message(self) -> str:
+        return (
+            f"queue {self.queue!r}: consumer {self.consumer!r} stands at {self.consumer_position} and has not "
+            f"acknowledged all records up to {self.position}; wait for it, delete the consumer, or pass "
+            "past_consumers=True"
+        )
+
+
 class RecordTooLargeError(RecordLogError):
     """The record, or the records of one call, can never fit.
 
     Attributes:
-        size_bytes: Its size; with bookkeeping unless the limit is "record_bytes".
-        limit_bytes: The largest size that fits.
-        limit: Which limit that is: "record_bytes", "pending_bytes", "memory_bytes", "disk_bytes" or "the file system".
+        size_bytes: Its size; with bookkeeping unless the limit is "record_bytes". The number of records if the limit is
+            "max_records".
+        limit_bytes: The largest size, or number, that fits.
+        limit: Which limit that is: "record_bytes", "pending_bytes", "memory_bytes", "disk_bytes" or "the file system";
+            "max_bytes" or "max_records" of the queue's options.
     """
 
     def __init__(self, size_bytes: int, limit_bytes: int, limit: str = "record_bytes") -> None:
@@ -133,24 +344,30 @@ class RecordTooLargeError(RecordLogError):
 
     def message(self) -> str:
         advice = "raise the limit or split the record" if self.limit == "record_bytes" else "send less in one call"
-        return f"{self.size_bytes} bytes exceed {self.limit} ({self.limit_bytes}); {advice}"
+        unit = "records" if self.limit == "max_records" else "bytes"
+        return f"{self.size_bytes} {unit} exceed {self.limit} ({self.limit_bytes}); {advice}"
 
 
 class LogFullError(RecordLogError):
     """A limit is reached or the disk is full. Nothing was written. Truncate and delete still work, and make space.
 
     Attributes:
-        resource: "memory" or "disk" (a limit), "pending" (`append_soon` only), "queues", "positions", or "space" (the
-            operating system has no space; the OSError is `__cause__`).
-        used: Bytes or queues in use, or the position that was asked for; 0 if unknown.
-        limit: Bytes or queues allowed, or the number of positions that a queue has; 0 if unknown.
+        resource: "memory" or "disk" (a limit), "pending" (`append_soon` only), "queues", "consumers", "positions",
+            "queue" (the options of one queue), or "space" (the operating system has no space; the OSError is
+            `__cause__`).
+        used: Bytes, records, queues or consumers in use, or the position that was asked for; 0 if unknown.
+        limit: What is allowed, or the number of positions that a queue has; 0 if unknown.
+        queue: The queue whose own limit is reached, or the one that holds the most memory; "" otherwise.
+        unit: "bytes", or "records" for a queue's limit on records.
     """
 
-    def __init__(self, resource: str, used: int = 0, limit: int = 0) -> None:
-        super().__init__(resource, used, limit)
+    def __init__(self, resource: str, used: int = 0, limit: int = 0, queue: str = "", unit: str = "bytes") -> None:
+        super().__init__(resource, used, limit, queue, unit)
         self.resource = resource
         self.used = used
         self.limit = limit
+        self.queue = queue
+        self.unit = unit
 
     def message(self) -> str:
         if self.resource == "space":
@@ -159,9 +376,18 @@ class LogFullError(RecordLogError):
             return f"no positions are left from {self.used} on: the last one of a queue is {self.limit - 1}"
         if self.resource == "pending":
             return f"{self.used} of {self.limit} bytes wait to be stored; await earlier appends, then try again"
+        if self.resource == "queue":
+            return (
+                f"queue {self.queue!r} is full: it holds {self.used} of {self.limit} {self.unit}; truncate it, let its "
+                "consumers acknowledge records, or raise its limits with configure_queue"
+            )
+        if self.resource == "consumers":
+            return f"the limit on consumers is reached: {self.used} of {self.limit}; delete some that nobody uses"
         unit = "" if self.resource == "queues" else " bytes"
+        most = f" (queue {self.queue!r} holds the most)" if self.queue else ""
         return (
-            f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use; truncate or delete queues"
+            f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use{most}; truncate or delete "
+            "queues"
         )
 
 

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.engine.arguments import Payload, check_names, check_payloads, check_position, copy_payload
-from mrecordlog_async.engine.commands import Command, CreateQueue, DeleteQueue, Sync, TruncateQueue
+from mrecordlog_async.engine.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
+from mrecordlog_async.engine.draining import DrainingLog
 from mrecordlog_async.engine.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
-from mrecordlog_async.engine.reading import LiveReader
 from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
 from mrecordlog_async.memory.reads import check_name
+from mrecordlog_async.memory.settings import values_of
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.options import GIB, Limits, PersistPolicy
+from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -27,7 +28,7 @@ SEGMENT_BYTES_MIN = 32_768
 """A segment holds at least one block."""
 
 
-class MultiRecordLog(LiveReader):
+class MultiRecordLog(DrainingLog):
     """Named queues of records in one directory.
 
     Open it with `async with MultiRecordLog.open(directory) as log` or `log = await MultiRecordLog.open(directory)`.
@@ -107,12 +108,13 @@ class MultiRecordLog(LiveReader):
 
     # Changes.
 
-    async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
+    async def create_queue(self, queue: str, *, exist_ok: bool = False, options: QueueOptions | None = None) -> bool:
         """Create *queue*, empty, with next position 0. Durable under every policy.
 
         Args:
             queue: Its name, at most `Limits.name_bytes` long in UTF-8.
-            exist_ok: Return False instead of raising if the queue already exists.
+            exist_ok: Return False instead of raising if the queue already exists, which keeps its options.
+            options: How long the queue keeps its records, and how many; see `configure_queue`.
 
         Returns:
             True if the queue was created.
@@ -120,23 +122,27 @@ class MultiRecordLog(LiveReader):
         Raises:
             QueueExistsError: The queue exists, and *exist_ok* is False.
             QueueNameError: The name is invalid.
-            LogFullError: The limit on queues is reached, or there is no space.
+            LogFullError: The limit on queues is reached, that on consumers for those that rules create, or there is
+                no space.
         """
         check_name(queue, self.limits.name_bytes)
-        return bool(await self._begin(CreateQueue(self._new_future(), queue, exist_ok)))
+        values = None if options is None else values_of(options)
+        return bool(await self._begin(CreateQueue(self._new_future(), queue, exist_ok, values)))
 
-    async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
+    async def delete_queue(self, queue: str, *, queue_id: int | None = None, past_consumers: bool = False) -> None:
         """Delete *queue* and all its records. Durable under every policy. A later queue of this name is a new queue.
 
         Args:
             queue: The queue.
             queue_id: Delete it only if it is still this incarnation (see `summary`).
+            past_consumers: Delete it although a consumer has not acknowledged everything.
 
         Raises:
             QueueNotFoundError: No queue has this name, or it is another incarnation.
+            ConsumerBehindError: A consumer has not acknowledged everything, and *past_consumers* is False.
         """
         check_name(queue)
-        await self._begin(DeleteQueue(self._new_future(), queue, queue_id))
+        await self._begin(DeleteQueue(self._new_future(), queue, queue_id, past_consumers))
 
     @overload
     def append(self, queue: str, payload: Payload, *, create: bool = False) -> Coroutine[Any, Any, int]: ...
@@ -199,8 +205,9 @@ class MultiRecordLog(LiveReader):
             QueueNotFoundError: No queue has this name, and *create* is False.
             PositionInPastError: The position is taken by a different record, or by a truncated one that can no longer
                 be compared (`outcome_unknown`).
+            QueueSealedError: The queue is sealed.
             RecordTooLargeError: The record can never fit.
-            LogFullError: A limit is reached or the disk is full. Nothing was written.
+            LogFullError: A limit of the log or of the queue is reached, or the disk is full. Nothing was written.
         """
         if type(payload) is not bytes:
             payload = copy_payload(payload)
@@ -263,7 +270,9 @@ class MultiRecordLog(LiveReader):
         checked = None if position is None else check_position(position)
         return (self._append_creating if create else self._admission.append)(queue, checked, copied)
 
-    async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
+    async def truncate(
+        self, queue: str, position: int, *, queue_id: int | None = None, past_consumers: bool = False
+    ) -> int:
         """Remove the records of *queue* up to and including *position*.
 
         A position past the end removes all records and moves the next position to position + 1. A position before the
@@ -273,16 +282,18 @@ class MultiRecordLog(LiveReader):
             queue: The queue.
             position: The last position to remove.
             queue_id: Truncate only if the queue is still this incarnation (see `summary`).
+            past_consumers: Remove records although a consumer has not acknowledged them; it continues after them.
 
         Returns:
             The number of records removed.
 
         Raises:
             QueueNotFoundError: No queue has this name, or it is another incarnation.
+            ConsumerBehindError: A consumer has not acknowledged the records, and *past_consumers* is False.
         """
         check_position(position)
         check_name(queue)
-        dropped = await self._begin(TruncateQueue(self._new_future(), queue, position, queue_id))
+        dropped = await self._begin(TruncateQueue(self._new_future(), queue, position, queue_id, past_consumers))
         assert isinstance(dropped, int)
         return dropped
 
@@ -294,16 +305,6 @@ class MultiRecordLog(LiveReader):
             LogFailedError: The log has failed, or this sync did.
         """
         await self._begin(Sync(self._new_future()))
-
-    # Changes go through admission, appends with `append` and `append_single`, the others as commands.
-
-    def _begin(self, command: Command) -> asyncio.Future[object]:
-        """Pass *command* to the writer; return its future, to be awaited without a name.
-
-        An error references the frame that awaits it: with the future in that frame, that would be a cycle.
-        """
-        self._admission.add_control(command)
-        return command.future
 
     async def _append_creating(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
         """Append; create the queue and append again if it does not exist, so that only this case pays for it."""
@@ -319,9 +320,6 @@ class MultiRecordLog(LiveReader):
         except BaseException:
             await self.close()
             raise
-
-    def _new_future(self) -> asyncio.Future[object]:
-        return self._admission.new_future()
 
 
 class OpeningLog:

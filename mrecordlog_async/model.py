@@ -191,7 +191,7 @@ class LogState(StrEnum):
     FAILED = "failed"
     """A write or sync failed: it can be read, not changed. Close it and open it again."""
     CLOSING = "closing"
-    """Pending changes are stored; later ones are refused."""
+    """Pending changes are stored; later ones are refused. While it is only drained, appends alone are."""
     CLOSED = "closed"
     """The directory is released."""
 
@@ -257,6 +257,7 @@ class QueueSummary:
         bytes: Their payload bytes.
         first_segment: Number of the oldest segment that the queue keeps on the disk; None if it keeps none.
         began: No record was ever stored below this position; 0 if that is unknown.
+        sealed: The queue accepts no more records.
     """
 
     queue: str
@@ -267,6 +268,34 @@ class QueueSummary:
     bytes: int
     first_segment: int | None
     began: int = 0
+    sealed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSummary:
+    """Where a consumer stands.
+
+    Attributes:
+        queue: Name of the queue.
+        consumer: Its name.
+        position: The first position that it has not acknowledged.
+        records: Number of retained records from there on.
+        bytes: Their payload bytes.
+        epoch: Number of its holder; a new one with each attach, never used twice.
+        owner: The UUID that alone may attach to it; None for anybody.
+        skipped: Records that were truncated before it acknowledged them, since the log was opened.
+        oldest_seconds: Age of the oldest of its waiting records; None if none waits, or the age is unknown.
+    """
+
+    queue: str
+    consumer: str
+    position: int
+    records: int
+    bytes: int
+    epoch: int
+    owner: str | None = None
+    skipped: int = 0
+    oldest_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

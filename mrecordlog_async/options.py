@@ -1,4 +1,4 @@
-"""Options of a log: when a record counts as stored, and how much the log may hold."""
+"""Options of a log and of its queues: when a record counts as stored, and how much may be held."""
 
 from __future__ import annotations
 
@@ -84,6 +84,17 @@ class PersistPolicy:
         return self.interval_seconds if self.kind == "interval" and self.action is PersistAction.FSYNC else None
 
 
+_COUNTED_LIMITS = (
+    "memory_bytes",
+    "disk_bytes",
+    "pending_bytes",
+    "record_bytes",
+    "name_bytes",
+    "queues",
+    "consumers",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How much the log may hold. Limits apply to appends and creates; they never prevent open, truncate or delete.
@@ -96,6 +107,7 @@ class Limits:
         record_bytes: One payload; below 2 GiB, and at most pending_bytes.
         name_bytes: The name of a new queue in UTF-8; at most 65,535.
         queues: The number of queues.
+        consumers: The number of consumers of all queues, and of rules that create them.
         on_full: When memory or disk is full, "raise" `LogFullError` or "wait" for space.
 
     Raises:
@@ -108,10 +120,11 @@ class Limits:
     record_bytes: int = 64 * MIB
     name_bytes: int = 255
     queues: int = 1_000_000
+    consumers: int = 1_000_000
     on_full: Literal["raise", "wait"] = "raise"
 
     def __post_init__(self) -> None:
-        for name in ("memory_bytes", "disk_bytes", "pending_bytes", "record_bytes", "name_bytes", "queues"):
+        for name in _COUNTED_LIMITS:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an integer above 0, not {value!r}")
@@ -123,3 +136,60 @@ class Limits:
             raise ValueError("name_bytes must be at most 65535: a name's length is 16 bits wide on disk")
         if self.on_full not in ("raise", "wait"):
             raise ValueError(f"on_full must be 'raise' or 'wait', not {self.on_full!r}")
+
+
+QUEUE_LIMIT_MAX = 2**63 - 1
+"""The largest limit of a queue: what is larger means the same as none."""
+
+_SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """How long one queue keeps its records, and how many.
+
+    Attributes:
+        keep: "until_truncated", or "until_acknowledged": records are removed once every consumer of the queue has
+            acknowledged them. Nothing is removed while the queue has no consumer.
+        max_bytes: Payload bytes that the queue may hold; None for no limit.
+        max_records: Records that the queue may hold; None for no limit.
+        max_age: Age in seconds at which records are removed; None for no limit.
+        when_full: An append beyond max_bytes or max_records is refused with `LogFullError` ("refuse"), or the oldest
+            records are removed to make room, until 90 % of the limit is left ("drop_oldest").
+
+    Raises:
+        ValueError: A value is outside its range, or two of them contradict each other.
+    """
+
+    keep: Literal["until_truncated", "until_acknowledged"] = "until_truncated"
+    max_bytes: int | None = None
+    max_records: int | None = None
+    max_age: float | None = None
+    when_full: Literal["refuse", "drop_oldest"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.keep not in ("until_truncated", "until_acknowledged"):
+            raise ValueError(f"keep must be 'until_truncated' or 'until_acknowledged', not {self.keep!r}")
+        if self.when_full not in ("refuse", "drop_oldest"):
+            raise ValueError(f"when_full must be 'refuse' or 'drop_oldest', not {self.when_full!r}")
+        for name in ("max_bytes", "max_records"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 1 <= value <= QUEUE_LIMIT_MAX):
+                raise ValueError(f"{name} must be None or an integer above 0, not {value!r}")
+        self._check_age()
+        self._check_together()
+
+    def _check_age(self) -> None:
+        age = self.max_age
+        if age is None:
+            return
+        if isinstance(age, bool) or not isinstance(age, int | float) or not 0 < age <= QUEUE_LIMIT_MAX / _SECOND_NS:
+            raise ValueError(f"max_age must be None or a number of seconds above 0, not {age!r}")
+
+    def _check_together(self) -> None:
+        drops = self.when_full == "drop_oldest"
+        if self.keep == "until_acknowledged" and (drops or self.max_age is not None):
+            other = "when_full='drop_oldest'" if drops else "max_age"
+            raise ValueError(f"keep='until_acknowledged' and {other} contradict each other: choose one of them")
+        if drops and self.max_bytes is None and self.max_records is None:
+            raise ValueError("when_full='drop_oldest' needs max_bytes or max_records")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.memory.reads import QueueReader
+from mrecordlog_async.memory.setting_reads import SettingReader
 from mrecordlog_async.model import RecoveryProgress, RecoveryReport
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.live_reader import read_live_log
@@ -23,7 +23,7 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 
 
-class ReadOnlyLog(QueueReader):
+class ReadOnlyLog(SettingReader):
     """The queues of a log as they were on the disk when it was opened or last refreshed."""
 
     def __init__(

@@ -60,6 +60,7 @@ class Admission:
         self.waiting_since = 0.0  # of the oldest call in `_pending`
         self._parked_since = 0.0
         self.closed: Callable[[], Exception] | None = None  # makes the error for each call from now on
+        self.ended: Callable[[], Exception] | None = None  # the same for each append: the log is being drained
         self.waiting_for_space = False  # appends wait for disk space: no append may overtake them
         self._pending: deque[Command] = deque()
         self._group: AppendGroup | None = None  # the last of `_pending`, while single records may join it
@@ -164,7 +165,7 @@ class Admission:
         self._granted = self._fast_budget
         if self.closed is None:
             self._move_up()
-        blocked = self._line or self.closed is not None
+        blocked = self._line or self.closed is not None or self.ended is not None
         self._fast_budget = self._granted = -1 if blocked else min(self._budget(), BATCH_BYTES)
 
     def _move_up(self) -> None:
@@ -331,8 +332,9 @@ class Admission:
 
     def _check_open(self) -> None:
         """Raise the error for an append to a log that takes no more."""
-        if self.closed is not None:
-            raise self._counted(self.closed())
+        error = self.closed or self.ended
+        if error is not None:
+            raise self._counted(error())
 
     def _counted(self, error: Exception) -> Exception:
         """Count a refused append; return its *error*."""

@@ -8,12 +8,13 @@ lines, because a shared method would be one more call per record. What does not 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
 from mrecordlog_async.engine.admission import ELSEWHERE, Admission
 from mrecordlog_async.engine.capacity import Capacity
-from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append
+from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, Command
 from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.errors import LogClosedError, LogFullError
 from mrecordlog_async.memory.reads import check_name
@@ -102,3 +103,31 @@ class Appends(Admission):
             del call, payloads  # an error's traceback references this frame, and the call's future the error
         assert last is None or isinstance(last, int)
         return last
+
+    # The end of a log that is drained.
+
+    def end(self, error: Callable[[], Exception]) -> None:
+        """Refuse every later append with a new *error*, and those that wait for space. Accepted ones are stored."""
+        self.ended = error
+        waiting: list[Command] = list(self._line)
+        self._line.clear()
+        self._line_bytes = 0
+        parked, self._parked = self._parked, []
+        self.waiting_for_space = False
+        self._refuse_ended(waiting + parked)
+        self.refund(sum(command.bytes for command in parked))
+
+    def park(self, commands: list[Command], since: float | None = None) -> None:
+        """Keep commands that wait for disk space; refuse them if the log is being drained, which waits for nothing."""
+        if self.ended is None:
+            super().park(commands, since)
+        else:
+            self._refuse_ended(commands)
+            self.refund(sum(command.bytes for command in commands))
+
+    def _refuse_ended(self, commands: list[Command]) -> None:
+        assert self.ended is not None
+        error = self.ended()
+        self.refusals.count_commands(error, commands)
+        for command in commands:
+            command.refuse(error)

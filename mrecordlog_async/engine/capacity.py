@@ -7,7 +7,8 @@ from collections.abc import Callable
 from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup
 from mrecordlog_async.errors import LogFullError, RecordTooLargeError
 from mrecordlog_async.format.frame import frames_bytes_max
-from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.largest import LargestQueue
+from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues
 from mrecordlog_async.memory.retained import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.options import Limits
 
@@ -21,6 +22,7 @@ class Capacity:
     def __init__(self, limits: Limits, queues: Queues, disk_bytes_at_best: DiskBytes | None = None) -> None:
         self._limits = limits
         self._queues = queues
+        self._largest = LargestQueue(queues)
         self._disk_bytes_at_best = disk_bytes_at_best or (lambda: (limits.disk_bytes, "disk_bytes"))
 
     def budget(self, pending_bytes: int) -> int:
@@ -32,7 +34,8 @@ class Capacity:
         """Return why memory has no space for *call* after *pending_bytes*, or None if it has."""
         if self._memory_left(pending_bytes, call.bytes) >= call.bytes:
             return None
-        return LogFullError("memory", self._queues.memory_bytes + pending_bytes, self._limits.memory_bytes)
+        used = self._queues.memory_bytes + pending_bytes
+        return LogFullError("memory", used, self._limits.memory_bytes, self._largest.name())
 
     def _memory_left(self, pending_bytes: int, wanted: int) -> int:
         """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""
@@ -44,7 +47,8 @@ class Capacity:
     def never_fits(self, call: Append | AppendGroup) -> RecordTooLargeError | None:
         """Return why *call* could not be stored even in a log without records, or None if it could."""
         # No truncate frees what the queues themselves cost.
-        memory = self._limits.memory_bytes - len(self._queues) * QUEUE_OVERHEAD_BYTES
+        overhead = len(self._queues) * QUEUE_OVERHEAD_BYTES + self._queues.consumer_count * CONSUMER_OVERHEAD_BYTES
+        memory = self._limits.memory_bytes - overhead
         if call.bytes > memory:
             return RecordTooLargeError(call.bytes, max(memory, 0), "memory_bytes")
         (disk, name), size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.format.record import OptionValues
 
 CALL_OVERHEAD_BYTES = 200
 RECORD_OVERHEAD_BYTES = 60
@@ -17,10 +18,13 @@ SINGLE_OVERHEAD_BYTES = CALL_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES
 
 
 class Command:
-    """One call: its future, and what it is charged while it waits."""
+    """One call: its future, and what it is charged while it waits.
+
+    frees_space: it is tried on a full disk, and not dropped because an append was refused.
+    """
 
     __slots__ = ("bytes", "future")
-    frees_space = False
+    frees_space: bool = False
 
     def __init__(self, future: asyncio.Future[object], charge_bytes: int = CALL_OVERHEAD_BYTES) -> None:
         self.future = future
@@ -150,39 +154,57 @@ class Append(Command):
 
 
 class CreateQueue(Command):
-    """Create a queue."""
+    """Create a queue, with options if they are not None."""
 
-    __slots__ = ("exist_ok", "queue")
+    __slots__ = ("exist_ok", "options", "queue")
 
-    def __init__(self, future: asyncio.Future[object], queue: str, exist_ok: bool) -> None:
+    def __init__(
+        self, future: asyncio.Future[object], queue: str, exist_ok: bool, options: OptionValues | None = None
+    ) -> None:
         super().__init__(future)
         self.queue = queue
         self.exist_ok = exist_ok
+        self.options = options
 
 
 class DeleteQueue(Command):
-    """Delete a queue; only the incarnation *queue_id* unless that is None."""
+    """Delete a queue; only the incarnation *queue_id* unless that is None, and past consumers only if allowed."""
 
-    __slots__ = ("queue", "queue_id")
+    __slots__ = ("past_consumers", "queue", "queue_id")
     frees_space = True
 
-    def __init__(self, future: asyncio.Future[object], queue: str, queue_id: int | None = None) -> None:
+    def __init__(
+        self,
+        future: asyncio.Future[object],
+        queue: str,
+        queue_id: int | None = None,
+        past_consumers: bool = False,
+    ) -> None:
         super().__init__(future)
         self.queue = queue
         self.queue_id = queue_id
+        self.past_consumers = past_consumers
 
 
 class TruncateQueue(Command):
-    """Drop positions up to and including *position*; only of the incarnation *queue_id* unless that is None."""
+    """Drop positions up to and including *position*; otherwise like `DeleteQueue`."""
 
-    __slots__ = ("position", "queue", "queue_id")
+    __slots__ = ("past_consumers", "position", "queue", "queue_id")
     frees_space = True
 
-    def __init__(self, future: asyncio.Future[object], queue: str, position: int, queue_id: int | None) -> None:
+    def __init__(
+        self,
+        future: asyncio.Future[object],
+        queue: str,
+        position: int,
+        queue_id: int | None,
+        past_consumers: bool = False,
+    ) -> None:
         super().__init__(future)
         self.queue = queue
         self.position = position
         self.queue_id = queue_id
+        self.past_consumers = past_consumers
 
 
 class Sync(Command):

@@ -40,7 +40,7 @@ class CommitRequest(NamedTuple):
 
     oldest_segment: the oldest one with anything live, or None. sync: wait for the medium. needs_space: it holds appends
     or creates, which must leave the reserve alone. may_roll: False once a roll was refused. more_table_bytes: what its
-    creates add to the queue table.
+    creates add to the queue table. leaves_bytes: how much of the reserve it must leave to others on a full disk.
     """
 
     records: Sequence[PlannedRecord]
@@ -49,6 +49,7 @@ class CommitRequest(NamedTuple):
     needs_space: bool
     may_roll: bool = True
     more_table_bytes: int = 0
+    leaves_bytes: int = 0
 
 
 class CommitResult(NamedTuple):

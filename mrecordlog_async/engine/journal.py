@@ -26,9 +26,11 @@ from mrecordlog_async.engine.encode import build_records, encode_batch, encode_r
 from mrecordlog_async.engine.older_segments import OlderSegments
 from mrecordlog_async.engine.spare import Spare
 from mrecordlog_async.engine.sync import sync_file
+from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
-from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.format.record import LogRecord, Opened
+from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.storage.direct import Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
@@ -52,8 +54,12 @@ class Journal:
         recovered: RecoveredLog,
         space: DiskSpace,
         staging: Staging | None = None,
+        nonce: int | None = None,
     ) -> None:
-        """Continue the log *recovered*, whose last segment is *file*; *staging*: see `Spare`."""
+        """Continue the log *recovered*, whose last segment is *file*; *staging*: see `Spare`.
+
+        *nonce*: the random number of this opening, which the first batch records.
+        """
         self.directory = directory
         self.end: LogEnd = recovered.end
         self.named_oldest = recovered.oldest_segment  # what the newest COMMIT or header says
@@ -62,6 +68,7 @@ class Journal:
         self._queues = recovered.queues
         self._file = file
         self._seed = segment_seed(recovered.log_id, recovered.end.segment)
+        self._nonce = nonce  # until the first batch is written
         self._space = space
         self._spare = Spare(directory, staging)
         undeletable = [(number, 0) for number in recovered.leftovers]
@@ -112,13 +119,14 @@ class Journal:
     def has_room_alone(self, run_bytes: int) -> bool:
         """Return whether a batch of one run of at most *run_bytes* needs no preparation.
 
-        It fits, with its COMMIT, into the current block, the segment and the space reserved, there is a spare, and
-        everything before it is on the medium.
+        It fits, with its COMMIT, into the current block, the segment and the space reserved, there is a spare,
+        everything before it is on the medium, and it is not the first one since the log was opened.
         """
         at = self.end
         end = at.offset + run_bytes
         return (
             self.all_synced
+            and self._nonce is None
             and end <= at.offset + block_left(at.offset)
             and end + RESERVE_BYTES <= self._file.reserved_bytes
             and not self._is_full(end)
@@ -160,11 +168,11 @@ class Journal:
             LogIOError: Whether the batch is stored is not known. The log must stop.
         """
         begun = time.perf_counter()
-        records = build_records(request.records)
+        request, records = self._with_opening(request, build_records(request.records))
         bodies = encode_records(records)
         buffers, end = self._encode(bodies, request.oldest_segment)
         rolled = self._file.is_shared() or (request.may_roll and self._is_full(end))
-        if request.needs_space:
+        if request.needs_space or (request.leaves_bytes and rolled):
             self.prepare_spare(request.more_table_bytes)
             if rolled:
                 self._check_room_behind_roll(end - self.end.offset)
@@ -172,7 +180,7 @@ class Journal:
             self.roll(request.oldest_segment)
             # The frames again: their checksums depend on the segment and the offset. The bodies do not.
             buffers, end = self._encode(bodies, request.oldest_segment)
-        self._reserve(end, request.needs_space)
+        self._reserve(end, request)
         return self._write(records, buffers, end, request, rolled, begun)
 
     def commit_mark(self, oldest_segment: int | None) -> CommitResult | None:
@@ -182,11 +190,11 @@ class Journal:
         look like a torn tail, which recovery zeroes together with all batches after it.
         """
         begun = time.perf_counter()
-        buffers, end = self._encode([], oldest_segment)
+        request, records = self._with_opening(CommitRequest([], oldest_segment, sync=True, needs_space=False), [])
+        buffers, end = self._encode(encode_records(records), oldest_segment)
         if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes or not self._file.is_known_unshared():
             return None
-        request = CommitRequest([], oldest_segment, sync=True, needs_space=False)
-        return self._write([], buffers, end, request, rolled=False, begun=begun)
+        return self._write(records, buffers, end, request, rolled=False, begun=begun)
 
     def sync(self) -> float:
         """Bring every batch to the medium; return the seconds it took."""
@@ -270,26 +278,37 @@ class Journal:
         """Split a batch into frames after the last one; return the buffers and the offset after its COMMIT."""
         return encode_batch(bodies, self.end, oldest_segment, self._log_id, self._seed, time.time_ns())
 
+    def _with_opening(self, request: CommitRequest, records: list[LogRecord]) -> tuple[CommitRequest, list[LogRecord]]:
+        """Put OPENED before the records of the first batch since the log was opened, which is synced in any case.
+
+        Readers take the opening and the last durable batch for the state of the log: both must be on the medium
+        before a position of this opening is reported.
+        """
+        if self._nonce is None:
+            return request, records
+        return request._replace(sync=True), [Opened(self._nonce, self.end.last_batch + 1), *records]
+
     def _is_full(self, end: int) -> bool:
         """Return whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
         return self.end.last_batch >= self.end.first_batch and end - self.end.table_end > self._space.segment_bytes
 
-    def _reserve(self, end: int, needs_space: bool) -> None:
-        """Reserve space for a batch up to *end* and the reserve after it, which only truncates and deletes may use."""
+    def _reserve(self, end: int, request: CommitRequest) -> None:
+        """Reserve space for a batch up to *end* and the reserve after it, which only some batches may use."""
         wanted = whole_blocks(end + RESERVE_BYTES)
         if wanted <= self._file.reserved_bytes:
             return
         limit = max(wanted, self.end.table_end + self._space.segment_bytes + RESERVE_BYTES)
         try:
-            if needs_space:
+            if request.needs_space or request.leaves_bytes:
                 taken, reserved = self.disk_bytes, self._file.reserved_bytes
                 self._space.check(wanted - reserved, taken)
                 limit = max(wanted, min(limit, reserved + self._space.room(taken)))
             self._file.reserve(wanted, limit)
-        except OSError:
-            if needs_space:
+        except (OSError, LogFullError):
+            least = end + request.leaves_bytes
+            if request.needs_space or (request.leaves_bytes and least > self._file.reserved_bytes):
                 raise
-            self._file.reserve(end, end)
+            self._file.reserve(least, least)
 
     def _write(
         self,
@@ -310,6 +329,7 @@ class Journal:
         # Before the sync: a batch that is written counts, whatever becomes of the sync. No other may take its place.
         at.offset = end
         at.last_batch += 1
+        self._nonce = None
         self.named_oldest = at.segment if request.oldest_segment is None else request.oldest_segment
         sync_seconds = self.sync() if request.sync else 0.0
         if request.sync and file.is_direct:  # the write was the sync, or a part of it
@@ -330,7 +350,8 @@ class Journal:
         self.end = LogEnd(header.segment, table_end, table_end, last + 1, last, last)
 
     def _preamble_bytes(self, more_table_bytes: int) -> int:
-        table_bytes = frames_bytes_max(self._queues.table_bytes + more_table_bytes)
+        opening_bytes = OPENING_BYTES if self._nonce is not None else 0
+        table_bytes = frames_bytes_max(self._queues.table_bytes + more_table_bytes + opening_bytes)
         return whole_blocks(HEADER_BYTES + table_bytes + RESERVE_BYTES)
 
     def _check_room_behind_roll(self, batch_bytes: int) -> None:

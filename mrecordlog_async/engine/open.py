@@ -43,6 +43,9 @@ logger = logging.getLogger("mrecordlog_async")
 FIRST_QUEUE_ID_BITS = 48
 """A new log draws its first queue id at random below this, so that a wiped log is not taken for the old one."""
 
+NONCE_BITS = 64
+"""Each opening draws a random number: a log that went back to an older state does not know the later ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
@@ -61,13 +64,17 @@ class OpenOptions:
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """A log that is ready to write. `close` closes every file, and the lock last."""
+    """A log that is ready to write. `close` closes every file, and the lock last.
+
+    was_closed: it is new, or its last writer closed it.
+    """
 
     directory: LockedDirectory
     log_id: bytes
     journal: Journal
     queues: Queues
     report: RecoveryReport
+    was_closed: bool = True
 
     def close(self) -> None:
         """Close every file, then release the lock."""
@@ -101,14 +108,16 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
             if staging is not None:
                 file.begin_direct(staging, recovered.end.offset)
         space = DiskSpace(locked, options.segment_bytes, options.disk_bytes_limit)
-        journal = Journal(locked, file, recovered, space, staging)
+        journal = Journal(locked, file, recovered, space, staging, secrets.randbits(NONCE_BITS))
         on_error.callback(journal.discard_spare)
         _prepare_spare(journal)
         if is_shared:
             _leave_shared_segment(journal, recovered)
         report = recovered.report(time.perf_counter() - begun)
         on_error.pop_all()
-        return OpenedLog(locked, recovered.log_id, journal, recovered.queues, report)
+        recovered.queues.skipped.clear()  # counts from now on
+        was_closed = recovered.closed or recovered.created
+        return OpenedLog(locked, recovered.log_id, journal, recovered.queues, report, was_closed)
 
 
 def _lock(directory: LogDirectory, create: bool) -> LockedDirectory:

@@ -55,7 +55,10 @@ class Parts:
             for_ever: The part can never fit, whatever is removed from the disk.
         """
         part = self._part
-        if len(part) > 1 and self._tries > 0:
+        all_freeing = all(
+            command.frees_space for command in part
+        )  # but attaching may be refused where a truncate is not
+        if len(part) > 1 and (self._tries > 0 or all_freeing):
             middle = len(part) // 2
             self._todo += [part[middle:], part[:middle]]  # taken from the end: the first half comes first
             return

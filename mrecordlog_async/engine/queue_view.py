@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from mrecordlog_async.engine.commit import PlannedRun
 from mrecordlog_async.engine.encode import split_into_runs
+from mrecordlog_async.format.record import ConsumerState, OptionValues
 from mrecordlog_async.memory.last_append import LastAppend, same_payloads
-from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queue import NO_CONSUMER_STATES, Queue
 from mrecordlog_async.model import Run
 
 
 class QueueView:
     """A queue as the commands planned so far leave it."""
 
-    __slots__ = ("first_position", "id", "next_position", "planned", "queue")
+    __slots__ = (
+        "_held",
+        "_owns_consumers",
+        "consumers",
+        "first_position",
+        "id",
+        "next_position",
+        "options",
+        "planned",
+        "queue",
+        "reconfigured",
+    )
 
     def __init__(self, queue: Queue | None, queue_id: int, first_position: int, next_position: int) -> None:
         self.queue = queue
@@ -23,11 +36,19 @@ class QueueView:
         self.first_position = first_position
         self.next_position = next_position
         self.planned: list[PlannedRun] = []
+        self.options: OptionValues | None = None
+        self.consumers: dict[str, ConsumerState] = NO_CONSUMER_STATES
+        self.reconfigured = False  # the batch changes options or consumers
+        self._owns_consumers = False
+        self._held: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, queue: Queue) -> QueueView:
         """Return the view of a queue that no command has changed yet."""
-        return cls(queue, queue.id, queue.first_position, queue.next_position)
+        view = cls(queue, queue.id, queue.first_position, queue.next_position)
+        view.options = queue.options
+        view.consumers = queue.consumers
+        return view
 
     def add_single(self, payload: bytes) -> int:
         """Plan one record at the end of the queue; return its position."""
@@ -38,7 +59,75 @@ class QueueView:
 
     def touched(self) -> bool:
         """Whether this batch changes the queue."""
-        return self.queue is None or bool(self.planned) or self.first_position != self.queue.first_position
+        return (
+            self.queue is None
+            or bool(self.planned)
+            or self.first_position != self.queue.first_position
+            or self.reconfigured
+        )
+
+    def truncate(self, position: int) -> None:
+        """Plan a truncate up to *position*, which is not before the first one."""
+        self.first_position = position + 1
+        self.next_position = max(self.next_position, self.first_position)
+        self._held = None
+        for name, state in self.consumers.items():
+            if state.position <= position:
+                self.set_consumer(name, state._replace(position=position + 1))
+
+    def configure(self, options: OptionValues | None) -> None:
+        """Plan other options."""
+        self.options = options
+        self.reconfigured = True
+        self._held = None  # appends are not counted while there are no options
+
+    # Consumers.
+
+    def set_consumer(self, name: str, state: ConsumerState) -> None:
+        """Plan a consumer's creation or move."""
+        self._own_consumers()
+        self.consumers[name] = state
+
+    def delete_consumer(self, name: str) -> None:
+        """Plan a consumer's end."""
+        self._own_consumers()
+        del self.consumers[name]
+
+    def slowest(self) -> tuple[int, str] | None:
+        """Return the position and the name of the consumer that is furthest behind, or None without consumers."""
+        return min(((state.position, name) for name, state in self.consumers.items()), default=None)
+
+    def _own_consumers(self) -> None:
+        if not self._owns_consumers:
+            self.consumers = dict(self.consumers)
+            self._owns_consumers = self.reconfigured = True
+
+    # What the queue holds, for its limits.
+
+    def held(self) -> tuple[int, int]:
+        """Return the number of retained records and their payload bytes."""
+        if self._held is None:
+            if self.queue is not None and not self.planned and self.first_position == self.queue.first_position:
+                self._held = self.queue.records, self.queue.live_bytes()
+            else:
+                runs = self._runs(self.first_position, self.next_position)
+                self._held = sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)
+        return self._held
+
+    def count(self, records: int, size: int) -> None:
+        """Count records that were planned after `held` was called."""
+        if self._held is not None:
+            self._held = self._held[0] + records, self._held[1] + size
+
+    def position_to_drop(self, records: int, size: int) -> int:
+        """Return up to where to truncate so that at least so many records and bytes go, which are there."""
+        for run in self._runs(self.first_position, self.next_position):
+            if run.record_count >= records and len(run.payload) >= size:
+                by_bytes = bisect_left(run.ends(), size) if size > 0 else 0
+                return run.first_position + max(records, by_bytes, 1) - 1
+            records -= run.record_count
+            size -= len(run.payload)
+        return self.next_position - 1
 
     def repeats(self, first: int, payloads: Sequence[bytes]) -> bool | None:
         """Return whether exactly these records are already stored or planned; None if that is no longer known.

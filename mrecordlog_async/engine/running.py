@@ -83,6 +83,9 @@ class RunningLog:
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._foreign = False  # True in a forked child: the log belongs to the parent
+        # After a power cut under a weaker policy, acknowledgements and records that were read may be missing: holders
+        # from before, which only the clients of a service can be, must attach again.
+        self._epochs_from = 0 if opened.was_closed or policy.syncs_each_batch else opened.queues.next_queue_id
         self._writer = Writer(
             opened.journal,
             opened.queues,
@@ -95,6 +98,7 @@ class RunningLog:
             refusals,
             self._changes.wake,
             self._on_failed,
+            self._epochs_from,
         )
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
@@ -111,7 +115,7 @@ class RunningLog:
             return LogState.CLOSED
         if self._writer.failure is not None:
             return LogState.FAILED
-        return LogState.CLOSING if self._is_closing() else LogState.OPEN
+        return LogState.CLOSING if self._is_closing() or self._admission.ended is not None else LogState.OPEN
 
     @property
     def failure(self) -> BaseException | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from mrecordlog_async.format.record import LogRecord, Truncate
+from mrecordlog_async.format.record import Consumer, LogRecord, Truncate
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.recovery.recovered import LogEnd
@@ -32,6 +32,8 @@ class UnsyncedChanges:
                 self._first_positions.setdefault(record.id, record.run.first_position)
             elif type(record) is Truncate:
                 self._first_positions.setdefault(record.id, record.position)
+            elif type(record) is Consumer:
+                self._first_positions.setdefault(record.id, record.state.position)
             elif type(record) is Many:
                 # Without a Python statement per record: half the time of a loop.
                 deque(map(self._first_positions.setdefault, record.ids, record.positions), maxlen=0)

@@ -125,6 +125,7 @@ class Upkeep:
                 self.state.marked = True
                 result = await self._on_log_thread(journal.commit_mark, self._queues.pins.oldest())
                 if result is not None:
+                    self._apply_opening(result)
                     self._counters.syncs += 1
                     self._counters.sync_seconds.observe(result.sync_seconds)
 
@@ -189,10 +190,16 @@ class Upkeep:
             self._counters.io_errors += isinstance(refusal, OSError)
             return False
         if isinstance(result, CommitResult):
+            self._apply_opening(result)
             self.count(result)
         else:
             self._counters.rolls += 1
         return True
+
+    def _apply_opening(self, result: CommitResult) -> None:
+        """Apply a batch without calls: it holds OPENED if it is the first one since the log was opened."""
+        if result.records:
+            self._queues.apply_all(result.segment, result.records)
 
     async def sync(self) -> None:
         """Sync every batch, and time it."""

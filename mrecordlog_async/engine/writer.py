@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from time import perf_counter
 
 from mrecordlog_async.engine.admission import Admission
@@ -22,7 +22,8 @@ from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogIOError
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.parts import Parts, joined
-from mrecordlog_async.engine.plan import Outcome, Plan, plan
+from mrecordlog_async.engine.plan import plan
+from mrecordlog_async.engine.planner import Outcome, Plan
 from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.engine.straight import Straight
 from mrecordlog_async.engine.thread import LogThread
@@ -34,6 +35,7 @@ from mrecordlog_async.format.record import queue_ids
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import Limits, PersistPolicy
+from mrecordlog_async.storage.new_segment import RESERVE_BYTES
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -71,8 +73,10 @@ class Writer:
         refusals: Refusals,
         on_applied: Callable[[Iterable[int]], None],
         on_failed: Callable[[LogFailedError], None],
+        epochs_from: int = 0,
     ) -> None:
         self.closing = False
+        self._epochs_from = epochs_from
         self.failure: BaseException | None = None
         self._journal = journal
         self._queues = queues
@@ -126,7 +130,7 @@ class Writer:
         commands = self._in_flight = self._admission.take()
         size = sum(command.bytes for command in commands)
         since = self._since = self._admission.waiting_since
-        batch = plan(commands, self._queues, self._limits)
+        batch = plan(commands, self._queues, self._limits, self._epochs_from)
         # No await from here to the hand-over: the planned positions follow from the queues as they are now.
         self._finish_calls(batch.immediate)
         if batch.records or batch.must_sync:
@@ -174,7 +178,7 @@ class Writer:
 
     async def _store_part(self, commands: list[Command]) -> OSError | LogFullError | None:
         """Store *commands* as one batch. Returns why the disk refused it, or None."""
-        batch = plan(commands, self._queues, self._limits)
+        batch = plan(commands, self._queues, self._limits, self._epochs_from)
         self._finish_calls(batch.immediate)
         if not batch.records and not batch.must_sync:
             self._finish_calls(batch.outcomes)
@@ -207,7 +211,15 @@ class Writer:
         oldest = self._queues.pins.oldest()
         result = await self._thread.call(
             journal.commit,
-            CommitRequest(batch.records, oldest, sync, batch.needs_space, may_roll, batch.more_table_bytes),
+            CommitRequest(
+                batch.records,
+                oldest,
+                sync,
+                batch.needs_space,
+                may_roll,
+                batch.more_table_bytes,
+                RESERVE_BYTES // 2 if batch.attaches else 0,
+            ),
         )
         self._timers.last_batch = self._loop.time()
         self._upkeep.state.batch_stored(needs_space=batch.needs_space)
@@ -221,22 +233,23 @@ class Writer:
         callers have run, and what they append next is one batch again.
         """
         finished = 0
-        dropped = self._apply(result) if result is not None else iter(())
-        for command, value, error, counts in batch.outcomes:
+        dropped = self._apply(result) if result is not None else []
+        self._counters.dropped_records += sum(dropped[removal] for removal in batch.makes_room)
+        for command, value, error, dropped_by in batch.outcomes:
             if error is not None:
                 self._reject(command, error)
             elif type(command) is AppendGroup and len(command.futures) > CALLERS_PER_TURN:
                 for _ in command.acknowledge_in_parts(value, CALLERS_PER_TURN):
                     await asyncio.sleep(0)
             else:
-                command.acknowledge(next(dropped) if counts else value)
+                command.acknowledge(value if dropped_by < 0 else dropped[dropped_by])
             finished += 1
             if finished % CALLERS_PER_TURN == 0:
                 await asyncio.sleep(0)
         if finished > CALLERS_PER_TURN:
             await asyncio.sleep(0)
 
-    def _apply(self, result: CommitResult) -> Iterator[int]:
+    def _apply(self, result: CommitResult) -> list[int]:
         """Apply log records. Returns the number of records that each truncate and delete dropped."""
         held = self._queues.memory_bytes
         records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records)
@@ -249,7 +262,7 @@ class Writer:
         if not self._journal.all_synced:
             self._unsynced.add(result.records, self._journal.end)
         self._on_applied(queue_ids(result.records))
-        return iter(dropped)
+        return dropped
 
     @property
     def pending_records(self) -> int:

@@ -161,7 +161,8 @@ What the records do to the queues
     TRUNCATE p, if p >= first: first = p + 1; next = max(next, p + 1), and if that moved it, no append ends there any
               more; consumers below p + 1 move to p + 1. Otherwise nothing.
     DELETE    removes the queue, its records and its consumers.
-    CONSUMER  a position above next is damage.
+    CONSUMER  a position above next is damage. Epochs are drawn from the counter of ids: one at or above the next id
+              makes that epoch + 1.
     CONSUMER_DELETE, CONSUMER_RULE  removing what does not exist is damage, and so is adding a rule twice.
     OPENED    a batch that does not come after that of the last opening is damage.
 

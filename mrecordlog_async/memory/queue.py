@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_right
 from operator import itemgetter
 
-from mrecordlog_async.format.record import ConsumerState, OptionValues
+from mrecordlog_async.format.record import SEALED, ConsumerState, OptionValues
 from mrecordlog_async.format.table import NO_CONSUMERS, LastAppendDigest, TableConsumer, TableEntry
 from mrecordlog_async.memory.last_append import LastAppend, checksum_of
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
@@ -215,6 +215,10 @@ class Queue(RetainedRecords):
         for name, state in self.consumers.items():
             if state.position < self.first_position:
                 self.consumers[name] = state._replace(position=self.first_position)
+
+    def is_sealed(self) -> bool:
+        """Return whether the queue accepts no more records."""
+        return self.options is not None and bool(self.options.flags & SEALED)
 
     # Segments.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, count
 from threading import Lock
 from typing import ClassVar, NamedTuple
@@ -41,6 +41,9 @@ DELETED_REMEMBERED = 10_000
 """This many deleted queues are remembered, each with its next position."""
 
 
+CONSUMER_OVERHEAD_BYTES = 500
+"""Memory of a consumer, as of an empty queue."""
+
 SETTLED_AT_ONCE = 2_000
 """Sparse blocks are settled so many records at a time: that takes about half a millisecond of the event loop."""
 
@@ -76,6 +79,9 @@ class Queues:
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
         self.rules: set[TableRule] = set()
         self.openings: list[TableOpening] = []  # oldest first
+        self.with_options: set[str] = set()  # names of the queues that have other options than the default ones
+        self.consumer_count = 0
+        self.skipped: dict[tuple[int, str], int] = {}  # records that a consumer missed, by queue id and name
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
 
@@ -85,7 +91,9 @@ class Queues:
         queues = cls(table.next_queue_id)
         for entry in table.entries:
             queues._add(cls.queue_type.from_table(entry, queues.pins, queues.blocks))
-            queues.table_bytes += sum(consumer_bytes(consumer.name) for consumer in entry.consumers)
+            queues._charge_consumers([consumer.name for consumer in entry.consumers], 1)
+            if entry.options is not None:
+                queues.with_options.add(entry.name)
         for rule in table.rules:
             queues._add_rule(rule)
         for opening in table.openings:
@@ -137,6 +145,8 @@ class Queues:
         elif type(record) is Truncate:
             queue = self._known(record.id)
             before = queue.memory_bytes
+            if queue.consumers:
+                self._count_skipped(queue, record.position)
             dropped = queue.truncate(record.position)
             self.queue_bytes += queue.memory_bytes - before
             return dropped
@@ -238,15 +248,13 @@ class Queues:
     def _apply_setting(self, record: LogRecord) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""
         if type(record) is Consumer:
-            queue = self._known(record.id)
-            if record.name not in queue.consumers:
-                self.table_bytes += consumer_bytes(record.name)
-            queue.set_consumer(record.name, record.state)
+            self._set_consumer(record)
         elif type(record) is ConsumerDelete:
             self._known(record.id).delete_consumer(record.name)
-            self.table_bytes -= consumer_bytes(record.name)
+            self._charge_consumers([record.name], -1)
+            self.skipped.pop((record.id, record.name), None)
         elif type(record) is Options:
-            self._known(record.id).options = record.values if record.values != DEFAULT_OPTIONS else None
+            self._set_options(record)
         elif type(record) is ConsumerRule:
             rule = TableRule(record.pattern, record.name)
             if record.removes:
@@ -256,6 +264,37 @@ class Queues:
         else:
             assert type(record) is Opened
             self._add_opening(TableOpening(record.nonce, record.batch))
+
+    def _set_consumer(self, record: Consumer) -> None:
+        queue = self._known(record.id)
+        is_new = record.name not in queue.consumers
+        queue.set_consumer(record.name, record.state)
+        if is_new:
+            self._charge_consumers([record.name], 1)
+        # Epochs come from the counter of queue ids, so that none is used twice.
+        self.next_queue_id = max(self.next_queue_id, record.state.epoch + 1)
+
+    def _set_options(self, record: Options) -> None:
+        queue = self._known(record.id)
+        queue.options = record.values if record.values != DEFAULT_OPTIONS else None
+        if queue.options is None:
+            self.with_options.discard(queue.name)
+        else:
+            self.with_options.add(queue.name)
+
+    def _charge_consumers(self, names: Collection[str], sign: int) -> None:
+        """Add consumers to the sums, or with *sign* -1 take them off."""
+        self.consumer_count += sign * len(names)
+        self.queue_bytes += sign * CONSUMER_OVERHEAD_BYTES * len(names)
+        self.table_bytes += sign * sum(map(consumer_bytes, names))
+
+    def _count_skipped(self, queue: Queue, position: int) -> None:
+        """Count the records that a truncate up to *position* takes from consumers that have not acknowledged them."""
+        for name, state in queue.consumers.items():
+            if state.position <= position:
+                missed = sum(run.record_count for run in queue.held(state.position, position + 1))
+                if missed:
+                    self.skipped[queue.id, name] = self.skipped.get((queue.id, name), 0) + missed
 
     def apply_all(self, segment: int, records: Iterable[LogRecord]) -> Applied:
         """Apply the records of one batch in order."""
@@ -299,7 +338,11 @@ class Queues:
         queue = self._known(record.id)
         dropped = queue.records
         self.queue_bytes -= queue.memory_bytes
-        self.table_bytes -= entry_bytes(queue.name) + sum(map(consumer_bytes, queue.consumers))
+        self.table_bytes -= entry_bytes(queue.name)
+        self._charge_consumers(queue.consumers, -1)
+        for name in queue.consumers:
+            self.skipped.pop((queue.id, name), None)
+        self.with_options.discard(queue.name)
         del self._by_id[queue.id]
         del self._by_name[queue.name]
         self._remember(queue)

@@ -200,4 +200,5 @@ def summarize(queue: Queue) -> QueueSummary:
         bytes=queue.live_bytes(),
         first_segment=queue.first_segment(),
         began=queue.began,
+        sealed=queue.is_sealed(),
     )

@@ -91,7 +91,8 @@ async def test_leaving_the_context_tells_it_too(directory: Path) -> None:
     opened = await MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk)
     with pytest.raises(LogFailedError):
         async with opened as log:
-            await log.append_record("q", None, b"2")
+            await log.append_record("q", None, b"2")  # synced, because it is the first batch of this opening
+            await log.append_record("q", None, b"3")
             disk.failing = True
 
 

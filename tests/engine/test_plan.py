@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.engine.commit import PlannedMany, PlannedRun
 from mrecordlog_async.engine.encode import build_records
-from mrecordlog_async.engine.plan import RUN_RECORDS_MIN, Outcome, plan
+from mrecordlog_async.engine.plan import plan
+from mrecordlog_async.engine.plan_appends import RUN_RECORDS_MIN
+from mrecordlog_async.engine.planner import Outcome
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format import runs as log_runs
@@ -253,7 +255,7 @@ def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
         finish(outcome, outcome.value)
     dropped = iter(queues.apply_all(0, build_records(made.records)).dropped)
     for outcome in made.outcomes:
-        finish(outcome, next(dropped) if outcome.counts else outcome.value)
+        finish(outcome, next(dropped) if outcome.dropped_by >= 0 else outcome.value)
     futures = [each for command in commands for each in getattr(command, "futures", None) or [command.future]]
     return [type(error) if (error := each.exception()) else each.result() for each in futures]
 

@@ -14,11 +14,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from mrecordlog_async import LogFailedError, LogState, MultiRecordLog, PersistPolicy, QueueNotFoundError
+from mrecordlog_async import (
+    LogFailedError,
+    LogState,
+    MultiRecordLog,
+    PersistPolicy,
+    QueueNotFoundError,
+    QueueOptions,
+)
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.straight import CALLERS_MAX, Straight
 from mrecordlog_async.engine.writer import Writer
-from mrecordlog_async.format.record import SEALED, OptionValues
 from tests.cached_files import CachedFiles
 from tests.faults.driver import DIRECTORY, Run, repeatable
 from tests.faults.histories import CASES, early_roll
@@ -167,9 +173,8 @@ async def test_what_is_not_plain_is_the_writers(log: MultiRecordLog, taken: Take
 
 async def test_queue_with_options_is_the_writers(log: MultiRecordLog, taken: Taken) -> None:
     """Options are asked by the planner, so such a queue never goes straight."""
-    queue = log._queues.get("q")
-    assert queue is not None
-    queue.options = OptionValues(SEALED, 0, 0, 0)
+    await log.configure_queue("q", QueueOptions(max_records=10))
+    taken.writer = 0
     await log.append_record("q", None, b"x")
     assert (taken.straight, taken.writer) == (0, 1)
 

@@ -24,7 +24,7 @@ from mrecordlog_async.errors import (
 )
 from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, consumer_bytes, entry_bytes, rule_bytes
 from mrecordlog_async.memory.loose import PLACE_BITS
-from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues
 
 SLACK_SECONDS = 0.05
 """How late the writer may be with a sync that is due: turns of a loop with a virtual clock."""
@@ -233,7 +233,7 @@ def check_sums(queues: Queues, state: State) -> None:
         assert queue is not None
         pins.update(queue.segments())
         table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers))
-        memory_bytes += queue.memory_bytes
+        memory_bytes += queue.memory_bytes + CONSUMER_OVERHEAD_BYTES * len(queue.consumers)
         loose.update(place >> PLACE_BITS for place in queue.loose)
         live_bytes = sum(len(payload) for _, payload in seen.records)
         found = (queue.records, queue.live_bytes())
@@ -250,6 +250,9 @@ def check_sums(queues: Queues, state: State) -> None:
         if queue.first_segment() != min(queue.segments(), default=None):
             raise Violation(f"{seen.name}: the first of its segments is not {queue.first_segment()}")
     memory_bytes += check_blocks(queues, loose)
+    consumers, with_options = sum(len(queue.consumers) for queue in queues), {q.name for q in queues if q.options}
+    if (queues.consumer_count, queues.with_options) != (consumers, with_options):
+        raise Violation(f"{queues.consumer_count} consumers, options of {queues.with_options} counted: not as they are")
     counted = (queues.memory_bytes, queues.table_bytes, queues.pins.oldest())
     if counted != (memory_bytes, table_bytes, min(pins, default=None)):
         raise Violation(f"memory, table and oldest pin are {counted}, due were {memory_bytes, table_bytes, pins}")

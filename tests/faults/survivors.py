@@ -11,6 +11,7 @@ from unittest.mock import patch
 from mrecordlog_async.engine import open as opening
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import AppendGroup, Command
+from mrecordlog_async.engine.commit import CommitRequest
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.errors import CorruptionError
@@ -200,9 +201,9 @@ def memory_of_older_segments_not_counted() -> AbstractContextManager[Any]:
 def appends_live_on_the_reserve() -> AbstractContextManager[Any]:
     original = Journal._reserve
 
-    def reserve(self: Journal, end: int, needs_space: bool) -> None:
+    def reserve(self: Journal, end: int, request: CommitRequest) -> None:
         try:
-            original(self, end, needs_space)
+            original(self, end, request)
         except OSError:
             self._file.reserve(end, end)
 

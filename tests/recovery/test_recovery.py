@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -563,7 +564,7 @@ async def test_a_table_that_does_not_fit_a_dead_segment_is_not_damage(directory:
     """The segment before a live one proves nothing once it is dead."""
     crashed = tmp_path / "crashed"
     expected = await leave_dead_segments(directory, crashed)
-    forge_table(damage.segments(crashed)[1], lambda table: Table(table.next_queue_id + 1, table.entries))
+    forge_table(damage.segments(crashed)[1], lambda table: replace(table, next_queue_id=table.next_queue_id + 1))
     assert (await reopen(crashed))[0] == expected
 
 
@@ -636,7 +637,7 @@ async def test_a_table_that_is_not_what_the_segment_before_left_is_refused(direc
         for _ in range(4):
             await log.append_record("q", None, bytes(40_000))
     path = damage.segments(directory)[which]
-    forge_table(path, lambda table: Table(table.next_queue_id + 1, table.entries))
+    forge_table(path, lambda table: replace(table, next_queue_id=table.next_queue_id + 1))
     error = await refuses(directory, path.name)
     assert "table of queues does not match the end of the previous segment" in str(error)
 

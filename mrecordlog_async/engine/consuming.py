@@ -1,0 +1,281 @@
+"""The consumers of an open log: creating, deleting, holding and moving them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from functools import partial
+
+from mrecordlog_async.engine.arguments import check_consumer_name, check_position, check_start
+from mrecordlog_async.engine.commands import Command
+from mrecordlog_async.engine.consumer import Consumer, ConsumerCalls, HeldQueue, check_holder
+from mrecordlog_async.engine.reading import LiveReader
+from mrecordlog_async.engine.setting_commands import (
+    AttachConsumer,
+    Attached,
+    ChangeRule,
+    CreateConsumer,
+    DeleteConsumer,
+    MoveConsumer,
+)
+from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
+from mrecordlog_async.memory.reads import check_name
+from mrecordlog_async.memory.setting_reads import SettingReader
+from mrecordlog_async.memory.settings import is_pattern, matches, owner_bytes
+
+QUEUES_AT_ONCE = 1_000
+"""So many queues that match a pattern get their consumer, or lose it, before the event loop turns."""
+
+
+class ConsumingLog(LiveReader, SettingReader):
+    """A log with consumers: named, durable positions on its queues."""
+
+    # Creating and deleting.
+
+    async def create_consumer(
+        self, queue: str, consumer: str, *, start: int | None = None, exist_ok: bool = False
+    ) -> bool:
+        """Create *consumer* on *queue*. Durable under every policy.
+
+        A queue that contains `*` is a pattern, in which `*` stands for any characters: every queue that matches gets
+        the consumer, and so do those that are created later, in the same moment as they are. Queues that have it
+        already keep it as it is.
+
+        Args:
+            queue: The queue, or a pattern.
+            consumer: Its name, at most `Limits.name_bytes` long in UTF-8.
+            start: The first position that it has not acknowledged, moved into what the queue retains; None for the
+                first retained record.
+            exist_ok: Return False instead of raising if the consumer, or the rule for the pattern, already exists.
+
+        Returns:
+            True if the consumer, or the rule, was created.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            ConsumerExistsError: The consumer exists, and *exist_ok* is False.
+            ConsumerNameError: The name is invalid.
+            LogFullError: The limit on consumers is reached, or there is no space.
+        """
+        check_name(queue)
+        check_consumer_name(consumer, self.limits.name_bytes)
+        if start is not None:
+            check_start(start)
+        if not is_pattern(queue):
+            return bool(await self._begin(CreateConsumer(self._new_future(), queue, consumer, start, exist_ok)))
+        # The rule comes first: no queue can be created between the two without its consumer.
+        created = await self._begin(ChangeRule(self._new_future(), queue, consumer, False, exist_ok))
+        for found in self._matching(queue):
+            calls = [
+                self._begin(CreateConsumer(self._new_future(), name, consumer, start, True, queue_id))
+                for name, queue_id in found
+            ]
+            await _all_but_deleted(calls)
+        return bool(created)
+
+    async def delete_consumer(self, queue: str, consumer: str) -> None:
+        """Delete *consumer* of *queue*, or with a pattern the rule, and the consumer of every queue that matches.
+
+        Durable under every policy. A queue that keeps records until they are acknowledged is truncated to the slowest
+        of its other consumers.
+
+        Args:
+            queue: The queue, or the pattern that was passed to `create_consumer`.
+            consumer: The name.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            ConsumerNotFoundError: The queue has no such consumer, or there is no rule for the pattern.
+        """
+        check_name(queue)
+        check_consumer_name(consumer)
+        if not is_pattern(queue):
+            await self._begin(DeleteConsumer(self._new_future(), queue, consumer))
+            return
+        await self._begin(ChangeRule(self._new_future(), queue, consumer, True, False))
+        for found in self._matching(queue):
+            calls = [
+                self._begin(DeleteConsumer(self._new_future(), name, consumer, queue_id)) for name, queue_id in found
+            ]
+            await _all_but_deleted(calls)
+
+    def _matching(self, pattern: str) -> list[list[tuple[str, int]]]:
+        """Return the names and ids of the queues that match, as many together as are handled at once."""
+        found = [(queue.name, queue.id) for queue in self._queues if matches(pattern, queue.name)]
+        return [found[at : at + QUEUES_AT_ONCE] for at in range(0, len(found), QUEUES_AT_ONCE)]
+
+    # Holding.
+
+    def consumer(
+        self,
+        queue: str,
+        consumer: str,
+        *,
+        create: bool = True,
+        start: int | None = None,
+        owner: uuid.UUID | str | None = None,
+        take_over: bool = False,
+    ) -> Consumer:
+        """Return the holder of *consumer*: `async with log.consumer("orders", "billing") as c`. See `Consumer`.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            create: Create it if it does not exist.
+            start: Where it begins if it is created; see `create_consumer`.
+            owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
+            take_over: Attach even if the consumer has another owner.
+
+        Returns:
+            The consumer. Entering it raises what `attach_consumer` raises.
+        """
+        return Consumer(
+            queue,
+            consumer,
+            ConsumerCalls(
+                partial(
+                    self.attach_consumer, queue, consumer, create=create, start=start, owner=owner, take_over=take_over
+                ),
+                partial(self._move_as_holder, queue, consumer),
+                partial(self._watch_as_holder, consumer),
+            ),
+        )
+
+    async def attach_consumer(
+        self,
+        queue: str,
+        consumer: str,
+        *,
+        create: bool = False,
+        start: int | None = None,
+        owner: uuid.UUID | str | None = None,
+        take_over: bool = False,
+    ) -> Attached:
+        """Become the holder of *consumer*: every earlier one is fenced off. Durable under every policy.
+
+        `consumer` does this for holders in this process; services attach for their clients.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            create: Create it if it does not exist.
+            start: Where it begins if it is created; see `create_consumer`.
+            owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
+            take_over: Attach even if the consumer has another owner.
+
+        Returns:
+            The queue's id and the epoch, which the later calls of this holder carry, and the consumer's position.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            ConsumerNotFoundError: The queue has no such consumer, and *create* is False.
+            ConsumerOwnedError: The consumer belongs to another owner.
+            ConsumerNameError: The name is invalid.
+            LogFullError: The limit on consumers is reached, or there is no space.
+        """
+        check_name(queue)
+        check_consumer_name(consumer, self.limits.name_bytes)
+        if start is not None:
+            check_start(start)
+        owned = owner_bytes(owner)
+        attached = await self._begin(
+            AttachConsumer(self._new_future(), queue, consumer, create, start, owned, take_over)
+        )
+        assert isinstance(attached, Attached)
+        return attached
+
+    def check_holder(self, queue: str, consumer: str, *, queue_id: int, epoch: int) -> None:
+        """Raise unless *epoch* is that of the present holder of *consumer*: for services, before and after a read.
+
+        Raises:
+            QueueNotFoundError: No queue has this name, or it is another incarnation.
+            ConsumerNotFoundError: The queue has no such consumer.
+            ConsumerFencedError: Another holder has attached since.
+        """
+        found = self._queue(queue)
+        if found.id != queue_id:
+            raise QueueNotFoundError(queue)
+        check_holder(found, consumer, epoch, self._epochs_from)
+
+    # Moving.
+
+    async def acknowledge(self, queue: str, consumer: str, position: int, *, queue_id: int, epoch: int) -> int:
+        """Acknowledge everything up to and including *position* for a holder; see `Consumer.acknowledge`.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            position: The last position that is acknowledged.
+            queue_id: As `attach_consumer` returned it.
+            epoch: As `attach_consumer` returned it.
+
+        Returns:
+            The consumer's position: the first one that it has not acknowledged.
+
+        Raises:
+            RecordLogError: The errors of `Consumer.acknowledge`.
+        """
+        check_position(position)
+        return await self._move(queue, consumer, position + 1, False, queue_id, epoch)
+
+    async def seek_consumer(
+        self, queue: str, consumer: str, position: int, *, queue_id: int | None = None, epoch: int | None = None
+    ) -> int:
+        """Have *consumer* continue at *position*; see `Consumer.seek`.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            position: From the first retained position up to the next one.
+            queue_id: As `attach_consumer` returned it.
+            epoch: As `attach_consumer` returned it. None for an operator: the present holder is fenced off, and the
+                move is durable under every policy.
+
+        Returns:
+            The position.
+
+        Raises:
+            RecordLogError: The errors of `Consumer.seek`.
+        """
+        check_start(position)
+        return await self._move(queue, consumer, position, True, queue_id, epoch)
+
+    async def _move(
+        self, queue: str, consumer: str, position: int, seeks: bool, queue_id: int | None, epoch: int | None
+    ) -> int:
+        check_name(queue)
+        check_consumer_name(consumer)
+        found = await self._begin(MoveConsumer(self._new_future(), queue, consumer, position, seeks, queue_id, epoch))
+        assert isinstance(found, int)
+        return found
+
+    async def _move_as_holder(self, queue: str, consumer: str, position: int, seeks: bool, holder: Attached) -> int:
+        check_start(position)
+        return await self._move(queue, consumer, position, seeks, holder.queue_id, holder.epoch)
+
+    def _watch_as_holder(self, consumer: str, attached: Attached) -> HeldQueue:
+        watch = HeldQueue(
+            self._queues, attached.queue_id, self._changes, self._is_closing, lambda: self._writer.failure
+        )
+        watch.consumer, watch.epoch, watch.epochs_from = consumer, attached.epoch, self._epochs_from
+        return watch
+
+    # Changes go through admission, appends with `append` and `append_single`, the others as commands.
+
+    def _begin(self, command: Command) -> asyncio.Future[object]:
+        """Pass *command* to the writer; return its future, to be awaited without a name.
+
+        An error references the frame that awaits it: with the future in that frame, that would be a cycle.
+        """
+        self._admission.add_control(command)
+        return command.future
+
+    def _new_future(self) -> asyncio.Future[object]:
+        return self._admission.new_future()
+
+
+async def _all_but_deleted(calls: list[asyncio.Future[object]]) -> None:
+    """Wait for *calls*; raise the first error of them, unless its queue or its consumer was deleted meanwhile."""
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException) and not isinstance(result, QueueNotFoundError | ConsumerNotFoundError):
+            raise result

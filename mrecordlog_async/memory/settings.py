@@ -1,0 +1,107 @@
+"""Options and consumers of queues as callers see them: values on the disk to the public types, and back. Pure."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from functools import lru_cache
+
+from mrecordlog_async.format.record import (
+    DEFAULT_OPTIONS,
+    DROP_OLDEST,
+    KEEP_UNTIL_ACKNOWLEDGED,
+    NO_OWNER,
+    SEALED,
+    OptionValues,
+)
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.model import ConsumerSummary
+from mrecordlog_async.options import QueueOptions
+
+SECOND_NS = 1_000_000_000
+
+ANY = "*"
+"""Stands for any characters in a pattern. A queue argument that contains it is a pattern."""
+
+
+def values_of(options: QueueOptions, *, sealed: bool = False) -> OptionValues:
+    """Return *options* as they are stored, and the seal."""
+    flags = (
+        KEEP_UNTIL_ACKNOWLEDGED * (options.keep == "until_acknowledged")
+        | DROP_OLDEST * (options.when_full == "drop_oldest")
+        | SEALED * sealed
+    )
+    # At least 1 ns: 0 means no limit.
+    age = max(round(options.max_age * SECOND_NS), 1) if options.max_age is not None else 0
+    return OptionValues(flags, options.max_bytes or 0, options.max_records or 0, age)
+
+
+def options_of(values: OptionValues | None) -> QueueOptions:
+    """Return the options of a queue; None stands for the default ones."""
+    flags, max_bytes, max_records, max_age_ns = values or DEFAULT_OPTIONS
+    return QueueOptions(
+        keep="until_acknowledged" if flags & KEEP_UNTIL_ACKNOWLEDGED else "until_truncated",
+        max_bytes=max_bytes or None,
+        max_records=max_records or None,
+        max_age=max_age_ns / SECOND_NS if max_age_ns else None,
+        when_full="drop_oldest" if flags & DROP_OLDEST else "refuse",
+    )
+
+
+def consumer_summaries(queues: Queues, queue: Queue) -> Iterator[ConsumerSummary]:
+    """Yield where each consumer of *queue* stands, by name in order."""
+    for name, state in sorted(queue.consumers.items()):
+        records, size = waiting_from(queue, state.position)
+        yield ConsumerSummary(
+            queue=queue.name,
+            consumer=name,
+            position=state.position,
+            records=records,
+            bytes=size,
+            epoch=state.epoch,
+            owner=owner_text(state.owner),
+            skipped=queues.skipped.get((queue.id, name), 0),
+        )
+
+
+def waiting_from(queue: Queue, position: int) -> tuple[int, int]:
+    """Return the number of records that *queue* retains from *position* on, and their payload bytes."""
+    if position <= queue.first_position:
+        return queue.records, queue.live_bytes()
+    held = queue.held(position, None)
+    return sum(run.record_count for run in held), sum(len(run.payload) for run in held)
+
+
+def owner_bytes(owner: uuid.UUID | str | None) -> bytes:
+    """Return an owner as it is stored; raise ValueError unless it is a UUID, or the text of one."""
+    if owner is None:
+        return NO_OWNER
+    try:
+        found = owner if isinstance(owner, uuid.UUID) else uuid.UUID(owner)
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"owner must be a UUID or the text of one, not {owner!r}") from None
+    if found.bytes == NO_OWNER:
+        raise ValueError("owner must not be the UUID of zeros, which stands for no owner")
+    return found.bytes
+
+
+def owner_text(owner: bytes) -> str | None:
+    """Return a stored owner as text, or None if there is none."""
+    return str(uuid.UUID(bytes=owner)) if owner != NO_OWNER else None
+
+
+def is_pattern(queue: str) -> bool:
+    """Return whether *queue* stands for all queues whose names match it."""
+    return ANY in queue
+
+
+def matches(pattern: str, queue: str) -> bool:
+    """Return whether a queue's name matches *pattern*, in which only `*` is special."""
+    return _compiled(pattern).fullmatch(queue) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split(ANY))), re.DOTALL)

@@ -1,0 +1,341 @@
+"""Consumers of a log that is open: positions, holders, rules, and what an acknowledgement removes."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import (
+    Batch,
+    ConsumerBehindError,
+    ConsumerExistsError,
+    ConsumerFencedError,
+    ConsumerNameError,
+    ConsumerNotFoundError,
+    ConsumerOwnedError,
+    Limits,
+    LogFullError,
+    MultiRecordLog,
+    PersistPolicy,
+    PositionAheadError,
+    PositionTruncatedError,
+    QueueNotFoundError,
+    QueueOptions,
+    ReadOnlyLog,
+    RecordLogError,
+)
+
+OWNER, OTHER = uuid.uuid4(), uuid.uuid4()
+
+
+@pytest.fixture
+async def log(directory: Path) -> AsyncIterator[MultiRecordLog]:
+    """A log with the queue "q", which holds the records 0 to 9."""
+    async with MultiRecordLog.open(directory) as opened:
+        await opened.create_queue("q")
+        await opened.append_records("q", None, [b"%d" % number for number in range(10)])
+        yield opened
+
+
+def position_of(log: MultiRecordLog, consumer: str, queue: str = "q") -> int:
+    """Return where a consumer stands."""
+    return log.consumers(queue)[consumer].position
+
+
+async def test_batches_are_handed_out_until_they_are_acknowledged(log: MultiRecordLog) -> None:
+    """What was not acknowledged comes again for the next holder, and what was does not."""
+    async with log.consumer("q", "c") as c:
+        batch = await c.batch(max_records=4, max_wait=0)
+        assert batch is not None and [record.position for record in batch] == [0, 1, 2, 3]
+        assert await c.acknowledge(batch) == 4
+        assert (await c.batch(max_records=4, max_wait=0) or batch).first_position == 4
+    async with log.consumer("q", "c") as c:
+        assert [(await anext(c)).position for _ in range(2)] == [4, 5]
+
+
+async def test_positions_survive_a_reopen(directory: Path, log: MultiRecordLog) -> None:
+    """Owner, epoch and position are on the disk, and a reader without the lock sees them."""
+    async with log.consumer("q", "c", owner=OWNER) as c:
+        await c.acknowledge(6)
+        epoch = c.epoch
+    await log.close()
+    found = (await asyncio.to_thread(ReadOnlyLog.open, directory)).consumers("q")["c"]
+    assert (found.position, found.records, found.bytes, found.epoch, found.owner) == (7, 3, 3, epoch, str(OWNER))
+    async with MultiRecordLog.open(directory) as again:
+        assert again.consumers("q") == {"c": found}
+        async with again.consumer("q", "c", owner=OWNER) as c:
+            assert c.epoch > epoch and c.position == 7
+
+
+async def test_an_acknowledgement_never_goes_back(log: MultiRecordLog) -> None:
+    """An older one returns the position and writes nothing; each of the three forms names the last record."""
+    async with log.consumer("q", "c") as c:
+        batch = await c.batch(max_records=5, max_wait=0)
+        assert isinstance(batch, Batch)
+        assert await c.acknowledge(batch) == 5
+        written = log.stats().written_bytes
+        assert await c.acknowledge(next(iter(batch))) == 5
+        assert await c.acknowledge(2) == 5
+        assert log.stats().written_bytes == written
+        with pytest.raises(PositionAheadError, match="position 10 was not assigned"):
+            await c.acknowledge(10)
+        assert await c.acknowledge(9) == 10
+
+
+async def test_a_new_holder_fences_the_old_one_off(log: MultiRecordLog) -> None:
+    """The old one gets no records and moves nothing, also if it waits for records at that moment."""
+    async with log.consumer("q", "c") as old:
+        assert (await old.batch(max_wait=0) or pytest.fail()).last_position == 9
+        waiting = asyncio.ensure_future(old.batch())
+        await asyncio.sleep(0)
+        async with log.consumer("q", "c") as new:
+            for call in (waiting, old.batch(), old.acknowledge(3), old.seek(0), anext(old)):
+                with pytest.raises(ConsumerFencedError, match="attach again"):
+                    await call
+            assert await new.acknowledge(1) == 2
+    assert position_of(log, "c") == 2
+
+
+async def test_an_epoch_is_never_used_twice(log: MultiRecordLog) -> None:
+    """Not for a consumer or a queue that was deleted and created again either."""
+    async with log.consumer("q", "c") as c:
+        await log.delete_consumer("q", "c")
+        with pytest.raises(ConsumerNotFoundError):
+            await c.acknowledge(0)
+        await log.create_consumer("q", "c")
+        with pytest.raises(ConsumerFencedError):
+            await c.acknowledge(0)
+        await log.delete_queue("q", past_consumers=True)
+        await log.create_queue("q")
+        await log.append_record("q", None, b"x")
+        async with log.consumer("q", "c") as again:
+            assert again.epoch > c.epoch
+            assert await c.batch(max_wait=0) is None
+            with pytest.raises(QueueNotFoundError):
+                await c.acknowledge(0)
+
+
+async def test_an_owner_is_asked_for(log: MultiRecordLog) -> None:
+    """Only its owner attaches to an owned consumer, unless it is taken over; anybody may own one without."""
+    async with log.consumer("q", "c"), log.consumer("q", "c", owner=OWNER):
+        for other in (OTHER, None):
+            with pytest.raises(ConsumerOwnedError, match=str(OWNER)):
+                await log.attach_consumer("q", "c", owner=other)
+        await log.attach_consumer("q", "c", owner=str(OWNER))
+        await log.attach_consumer("q", "c", owner=OTHER, take_over=True)
+    assert log.consumers("q")["c"].owner == str(OTHER)
+    with pytest.raises(ValueError, match="must be a UUID"):
+        await log.attach_consumer("q", "c", owner="me")
+
+
+async def test_a_cancelled_wait_loses_nothing(log: MultiRecordLog) -> None:
+    """A timeout around a batch, as around a record, leaves both to the next call."""
+    async with log.consumer("q", "c") as c:
+        await c.seek(10)
+        for wait in (c.batch(), c.batch(max_wait=None), anext(c)):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(wait, 0.01)
+        await log.append_record("q", None, b"x")
+        assert (await c.batch() or pytest.fail()).first_position == 10
+
+
+async def test_gaps_are_passed_over(log: MultiRecordLog) -> None:
+    """A batch after a gap begins after it, and a consumer inside a gap waits instead of spinning."""
+    await log.append_record("q", 100, b"x")
+    async with log.consumer("q", "c") as c:
+        await c.seek(50)
+        batch = await c.batch()
+        assert batch is not None and batch.first_position == 100
+        await c.acknowledge(batch)
+        await log.truncate("q", 200)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(c.batch(), 0.01)
+    assert position_of(log, "c") == 201
+
+
+async def test_a_consumer_ends_with_its_queue(log: MultiRecordLog) -> None:
+    """Sealed and read to its end, deleted, or closed: there is no next batch."""
+    async with log.consumer("q", "c") as c:
+        await log.seal_queue("q")
+        assert [batch.last_position async for batch in c.batches(max_records=5)] == [4, 9]
+        await c.acknowledge(9)
+        await log.delete_queue("q")
+        assert await c.batch() is None
+        assert [record async for record in c] == []
+
+
+async def test_where_a_consumer_begins(log: MultiRecordLog) -> None:
+    """At the first retained record, or at its start, moved into what the queue retains."""
+    await log.truncate("q", 2)
+    for name, start in (("first", None), ("before", 0), ("there", 5), ("past", 99)):
+        assert await log.create_consumer("q", name, start=start)
+    assert [found.position for found in log.consumers("q").values()] == [3, 3, 10, 5]
+    assert not await log.create_consumer("q", "there", start=9, exist_ok=True)
+    assert position_of(log, "there") == 5
+
+
+async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRecordLog) -> None:
+    """Those that exist, and new ones in the same moment as they are; also after a restart, until it is removed."""
+    await log.create_queue("other")
+    assert await log.create_consumer("*", "lake")
+    assert not await log.create_consumer("*", "lake", exist_ok=True)
+    await log.create_consumer("q*", "only q")
+    await log.close()
+    async with MultiRecordLog.open(directory) as again:
+        assert again.consumer_rules() == [("*", "lake"), ("q*", "only q")]
+        await again.create_queue("qq")
+        names = {queue: [*again.consumers(queue)] for queue in again.list_queues()}
+        assert names == {"other": ["lake"], "q": ["lake", "only q"], "qq": ["lake", "only q"]}
+        with pytest.raises(ConsumerExistsError):
+            await again.create_consumer("*", "lake")
+        await again.delete_consumer("*", "lake")
+        await again.create_queue("new")
+        assert [*again.consumers("q"), *again.consumers("new")] == ["only q"]
+        with pytest.raises(ConsumerNotFoundError):
+            await again.delete_consumer("*", "lake")
+
+
+async def test_records_go_once_the_slowest_consumer_has_acknowledged_them(log: MultiRecordLog) -> None:
+    """Whatever moves it truncates in the same batch: acknowledge, seek, delete, and the option itself."""
+    async with log.consumer("q", "slow") as slow, log.consumer("q", "fast") as fast:
+        await fast.acknowledge(8)
+        await slow.acknowledge(0)
+        await log.configure_queue("q", QueueOptions(keep="until_acknowledged"))
+        assert log.first_position("q") == 1
+        commits = log.stats().commits
+        await slow.acknowledge(2)
+        assert (log.first_position("q"), log.stats().commits - commits) == (3, 1)
+        await slow.seek(5)
+        assert log.first_position("q") == 5
+        with pytest.raises(PositionTruncatedError, match="seek to 5"):
+            await slow.seek(4)
+        await log.delete_consumer("q", "slow")
+        assert log.first_position("q") == 9
+        await log.delete_consumer("q", "fast")
+        await log.append_record("q", None, b"x")
+        assert log.first_position("q") == 9  # without a consumer nothing goes
+        await log.create_consumer("q", "late", start=11)
+        assert log.first_position("q") == 9  # creating one removes nothing
+
+
+async def test_records_are_not_removed_past_a_consumer(log: MultiRecordLog) -> None:
+    """A truncate and a delete name the slowest one; where they are forced, it continues after them."""
+    await log.create_consumer("q", "fast", start=8)
+    await log.create_consumer("q", "slow", start=3)
+    await log.truncate("q", 2)
+    for call in (log.truncate("q", 4), log.delete_queue("q")):
+        with pytest.raises(ConsumerBehindError, match="'slow' stands at 3") as caught:
+            await call
+        assert caught.value.consumer == "slow"
+    assert await log.truncate("q", 4, past_consumers=True) == 2
+    assert [(found.position, found.skipped) for found in log.consumers("q").values()] == [(8, 0), (5, 2)]
+    for name in ("fast", "slow"):
+        await log.attach_consumer("q", name)
+        await log.seek_consumer("q", name, 10)
+    await log.delete_queue("q")
+
+
+async def test_an_operators_seek_takes_the_consumer(log: MultiRecordLog) -> None:
+    """The holder is fenced off, and attaches again where the operator put it."""
+    async with log.consumer("q", "c") as c:
+        await c.acknowledge(7)
+        assert await log.seek_consumer("q", "c", 2) == 2
+        with pytest.raises(ConsumerFencedError):
+            await c.acknowledge(8)
+    async with log.consumer("q", "c") as c:
+        assert (await anext(c)).position == 2
+
+
+async def test_holders_attach_again_after_a_crash_under_a_weak_policy(directory: Path) -> None:
+    """Their acknowledgements may be lost, and other records may have their positions; a clean close loses nothing."""
+    policy = PersistPolicy.never()
+    log = await MultiRecordLog.open(directory, persist_policy=policy)
+    await log.append_record("q", None, b"x", create=True)
+    held = await log.attach_consumer("q", "c", create=True)
+    await log.close()
+    log = await MultiRecordLog.open(directory, persist_policy=policy)
+    assert await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch) == 1
+    await log.append_record("q", None, b"x")
+    await log.close()
+    await asyncio.to_thread((directory / "CLOSED").unlink)
+    async with MultiRecordLog.open(directory, persist_policy=policy) as log:
+        for _ in range(2):
+            with pytest.raises(ConsumerFencedError, match="opened again"):
+                await log.acknowledge("q", "c", 1, queue_id=held.queue_id, epoch=held.epoch)
+            with pytest.raises(ConsumerFencedError, match="opened again"):
+                log.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
+        again = await log.attach_consumer("q", "c")
+        assert await log.acknowledge("q", "c", 1, queue_id=again.queue_id, epoch=again.epoch) == 2
+
+
+async def test_consumers_have_a_limit(directory: Path) -> None:
+    """Rules count, and a queue whose consumers would exceed it is not created."""
+    async with MultiRecordLog.open(directory, limits=Limits(consumers=3)) as log:
+        await log.create_queue("q")
+        await log.create_consumer("*", "a")
+        await log.create_consumer("q", "b")
+        full = (log.create_consumer("q", "c"), log.create_consumer("*", "c"), log.create_queue("r"))
+        for call in (*full, log.attach_consumer("q", "c", create=True)):
+            with pytest.raises(LogFullError, match="limit on consumers"):
+                await call
+        await log.delete_consumer("q", "b")
+        await log.create_queue("r")
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda log: log.create_consumer("nowhere", "c"), QueueNotFoundError),
+        (lambda log: log.create_consumer("q", ""), ConsumerNameError),
+        (lambda log: log.create_consumer("q", "c" * 256), ConsumerNameError),
+        (lambda log: log.create_consumer("q", 5), ConsumerNameError),
+        (lambda log: log.create_consumer("q", "c", start=-1), ValueError),
+        (lambda log: log.delete_consumer("q", "unknown"), ConsumerNotFoundError),
+        (lambda log: log.attach_consumer("q", "unknown"), ConsumerNotFoundError),
+        (lambda log: log.seek_consumer("q", "unknown", 0), ConsumerNotFoundError),
+        (lambda log: log.seek_consumer("q", "known", 11), PositionAheadError),
+        (lambda log: log.seek_consumer("q", "known", 0), PositionTruncatedError),
+        (lambda log: log.acknowledge("q", "known", 4, queue_id=1, epoch=1), QueueNotFoundError),
+    ],
+)
+async def test_bad_input_is_refused(log: MultiRecordLog, call: object, error: type[Exception]) -> None:
+    """Each with its class, and nothing is written."""
+    await log.truncate("q", 0)
+    await log.create_consumer("q", "known")
+    written = log.stats().written_bytes
+    with pytest.raises(error):
+        await call(log)  # type: ignore[operator]  # one of the calls above
+    assert log.stats().written_bytes == written
+    assert issubclass(error, RecordLogError | ValueError)
+
+
+async def test_a_consumer_is_used_inside_its_context(log: MultiRecordLog) -> None:
+    """Outside it holds nothing."""
+    c = log.consumer("q", "c")
+    with pytest.raises(RuntimeError, match="async with"):
+        await c.batch()
+
+
+async def test_openings_are_recorded_with_the_first_batch(directory: Path) -> None:
+    """An opening that stores nothing leaves no trace; the others have a number each, also in the next segment."""
+    async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
+        assert (log.opening, log.openings) == (0, ())
+        await log.create_queue("q")
+        first = log.openings
+        assert log.opening == first[0].nonce and first[0].first_batch == 1
+    async with MultiRecordLog.open(directory) as log:
+        assert log.openings == first
+    async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never(), segment_bytes=32_768) as log:
+        syncs = log.stats().syncs
+        await log.append_record("q", None, bytes(40_000))
+        assert log.stats().syncs > syncs  # under every policy
+        both = log.openings
+        assert len(both) == 2 and both[0] == first[0] and both[1].first_batch == 2
+        await log.append_record("q", None, bytes(40_000))
+        assert log.stats().rolls
+    async with MultiRecordLog.open(directory) as log:
+        assert log.openings == both
