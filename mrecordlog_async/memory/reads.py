@@ -10,6 +10,7 @@ from mrecordlog_async.memory.cutting import check_limit, first_records
 from mrecordlog_async.memory.gapped import HeldRun, as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.ranking import first_in_steps
 from mrecordlog_async.model import QueueSummary, Record, Run
 
 
@@ -144,6 +145,22 @@ class QueueReader:
         """Return the next position of every queue, by id."""
         self._check_readable()
         return {queue.id: queue.next_position for queue in self._queues}
+
+    def ranked_in_steps(self, order: str, most: int, prefix: str = "") -> Iterator[list[str]]:
+        """Find the queues that come first in an order, a thousand at a time, so that other work can run in between.
+
+        Args:
+            order: "bytes" or "records" for the queues that hold most, "segment" for those that keep the oldest one.
+            most: So many queues at most.
+            prefix: Only queues whose names begin with it.
+
+        Yields:
+            The names found so far, after each step. The last list is the result.
+        """
+        self._check_readable()
+        queues = (queue for queue in self._queues if queue.name.startswith(prefix)) if prefix else self._queues
+        for found in first_in_steps(queues, order, most):
+            yield [queue.name for queue in found]
 
     def deleted_end(self, queue_id: int) -> int | None:
         """Return the next position that a deleted queue had, or None if it is unknown.

@@ -289,6 +289,20 @@ class PinResponse(Response, frozen=True):
     alone: int
 
 
+class SegmentsResponse(Response, frozen=True):
+    """The segments on the disk.
+
+    Attributes:
+        first: Number of the oldest one.
+        last: Number of the one being written.
+        live: Those that hold retained records, oldest first, each with the number of queues that have some in it.
+    """
+
+    first: int = 0
+    last: int = 0
+    live: list[tuple[int, int]] = []
+
+
 class StatsResponse(Struct):
     """Statistics of the service and its log.
 
@@ -303,7 +317,11 @@ class StatsResponse(Struct):
         sending_bytes: Bytes held by responses being sent, with the truncated records that they keep.
         sending_limit_bytes: Limit of sending_bytes.
         dropped_readers: Clients dropped because they read their responses too slowly.
+        version: Version of the package.
+        uptime_seconds: How long the service has had the log open; 0 before.
+        policy: The log's persist policy: always, never, or the seconds of an interval.
         usage: Resources in use.
+        segments: The segments on the disk.
         pending_records: Records that wait to be stored.
         pin: The queue that keeps the oldest segment; null if only the current segment is needed.
         counters: What the log has counted since it was opened.
@@ -327,7 +345,11 @@ class StatsResponse(Struct):
     sending_bytes: int = 0
     sending_limit_bytes: int = 0
     dropped_readers: int = 0
+    version: str = ""
+    uptime_seconds: float = 0.0
+    policy: str = ""
     usage: UsageResponse = UsageResponse()
+    segments: SegmentsResponse = SegmentsResponse()
     pending_records: int = 0
     pin: PinResponse | None = None
     counters: dict[str, int] = {}

@@ -24,7 +24,7 @@ What the routes use:
     stats           numbers as JSON (/v1/stats)
     prometheus      numbers for Prometheus (/metrics)
     openapi         the schema (/openapi.json)
-    page.html       the page at /
+    page/           the page at /: HTML, style and scripts
 
 What keeps it within its bounds:
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from importlib.metadata import version
+from time import monotonic
 from typing import Any
 
 from mrecordlog_async.errors import LogClosedError, LogFullError
@@ -85,6 +86,7 @@ class Service:
         self.opening = ""  # random, new for every attached log: positions seen under another value may have gone back
         self.opened: dict[int, int] = {}  # queue id → its next position when the log was attached
         self._log: MultiRecordLog | None = None
+        self._attached_at: float | None = None
         self._shutting_down = asyncio.Event()
         self._finished = asyncio.Event()
 
@@ -100,6 +102,7 @@ class Service:
         """Serve *log*, which the caller opened and will close."""
         self.opening, self.opened = secrets.token_hex(8), log.next_positions()
         self._log = log
+        self._attached_at = monotonic()
         self.fraction = 1.0
 
     def begin_shutdown(self) -> None:
@@ -130,6 +133,11 @@ class Service:
         return (
             LogState.CLOSING if self._shutting_down.is_set() and self._log.state is LogState.OPEN else self._log.state
         )
+
+    @property
+    def uptime_seconds(self) -> float:
+        """How long the log has been served; 0 during recovery."""
+        return 0.0 if self._attached_at is None else monotonic() - self._attached_at
 
     @property
     def shutting_down(self) -> bool:

@@ -9,11 +9,12 @@ from mrecordlog_async.metrics import Histogram, SegmentPin
 from mrecordlog_async.protocol.schemas import (
     PinResponse,
     RecentTimesResponse,
+    SegmentsResponse,
     StatsResponse,
     TimesResponse,
     UsageResponse,
 )
-from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.service import VERSION, Service
 from mrecordlog_async.service.turns import Turns
 
 
@@ -38,6 +39,8 @@ async def stats_of(service: Service) -> StatsResponse:
         sending_bytes=service.sending.used,
         sending_limit_bytes=service.sending.budget.limit,
         dropped_readers=service.sending.dropped,
+        version=VERSION,
+        uptime_seconds=round(service.uptime_seconds, 1),
     )
     log = service.log_or_none
     if log is None:
@@ -45,6 +48,8 @@ async def stats_of(service: Service) -> StatsResponse:
     pin = await find_pin(log)
     usage, counters = log.resource_usage(), log.stats()
     response.usage = UsageResponse(**{name: getattr(usage, name) for name in UsageResponse.__struct_fields__})
+    response.policy = _policy(log)
+    response.segments = SegmentsResponse(log.segments[0], log.segments[-1], log.pinned_segments())
     response.pending_records = log.pending_records
     response.pin = PinResponse(*pin) if pin is not None else None
     response.counters = {
@@ -70,6 +75,11 @@ def cause_of_failure(log: MultiRecordLog) -> str | None:
     number = error.errno if isinstance(error, OSError) else None
     code = errno.errorcode.get(number or 0, "see the service's log")
     return f"a write or sync failed ({code}); nothing is stored until the log is opened again; reads work"
+
+
+def _policy(log: MultiRecordLog) -> str:
+    policy = log.persist_policy
+    return f"{policy.interval_seconds:g} s" if policy.kind == "interval" else policy.kind
 
 
 def _times(histogram: Histogram) -> TimesResponse:

@@ -54,9 +54,17 @@ def append(service: Process, queue: str, body: bytes, token: str = "") -> Any:
 
 
 def rows(window: Browser) -> list[list[str]]:
-    script = "return [...document.querySelectorAll('#queues tr')].map(r => [...r.cells].map(c => c.textContent))"
+    """Return name, first position, next position and number of records of each row, in the order shown."""
+    script = """return [...document.querySelectorAll('#queues tr')]
+        .map(row => [...row.cells].map(cell => cell.textContent))
+        .map(([name, records, bytes, first, next]) => [name, first, next, records])"""
     found: list[list[str]] = window.run(script)
     return found
+
+
+def column(window: Browser, name: str) -> None:
+    """Sort by a column."""
+    window.run(f"document.querySelector('#column-{name} button').click()")
 
 
 def test_it_shows_live_numbers(window: Browser, service: Process) -> None:
@@ -64,10 +72,10 @@ def test_it_shows_live_numbers(window: Browser, service: Process) -> None:
     append(service, "orders", b"one")
     window.open(service.address)
     window.wait_for("the state", lambda: window.text("state") == "open")
-    window.wait_for("the queue", lambda: [row[:4] for row in rows(window)] == [["orders", "0", "1", "1"]])
+    window.wait_for("the queue", lambda: rows(window) == [["orders", "0", "1", "1"]])
     append(service, "orders", b"two")
     append(service, "audit", b"first")
-    window.wait_for("more of it", lambda: sorted(row[:4] for row in rows(window))[1:] == [["orders", "0", "2", "2"]])
+    window.wait_for("more of it", lambda: rows(window)[1:] == [["orders", "0", "2", "2"]])
     window.wait_for("a curve", lambda: window.run("return document.querySelector('#throughput polyline') !== null"))
     assert window.text("queue-count") == "(2)"
     assert "on disk" in window.text("segment-text")
@@ -82,26 +90,114 @@ def test_it_names_the_queue_that_keeps_segments(window: Browser, directory: Path
             append(service, "orders", bytes(30_000))
         call(service, "POST", "/v1/queues/orders/truncate", b'{"position": 10}')
         window.open(service.address)
-        window.wait_for("the sentence", lambda: "are kept only by audit (first position 0)" in window.text("pins"))
-        colours = window.run("return [...document.querySelectorAll('#segments i')].map(cell => cell.style.background)")
-        assert colours[0] == "var(--amber)"
-        assert colours[-1] == "var(--blue)"
+        window.wait_for("the sentence", lambda: window.text("pins").startswith("audit alone keeps segments 0"))
+        kinds = window.run("return [...document.querySelectorAll('#segments i')].map(cell => cell.className)")
+        assert kinds[:2] == ["one", "none"]
+        assert kinds[-1] == "one"
+
+
+def test_one_queue_in_one_segment_keeps_nothing(window: Browser, service: Process) -> None:
+    """The segment being written is kept by nobody: strip and sentence agree."""
+    append(service, "orders", b"one")
+    window.open(service.address)
+    window.wait_for("the sentence", lambda: window.text("pins") == "Only the current segment is needed.")
+
+
+def test_an_empty_log_says_how_to_begin(window: Browser, service: Process) -> None:
+    """Without a queue the page shows the commands that create one; with the first queue they disappear."""
+    window.open(service.address)
+    window.wait_for("the commands", lambda: window.run("return !document.getElementById('empty').hidden"))
+    assert f"curl -X PUT {service.address}/v1/queues/orders" in window.text("empty-commands")
+    append(service, "orders", b"one")
+    window.wait_for("the queue", lambda: window.run("return document.getElementById('empty').hidden"))
+
+
+def test_the_table_is_sorted_by_any_column_and_rows_stay_under_the_focus(window: Browser, service: Process) -> None:
+    """A click sorts; rows that have the focus do not move when numbers change, and arrow keys and Enter work."""
+    for queue, records in (("a", 1), ("b", 3), ("c", 2)):
+        for _ in range(records):
+            append(service, queue, b"x")
+    window.open(service.address)
+    window.wait_for("the queues", lambda: [row[0] for row in rows(window)] == ["a", "b", "c"])
+    column(window, "records")
+    assert [row[0] for row in rows(window)] == ["b", "c", "a"]
+    assert window.run("return document.getElementById('column-records').ariaSort") == "descending"
+    column(window, "records")
+    assert [row[0] for row in rows(window)] == ["a", "c", "b"]
+    window.run("document.querySelector('#queues tr').focus()")
+    for _ in range(5):
+        append(service, "a", b"x")
+    window.wait_for("the new number", lambda: rows(window)[0] == ["a", "0", "6", "6"])
+    press = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: '%s', bubbles: true}))"
+    window.run(press % "ArrowDown")
+    window.run(press % "Enter")
+    assert window.run("return document.getElementById('queue').value") == "c"
+    window.wait_for("its records", lambda: window.text("read-note") == "2 records")
+
+
+def test_every_one_of_many_queues_can_be_found(window: Browser, service: Process) -> None:
+    """A page of the list is shown: the next one by name, the largest of all by size, and those with a prefix."""
+    for number in range(205):
+        call(service, "PUT", f"/v1/queues/q{number:03}")
+    append(service, "q204", b"x")
+    window.open(service.address)
+    window.wait_for("the first page", lambda: [row[0] for row in rows(window)][:1] == ["q000"])
+    window.wait_for("the button", lambda: window.run("return !document.getElementById('next').hidden"))
+    assert len(rows(window)) == 200
+    window.run("document.getElementById('next').click()")
+    window.wait_for("the last page", lambda: [row[0] for row in rows(window)] == [f"q{n}" for n in range(200, 205)])
+    column(window, "bytes")
+    window.wait_for("the largest", lambda: rows(window)[:1] == [["q204", "0", "1", "1"]])
+    column(window, "queue")
+    window.type("filter", "q10")
+    window.wait_for("ten of them", lambda: [row[0] for row in rows(window)] == [f"q{n}" for n in range(100, 110)])
 
 
 def test_records_are_appended_and_read(window: Browser, service: Process) -> None:
     """The form appends a record as curl would, and shows its position."""
     window.open(service.address)
-    window.type("append-queue", "späße/1")
+    window.type("queue", "späße/1")
     window.run("document.getElementById('append-create').checked = true")
     window.type("append-payload", "grüße")
     window.submit("append-form")
     window.wait_for("the answer", lambda: window.text("append-result") == "stored at position 0")
-    window.type("read-queue", "späße/1")
-    window.submit("read-form")
-    window.wait_for("the record", lambda: window.text("read-result") == "0  grüße")
-    window.type("read-queue", "x")
-    window.submit("read-form")
-    window.wait_for("the refusal", lambda: "does not exist" in window.text("read-result"))
+    window.submit("queue-form")
+    window.wait_for("the record", lambda: window.text("records").endswith("  grüße"))
+    window.type("queue", "x")
+    window.submit("queue-form")
+    window.wait_for("the refusal", lambda: "does not exist" in window.text("read-note"))
+
+
+def test_records_are_shown_as_text_json_and_hex(window: Browser, service: Process) -> None:
+    """The newest records of the chosen queue are read; JSON is indented, and hex shows every byte."""
+    for number in range(30):
+        append(service, "orders", b'{"number":%d}' % number)
+    append(service, "orders", b"\x00\xffabc")
+    window.open(service.address)
+    window.wait_for("the queue", lambda: rows(window))
+    window.run("document.querySelector('#queues tr').click()")
+    window.wait_for("the newest", lambda: window.text("read-note") == "20 records")
+    view = "const view = document.getElementById('view'); view.value = '%s'; view.dispatchEvent(new Event('change'))"
+    window.run(view % "json")
+    assert '"number": 29\n}' in window.text("records")
+    window.run(view % "hex")
+    assert "000000  00 ff 61 62 63" in window.text("records")
+    assert window.text("records").endswith("..abc")
+
+
+def test_new_records_are_followed(window: Browser, service: Process) -> None:
+    """Follow shows records as they are stored, until it is pressed again."""
+    append(service, "orders", b"before")
+    window.open(service.address)
+    window.type("queue", "orders")
+    window.run("document.getElementById('follow').click()")
+    window.wait_for("the tail", lambda: window.text("read-note") == "waiting for records")
+    window.wait_for("the client", lambda: call(service, "GET", "/v1/stats")["tails"] == 2)
+    append(service, "orders", b"after")
+    window.wait_for("the record", lambda: window.text("records").endswith("  after"))
+    assert "before" not in window.text("records")
+    window.run("document.getElementById('follow').click()")
+    window.wait_for("the end", lambda: call(service, "GET", "/v1/stats")["tails"] == 1)
 
 
 def test_nothing_from_a_name_or_a_payload_becomes_markup(window: Browser, service: Process) -> None:
@@ -110,8 +206,7 @@ def test_nothing_from_a_name_or_a_payload_becomes_markup(window: Browser, servic
     window.open(service.address)
     window.wait_for("the name", lambda: rows(window) and rows(window)[0][0] == EVIL)
     window.run("document.querySelector('#queues tr').click()")
-    window.submit("read-form")
-    window.wait_for("the payload", lambda: window.text("read-result") == f"0  {EVIL}")
+    window.wait_for("the payload", lambda: window.text("records").endswith(f"  {EVIL}"))
     assert window.run("return document.title") == "mrecordlog"
     assert window.run("return document.querySelectorAll('main img, main script').length") == 0
 
@@ -123,9 +218,11 @@ def test_it_survives_a_restart_of_the_service(window: Browser, service: Process)
     window.wait_for("the queue", lambda: rows(window))
     service.kill()
     window.wait_for("the loss", lambda: window.text("state") == "unreachable")
+    assert window.text("note").startswith("since ")
+    assert window.run("return document.body.classList.contains('stale')")
     service.start()
     append(service, "orders", b"two")
-    window.wait_for("the next record", lambda: [row[:4] for row in rows(window)] == [["orders", "0", "2", "2"]])
+    window.wait_for("the next record", lambda: rows(window) == [["orders", "0", "2", "2"]])
     assert window.text("state") == "open"
 
 
@@ -141,7 +238,7 @@ def test_it_works_with_a_token(window: Browser, directory: Path, tmp_path: Path)
         assert rows(window) == []
         window.type("token", "wrong")
         window.submit("token-form")
-        window.wait_for("the question again", lambda: window.run("return !document.getElementById('token-box').hidden"))
+        window.wait_for("the refusal", lambda: "does not accept this token" in window.text("token-note"))
         window.type("token", token_file.read_text().strip())
         window.submit("token-form")
         window.wait_for("the queue", lambda: [row[0] for row in rows(window)] == ["orders"])

@@ -246,6 +246,23 @@ async def test_a_read_is_limited_by_records(directory: Path) -> None:
         assert response.headers["X-Next-Position"] == "1000"
 
 
+async def test_the_first_queues_by_size_are_listed(served: Served) -> None:
+    """With an order, the queues that hold most or keep the oldest segment come first, however many there are."""
+    for number, size in enumerate((5, 900, 40)):
+        await served.log.create_queue(f"sized{number}")
+        await served.log.append_records(f"sized{number}", None, [bytes(size)] * (3 - number))
+    for order, expected in (("bytes", [1, 2]), ("records", [0, 1]), ("segment", [0, 1])):
+        page = (await served.call("GET", f"/v1/queues?order={order}&limit=2&prefix=sized")).json()
+        assert [one["queue"] for one in page["queues"]] == [f"sized{number}" for number in expected]
+        assert page["next"] is None
+
+
+async def test_an_order_by_size_has_no_pages(served: Served) -> None:
+    """It changes with every record, so it is refused without a limit, after a queue, and under an unknown name."""
+    for query in ("order=bytes", "order=bytes&limit=2&after=q", "order=size&limit=2"):
+        assert (await served.call("GET", f"/v1/queues?{query}")).status == 400
+
+
 async def test_a_listing_has_pages(served: Served) -> None:
     """`next` of one page is `after` of the next one; nothing is missing or repeated."""
     names = [f"a{number:03}" for number in range(25)]

@@ -1,8 +1,9 @@
-"""The page at `/`: one HTML file, read once, with headers that forbid all other content.
+"""The page at `/`: made of the files in `service/page`, with headers that forbid all other content.
 
-The page holds no data, so it needs no token; the routes that it calls do. Its Content-Security-Policy has the digests
-of the page's script and style: code injected by a queue's name or a payload does not run, and nothing is loaded from
-other servers.
+Browsers get one document: style and scripts are put into the HTML when this module is imported, without a build. The
+page holds no data, so it needs no token; the routes that it calls do. Its Content-Security-Policy has the digests of
+its script and style: code injected by a queue's name or a payload does not run, and nothing is loaded from other
+servers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from aiohttp import web
 from mrecordlog_async.service.routes.route import Route
 from mrecordlog_async.service.service import Service
 
-PAGE = (files("mrecordlog_async.service") / "page.html").read_bytes()
+SCRIPTS = ("numbers", "requests", "charts", "state", "queues", "segments", "queue", "main")
+"""The scripts in the order in which they run. They become one script, so each sees what those before it declare."""
+
 HTML = "text/html"
 
 FRONT = """\
@@ -29,6 +32,17 @@ mrecordlog: a durable log of many queues.
 
 /v1/queues  /v1/stats  /healthz  /readyz  /metrics  /openapi.json
 """
+
+
+def _put_together() -> bytes:
+    folder = files("mrecordlog_async.service") / "page"
+    style = (folder / "style.css").read_bytes()
+    scripts = b"".join((folder / f"{name}.js").read_bytes() for name in SCRIPTS)
+    page = (folder / "page.html").read_bytes().replace(b"<style></style>", b"<style>\n" + style + b"</style>")
+    return page.replace(b"<script></script>", b'<script>\n"use strict";\n' + scripts + b"</script>")
+
+
+PAGE = _put_together()
 
 
 def _digest(tag: bytes) -> str:

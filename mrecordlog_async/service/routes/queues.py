@@ -10,7 +10,9 @@ from itertools import chain
 import msgspec
 from aiohttp import web
 
+from mrecordlog_async.memory.ranking import RANKS
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import (
     CreateResponse,
     QueueResponse,
@@ -28,13 +30,17 @@ LIST_PARAMETERS = (
     ("prefix", "only queues whose names begin with this prefix"),
     ("limit", "at most this many queues; `next` of the response is the `after` of the next page"),
     ("after", "only queues after this name: the `next` of the previous page"),
+    (
+        "order",
+        "bytes, records or segment: the queues that hold most or keep the oldest segment come first; needs limit",
+    ),
 )
 QUEUES_AT_ONCE = 250
 
 
 async def list_queues(service: Service, request: web.Request) -> web.StreamResponse:
     """List all queues, or a page of them; responds 304 if `If-None-Match` has the ETag of the current list."""
-    check_query(request, ("prefix", "limit", "after"))
+    check_query(request, ("prefix", "limit", "after", "order"))
     log = service.log
     etag = f'"{service.opening}-{log.version}"'
     if request.headers.get("If-None-Match") == etag:
@@ -58,7 +64,9 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
 async def _page(service: Service, request: web.Request) -> tuple[Sequence[str], str | None]:
     """Return the names to list, and the last of them if more follow."""
     prefix, after = request.query.get("prefix", ""), request.query.get("after")
-    limit = number(request, "limit", minimum=1)
+    limit, order = number(request, "limit", minimum=1), request.query.get("order", "name")
+    if order != "name":
+        return await _first_page(service, order, prefix, after, limit), None
     names = await service.names.sorted(service.log)
     # Names are sorted by code point, so all that begin with the prefix are adjacent.
     first = max(bisect_left(names, prefix), 0 if after is None else bisect_right(names, after))
@@ -66,6 +74,15 @@ async def _page(service: Service, request: web.Request) -> tuple[Sequence[str], 
     most = last - first if limit is None else min(limit, service.options.list_queues)
     page = names[first : min(first + most, last)]
     return page, page[-1] if page and first + most < last else None
+
+
+async def _first_page(service: Service, order: str, prefix: str, after: str | None, limit: int | None) -> list[str]:
+    """Return the names that come first in an order by size, which has no further pages: it changes all the time."""
+    if order not in RANKS:
+        raise bad_request(f"order must be name, {', '.join(RANKS)}, not {order!r}", "parameter")
+    if limit is None or after is not None:
+        raise bad_request(f"order={order} lists the first queues only: give limit, and no after", "parameter")
+    return await service.names.ranked(service.log, order, prefix, min(limit, service.options.list_queues))
 
 
 def _encode_queues(service: Service, names: Sequence[str]) -> Iterator[bytes]:

@@ -1,0 +1,22 @@
+// How numbers are written, and JSON whose positions may exceed what a double holds exactly.
+const SI = ["", " k", " M", " G"], BINARY = [" B", " KiB", " MiB", " GiB", " TiB"];
+function scaled(value, step, units) {
+  let unit = 0;
+  while (value >= step && unit < units.length - 1) { value /= step; unit += 1; }
+  return (unit && value < 100 ? value.toFixed(1) : Math.round(value).toString()) + units[unit];
+}
+const short = (value) => scaled(value, 1000, SI), rate = (value) => short(value) + "/s";
+const bytes = (value) => scaled(value, 1024, BINARY);
+const time = (seconds) => seconds >= 1 ? seconds.toFixed(1) + " s"
+  : seconds >= 0.001 ? (seconds * 1e3).toFixed(1) + " ms" : Math.round(seconds * 1e6) + " µs";
+function age(seconds) {
+  if (seconds < 120) return Math.round(seconds) + " s";
+  if (seconds < 7200) return Math.round(seconds / 60) + " min";
+  return seconds < 172800 ? Math.round(seconds / 3600) + " h" : Math.round(seconds / 86400) + " d";
+}
+const count = (number, one) => `${number} ${one}${number === 1 ? "" : "s"}`;
+
+// Positions that a double cannot hold exactly stay text.
+const parse = (text) => JSON.parse(text, (key, value, context) =>
+  typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value) && context ? context.source : value);
+function push(list, value, most) { list.push(value); if (list.length > most) list.shift(); }
