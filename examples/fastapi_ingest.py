@@ -1,9 +1,12 @@
 """A FastAPI application that stores each request before it responds with 202, and streams the records back.
 
-    WAL=./wal uvicorn --app-dir examples fastapi_ingest:app --port 8082 --timeout-graceful-shutdown 5
+The log's page is at http://127.0.0.1:8082/wal/, its HTTP API, metrics and health checks below it.
+
+    WAL=./wal uvicorn --app-dir examples fastapi_ingest:app --port 8082
     curl -d '{"event": 1}' http://127.0.0.1:8082/ingest/clicks
     curl http://127.0.0.1:8082/recent/clicks
     curl -N http://127.0.0.1:8082/follow/clicks
+    curl http://127.0.0.1:8082/wal/metrics
 
 Use one worker, because only one process can open a directory. With `--workers 2` one worker fails and says what to do
 instead, and uvicorn stops both. Only requests that name this machine are accepted; for others add a proxy and a token.
@@ -16,10 +19,11 @@ from fastapi import FastAPI, Request
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import StreamingResponse
 
-from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, tail_until_disconnect
+from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, mount, tail_until_disconnect
 
 app = FastAPI(lifespan=lifespan(os.environ.get("WAL", "./wal"), queues=["clicks"]))
 add_exception_handlers(app)
+mount(app, "/wal")
 app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
 
 

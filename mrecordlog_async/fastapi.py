@@ -20,8 +20,10 @@ then stops the others too.
 The endpoints are the application's, so it decides who may call them. On loopback add Starlette's TrustedHostMiddleware,
 or a web page whose host name resolves to 127.0.0.1 reaches them (DNS rebinding). On other addresses require a token.
 
+`mount(app, "/wal")` adds the page, the HTTP API, /metrics and the health checks of the service below a path.
+
 uvicorn waits for open responses before it ends the lifespan, so a handler that streams a tail must end by itself: use
-`tail_until_disconnect`, and start uvicorn with `--timeout-graceful-shutdown`.
+`tail_until_disconnect`, which ends when the process is told to stop.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from traceback import walk_tb
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from weakref import WeakKeyDictionary
 
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.requests import HTTPConnection
@@ -42,12 +46,18 @@ from mrecordlog_async.errors import LogClosedError, RecordLogError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, Record
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.stop_signal import on_stop_signal
 
-__all__ = ["Log", "add_exception_handlers", "lifespan", "log_of", "tail_until_disconnect"]
+if TYPE_CHECKING:  # needs the packages of the service, which only `mount` uses
+    from mrecordlog_async.service.asgi import AsgiService
+
+__all__ = ["Log", "ServiceOptions", "add_exception_handlers", "lifespan", "log_of", "mount", "tail_until_disconnect"]
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
 STATE_NAME = "mrecordlog"
+MOUNTS_NAME = "mrecordlog_mounts"
 
 logger = logging.getLogger("mrecordlog_async.fastapi")
 
@@ -76,8 +86,12 @@ def lifespan(
 
     @asynccontextmanager
     async def hold_open(app: FastAPI) -> AsyncIterator[Any]:
-        async with MultiRecordLog.open(directory, queues=declared, **log_options) as log:
+        async with AsyncExitStack() as stack:
+            log = await stack.enter_async_context(MultiRecordLog.open(directory, queues=declared, **log_options))
             setattr(app.state, STATE_NAME, log)
+            for mounted in _mounts_of(app):
+                await stack.enter_async_context(mounted.serving(log))
+            stack.enter_context(on_stop_signal(partial(_end_tails, app, log)))
             if inner is None:
                 yield {STATE_NAME: log}
             else:
@@ -85,6 +99,61 @@ def lifespan(
                     yield {**(state or {}), STATE_NAME: log}
 
     return hold_open
+
+
+def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = None, exposed: bool = False) -> None:
+    """Serve the page, the HTTP API, /metrics and the health checks of the log below *path*.
+
+    The same service as `mrecordlog serve`, with its own limits, tokens and host names. On loopback it admits requests
+    whose Host is this machine or one of `options.hosts`, from other machines only those with a token. It needs the
+    packages of the service: `pip install 'mrecordlog_async[fastapi,server]'`.
+
+    Args:
+        app: An application that was created with `lifespan`, which opens the log.
+        path: Path below which the service is mounted; the page is at this path followed by "/".
+        options: Limits, tokens and host names of the API.
+        exposed: Admit other machines without a token, because the application authenticates requests itself (its
+            middlewares see every request).
+
+    Raises:
+        ModuleNotFoundError: The packages of the service are not installed.
+    """
+    try:
+        from mrecordlog_async.service.asgi import AsgiService
+        from mrecordlog_async.service.security import EmbeddedGuard
+        from mrecordlog_async.service.service import Service
+    except ModuleNotFoundError as error:
+        needed = "pip install 'mrecordlog_async[fastapi,server]'"
+        raise ModuleNotFoundError(f"{error.name} is missing: mount needs {needed}", name=error.name) from error
+    limits = options or ServiceOptions()
+
+    def make_service() -> Service:
+        service = Service(limits)
+        service.guard = EmbeddedGuard(limits.tokens, limits.hosts, exposed=exposed)
+        return service
+
+    mounted = AsgiService(make_service)
+    app.mount(path, mounted, name=STATE_NAME)
+    setattr(app.state, MOUNTS_NAME, [*_mounts_of(app), mounted])
+
+
+def _mounts_of(app: FastAPI) -> list[AsgiService]:
+    return getattr(app.state, MOUNTS_NAME, [])
+
+
+def _end_tails(app: FastAPI, log: MultiRecordLog) -> None:
+    """End every response that follows a queue: the server wants to stop, and waits for open responses."""
+    _stopping_of(log).set()
+    for mounted in _mounts_of(app):
+        mounted.begin_shutdown()
+
+
+def _stopping_of(log: MultiRecordLog) -> asyncio.Event:
+    """Return the event that is set once the process of *log* is told to stop."""
+    return _stopping.setdefault(log, asyncio.Event())
+
+
+_stopping: WeakKeyDictionary[MultiRecordLog, asyncio.Event] = WeakKeyDictionary()
 
 
 def log_of(app: FastAPI) -> MultiRecordLog:
@@ -163,6 +232,8 @@ async def tail_until_disconnect(
 ) -> AsyncIterator[Record]:
     """Yield the records of *queue* as they arrive, until the client disconnects, the queue is deleted or the log ends.
 
+    It also ends at SIGTERM and SIGINT, after the records that are there: servers wait for open responses.
+
     Args:
         request: The request whose response is streamed.
         log: The open log.
@@ -178,15 +249,23 @@ async def tail_until_disconnect(
     """
     queue_id = log.queue_summary(queue).id
     position = log.first_position(queue) if start is None else start
-    while not await request.is_disconnected():
+    stopping = _stopping_of(log)
+    while not stopping.is_set() and not await request.is_disconnected():
         if not log.queue_exists(queue) or log.queue_summary(queue).id != queue_id:
             return
-        try:
-            async with asyncio.timeout(poll_seconds):
-                if not await log.wait_for(queue, position):
-                    return
-        except TimeoutError:
-            continue
+        if not await _wait_for(log, queue, position, stopping, poll_seconds):
+            return
         for record in log.range(queue, position):
             yield record
             position = record.position + 1
+
+
+async def _wait_for(log: MultiRecordLog, queue: str, position: int, stopping: asyncio.Event, seconds: float) -> bool:
+    """Wait until *queue* holds *position*, the process is told to stop or *seconds* pass; False if the queue ended."""
+    waiting, ending = asyncio.ensure_future(log.wait_for(queue, position)), asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait((waiting, ending), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return not waiting.done() or waiting.result()
+    finally:
+        waiting.cancel()
+        ending.cancel()

@@ -35,6 +35,16 @@ def test_a_room_needs_only_its_own_extra(module: str, without: list[str]) -> Non
     assert done.returncode == 0, done.stderr
 
 
+def test_a_mount_without_the_service_says_what_to_install() -> None:
+    """The extra of FastAPI alone is enough until an application mounts the service."""
+    script = (
+        "import sys; sys.modules['aiohttp'] = None\n"
+        "from fastapi import FastAPI; from mrecordlog_async.fastapi import mount; mount(FastAPI())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert "pip install 'mrecordlog_async[fastapi,server]'" in done.stderr
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -75,7 +85,7 @@ def distributions_of(name: str, extras: frozenset[str]) -> set[str]:
         ("client", "mrecordlog_async.client", ["client", "protocol"]),
         ("server", "mrecordlog_async.aiohttp", ["aiohttp", "service", "protocol"]),
         ("server", "mrecordlog_async.service.server", ["service", "protocol"]),
-        ("fastapi", "mrecordlog_async.fastapi", ["fastapi", "protocol"]),
+        ("fastapi", "mrecordlog_async.fastapi", ["fastapi", "protocol", "service"]),  # of the service, its options
     ],
 )
 def test_one_extra_is_enough(extra: str, module: str, parts: list[str]) -> None:

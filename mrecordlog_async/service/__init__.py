@@ -4,6 +4,7 @@ A request passes these files, in this order:
 
     server          runs the service as a process: listen, recover, serve, shut down, exit code
     connections     how many connections are allowed, and how long one may be idle
+    asgi            the same below an ASGI server, instead of the two above
     app             the aiohttp application: from the table of routes to handlers, from errors to problems
     security        who is admitted: token, Host, Origin
     parameters      queue name and query parameters

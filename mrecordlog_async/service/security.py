@@ -106,7 +106,7 @@ class EmbeddedGuard:
             self._warned = True
             logger.error(
                 "the log's API refuses requests to %s: other machines can reach that address, and there is no token. "
-                "Pass setup(..., options=ServiceOptions(tokens=...)), or exposed=True if the application authenticates",
+                "Pass options=ServiceOptions(tokens=...), or exposed=True if the application authenticates",
                 address,
             )
         raise ProblemError(403, "exposed", "this API has no token, so it refuses requests from other machines")

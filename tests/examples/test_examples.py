@@ -96,10 +96,10 @@ def test_aiohttp_ingest(tmp_path: Path) -> None:
 
 
 def test_fastapi_ingest_under_uvicorn(tmp_path: Path) -> None:
-    """The same with FastAPI and uvicorn; errors of the log are problem documents; a stream follows."""
+    """The same with FastAPI and uvicorn; errors are problem documents; streams follow, and end at SIGTERM."""
     port = free_port()
     arguments = ("--app-dir", str(EXAMPLES), "fastapi_ingest:app", "--port", str(port))
-    command = (sys.executable, "-m", "uvicorn", *arguments, "--timeout-graceful-shutdown", "5")
+    command = (sys.executable, "-m", "uvicorn", *arguments)  # which waits for open responses as long as they take
     with running(*command, WAL=str(tmp_path / "wal")) as process:
         status, body = ask(port, "POST", "/ingest/clicks", b"one")
         assert (status, json.loads(body)) == (202, {"position": 0})
@@ -112,10 +112,20 @@ def test_fastapi_ingest_under_uvicorn(tmp_path: Path) -> None:
         assert stream.readline() == b"one\n"
         ask(port, "POST", "/ingest/clicks", b"two")
         assert stream.readline() == b"two\n"
-        following.close()
+        assert ask(port, "GET", "/wal/readyz")[0] == 200
+        tail = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        tail.request("GET", "/wal/v1/queues/clicks/tail?start=next")
+        events = tail.getresponse()
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=30)
+        assert stream.read() == b""
+        assert events.read() == b"event: end\ndata: closing\n\n"
+        following.close()
+        tail.close()
+        stream.close()
+        events.close()
         assert "Application shutdown complete" in told
+        assert "Traceback" not in told
     with running(*command, WAL=str(tmp_path / "wal")):
         assert json.loads(ask(port, "GET", "/recent/clicks")[1]) == ["one", "two"]
 

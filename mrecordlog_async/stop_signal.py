@@ -1,0 +1,54 @@
+"""Hear of the signal that stops a server, before the server acts on it.
+
+ASGI servers end an application only after every response has ended. A response that follows a queue would never end,
+and no message tells the application that the server wants to stop: the signal is the only notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+@contextmanager
+def on_stop_signal(callback: Callable[[], object]) -> Iterator[None]:
+    """Call *callback* on the running event loop at SIGINT and SIGTERM, in addition to the handlers that are set.
+
+    A signal that nobody handles keeps its default action. Outside the main thread nothing is changed, because Python
+    allows signal handlers only there.
+
+    Args:
+        callback: Called once per signal.
+    """
+    loop, ours = asyncio.get_running_loop(), dict[int, tuple[Handler, Handler]]()
+
+    def add(number: int) -> None:
+        before = signal.getsignal(number)
+        if not callable(before):
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            loop.call_soon_threadsafe(callback)
+            before(number, frame)
+
+        signal.signal(number, handle)
+        signal.siginterrupt(number, False)  # as loop.add_signal_handler had set it
+        ours[number] = handle, before
+
+    if threading.current_thread() is threading.main_thread():
+        for number in STOPPING:
+            add(number)
+    try:
+        yield
+    finally:
+        for taken, (handle, before) in ours.items():
+            if signal.getsignal(taken) is handle:
+                signal.signal(taken, before)

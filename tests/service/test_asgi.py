@@ -1,0 +1,163 @@
+"""The service mounted in FastAPI, under a real uvicorn: the same tests as under aiohttp, and what only ASGI has."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from fastapi import FastAPI
+from yarl import URL
+
+from mrecordlog_async.fastapi import ServiceOptions, lifespan, log_of, mount
+from tests.asgi import call_asgi
+from tests.service import test_queues, test_records, test_tails
+from tests.service.uvicorn_served import Mounted, mounted, port_of, running
+from tests.serving import Served
+
+pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])  # what uvicorn uses where it is installed
+
+RECORDS = "/v1/queues/q/records"
+OF_RAW_CONNECTIONS = {"test_connections_stay_or_end_as_the_client_says"}
+"""Tests of what uvicorn does here: they write to the socket, below no prefix."""
+
+for _module in (test_records, test_queues, test_tails):
+    for _name, _test in vars(_module).items():
+        if _name.startswith("test_") and "served" in inspect.signature(_test).parameters:
+            globals().setdefault(_name, _test)
+for _name in OF_RAW_CONNECTIONS:
+    del globals()[_name]
+
+
+@pytest.fixture
+async def served(directory: Path) -> AsyncIterator[Served]:
+    """Serve an empty log with one queue, "q", below a path of a FastAPI application."""
+    async with mounted(directory) as served:
+        await served.log.create_queue("q")
+        yield served
+
+
+async def test_page_metrics_health_and_documents_are_below_the_path(served: Mounted) -> None:
+    """A FastAPI application has what `mrecordlog serve` has."""
+    page = await served.call("GET", "/", headers={"Accept": "text/html"})
+    assert (page.status, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b"mrecordlog_queues 1.0" in (await served.call("GET", "/metrics")).body
+    assert (await served.call("GET", "/healthz")).status == (await served.call("GET", "/readyz")).status == 200
+    assert "/v1/queues" in (await served.call("GET", "/openapi.json")).json()["paths"]
+    assert (await served.call("HEAD", "/healthz")).body == b""
+    missing = await served.call("GET", "/nothing")
+    assert (missing.status, missing.json()["code"]) == (404, "no_route")
+    assert (await served.call("PATCH", "/v1/queues")).status == 405
+
+
+async def test_a_body_in_chunks_arrives_whole(served: Mounted) -> None:
+    """The client need not know the length."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 3_000
+
+    assert (await served.call("POST", RECORDS, pieces())).status == 200
+    (record,) = served.log.range("q")
+    assert record.payload == b"x" * 300_000
+
+
+async def test_an_encoded_slash_is_part_of_a_name_below_any_root_path(directory: Path) -> None:
+    """Also if a proxy serves the application below a path that is not its own."""
+    app = FastAPI(lifespan=lifespan(directory))
+    mount(app, "/deep/wal")
+    async with running(app, root_path="/api") as server, aiohttp.ClientSession() as session:
+        url = f"http://127.0.0.1:{port_of(server)}/deep/wal/v1/queues/a%2Fb"
+        async with session.post(URL(url + "/records?create=1", encoded=True), data=b"x") as response:
+            assert response.status == 200
+        assert log_of(app).list_queues() == ["a/b"]
+
+
+async def test_a_refused_request_need_not_send_its_body(directory: Path) -> None:
+    """With `Expect: 100-continue` the refusal comes instead of the 100, and the connection closes."""
+    async with mounted(directory, ServiceOptions(tokens=frozenset({b"0123456789abcdef"}))) as served:
+        head = b"POST /wal/v1/queues/q/records?create=1 HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+        for token, status, comes in ((b"wrong", b"401", b"unauthorized"), (b"0123456789abcdef", b"100", b"")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+            writer.write(head + b"Authorization: Bearer %b\r\nContent-Length: 1\r\n\r\n" % token)
+            line = await reader.readline()
+            assert line.split(b" ")[1] == status
+            if comes:
+                assert comes in await reader.read()
+            else:
+                await reader.readline()
+                writer.write(b"a")
+                assert (await reader.readline()).split(b" ")[1] == b"200"
+            writer.close()
+
+
+async def test_a_reader_that_stops_is_cut_and_holds_no_more_than_a_few_pieces(directory: Path) -> None:
+    """Back-pressure reaches the service: it builds no piece that uvicorn cannot send, and its deadline counts."""
+    options = ServiceOptions(write_seconds=0.5)
+    async with mounted(directory, options) as served:
+        await served.log.create_queue("q")
+        for _ in range(40):
+            await served.log.append("q", bytes(1_000_000))
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1)
+        writer.write(
+            b"GET /wal%s HTTP/1.1\r\nHost: localhost\r\nAccept: application/octet-stream\r\n\r\n" % RECORDS.encode()
+        )
+        assert await reader.read(15) == b"HTTP/1.1 200 OK"
+        while not served.service.sending.dropped:
+            await asyncio.sleep(0.01)
+        assert served.service.sending.used == 0
+        taken = 0
+        while piece := await reader.read(1 << 20):
+            taken += len(piece)
+        assert taken < 40_000_000  # the response is shorter than its Content-Length says
+        writer.close()
+
+
+async def test_hosts_and_tokens_are_checked_as_below_aiohttp(directory: Path) -> None:
+    """On loopback by Host; a Unix socket has its own permissions; an address that is not named is not loopback."""
+    app = FastAPI(lifespan=lifespan(directory))
+    mount(app)
+    scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/wal/v1/queues", "root_path": ""}
+    async with app.router.lifespan_context(app):
+        for server, host, expected in (
+            (("127.0.0.1", 80), b"localhost", 200),
+            (("127.0.0.1", 80), b"evil.example", 421),
+            (("10.0.0.7", 80), b"localhost", 403),
+            (("/run/socket", None), b"any", 200),
+            (None, b"localhost", 403),
+        ):
+            headers = [(b"host", host)]
+            assert (await call_asgi(app, scope["path"], {}, server=server, headers=headers))[0] == expected
+
+
+async def test_an_application_may_start_again(directory: Path) -> None:
+    """Test clients start the same application several times."""
+    app = FastAPI(lifespan=lifespan(directory, queues=["q"]))
+    mount(app)
+    for _ in range(2):
+        async with app.router.lifespan_context(app):
+            headers = [(b"host", b"localhost")]
+            assert (await call_asgi(app, "/wal/readyz", {}, headers=headers))[0] == 200
+
+
+async def test_a_mount_without_a_log_says_what_is_missing() -> None:
+    """Not a response that looks like the service's."""
+    app = FastAPI()
+    mount(app)
+    with pytest.raises(RuntimeError, match="lifespan of the log"):
+        await call_asgi(app, "/wal/readyz", {})
+
+
+async def test_a_line_break_in_a_header_makes_no_second_request(directory: Path) -> None:
+    """An ASGI server must not pass one; if it does, nothing of the request is carried out."""
+    app = FastAPI(lifespan=lifespan(directory))
+    mount(app)
+    async with app.router.lifespan_context(app):
+        headers = [(b"host", b"localhost"), (b"x", b"1\r\n\r\nPUT /v1/queues/evil HTTP/1.0")]
+        with pytest.raises(ValueError, match="line break"):
+            await call_asgi(app, "/wal/healthz", {}, headers=headers)
+        assert log_of(app).list_queues() == []
