@@ -46,7 +46,7 @@ class RecordLogClient(Changes, Reads):
         ServiceError: The service refused for a reason that the log itself does not have, such as a missing token.
         ServiceUnreachableError: No attempt succeeded within `retry_seconds`.
         OutcomeUnknownError: The response to a change was lost, and it is unknown whether the change was made.
-        LogFailedError: The log of the service has failed; it can be read, and must be restarted to store records.
+        LogFailedError: The log of the service has failed, and was not started again in time; it can be read.
         LogClosedError: This client is closed.
     """
 

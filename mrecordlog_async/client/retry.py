@@ -2,7 +2,8 @@
 
 1. A request that was not sent (no connection) is retried, whatever it is.
 2. After a lost response it is unknown whether the request was carried out. `Repeat` says what is allowed then.
-3. 408, 429, 502, 503, 504 and 507 are temporary: the request is retried, never earlier than `Retry-After` says. A 5xx
+3. 408, 429, 502, 503, 504 and 507 are temporary: the request is retried, never earlier than `Retry-After` says. So is a
+   failed log: its service ends, and is started again. A 5xx
    that the service itself did not write comes from a proxy, which may have forwarded the request: it counts as a lost
    response.
 4. Every other refusal ends the call. All attempts of one call end after `retry_seconds`.
@@ -114,13 +115,23 @@ class Attempts:
     def after_refusal(self, reply: Reply) -> RecordLogError:
         """Return the error to raise if no attempt is left; raise the refusal if another attempt cannot change it."""
         error = error_of(reply)
-        if reply.status not in MAY_PASS or isinstance(error, LogFailedError):
+        if reply.status not in MAY_PASS:
             raise self.final(error)
         self.at_least_seconds = retry_after(reply)
+        if isinstance(error, LogFailedError):
+            return self._after_failure(error)
         if reply.status < 500 or written_by_service(reply):
             return error
         self._lose(str(error), error)
         return ServiceUnreachableError(self.address, self.seconds, str(error), True)
+
+    def _after_failure(self, error: LogFailedError) -> RecordLogError:
+        """Return the error to raise if the service does not come back; raise it if the request must not be repeated."""
+        if error.written != "no":
+            if self.repeat is Repeat.NEVER:
+                raise error
+            self._lose(str(error), error)
+        return error
 
     def final(self, error: RecordLogError) -> RecordLogError:
         """Return the error that the caller gets when *error* ends the call."""

@@ -1,7 +1,7 @@
 """`/metrics`: the core's counters, for Prometheus. Numbers are computed on request; an append pays nothing.
 
 No series has a queue's name unless `metrics_per_queue` is set; `/v1/stats` names the queue that keeps old segments.
-`Collector` may also be registered with an application's own registry.
+`Collector` may also be registered with an application's own registry, which usually has the process's numbers already.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import (
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from mrecordlog_async.log import MultiRecordLog
@@ -118,10 +119,17 @@ async def render(service: Service) -> list[bytes]:
     log = service.log_or_none
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(service, await _find_oldest(log) if log is not None else None, queues=False))
-    parts = [generate_latest(registry)]
+    parts = [generate_latest(registry), await asyncio.to_thread(_process)]
     if log is not None and service.options.metrics_per_queue and log.state is not LogState.CLOSED:
         parts += await _render_queues(service, log)
     return parts
+
+
+def _process() -> bytes:
+    """Return memory, descriptors and CPU time of this process, which the system keeps in files. Runs in a thread."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
 
 
 async def _render_queues(service: Service, log: MultiRecordLog) -> list[bytes]:

@@ -20,7 +20,7 @@ import socket
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
@@ -42,6 +42,9 @@ LOG_FAILED = 6
 """The exit code of a service whose log failed: starting it again recovers. Like those in `cli/exit_codes`."""
 LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read and discarded, so that the client sees the response and not a reset."""
+
+FILES_RESERVED = 40
+"""Descriptors for all but the connections: the log's files, the event loop, modules that are imported late."""
 
 CLOSE_SECONDS_MIN = 5.0
 """Least time for the last sync and the CLOSED marker, however short `drain_seconds` is."""
@@ -101,7 +104,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
         RecordLogError: The log could not be opened.
     """
     check_exposure(settings)
-    raise_file_limit()
+    settings = within_file_limit(settings, raise_file_limit())
     service = Service(settings.options)
     service.standalone = True
     runner = _runner(service, settings)
@@ -131,7 +134,12 @@ async def _serve_until_stopped(
     notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
     if on_listening is not None:
         on_listening(address)
-    checks = (Status(service, address).check, service.stretches.check, service.trim_memory)
+    checks = (
+        Status(service, address).check,
+        service.note_refused_connections,
+        service.stretches.check,
+        service.trim_memory,
+    )
     sweeping = asyncio.create_task(connections.watch(lambda: [check() for check in checks]))
     try:
         await _recover(service, settings, stop, address)
@@ -165,12 +173,29 @@ async def _end_of_service(service: Service, stop: _Stop, grace_seconds: float) -
     waits[1].cancel()
 
 
-def raise_file_limit() -> None:
-    """Raise the limit of open files, one for each connection, to the most that the system allows."""
+def raise_file_limit() -> int:
+    """Raise the limit of open files, one for each connection, to the most that the system allows; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def within_file_limit(settings: ServeSettings, files_max: int) -> ServeSettings:
+    """Lower the limit of connections to what *files_max* allows: no connection may take the log's descriptors."""
+    most = max(files_max - FILES_RESERVED, 1)
+    options = settings.options
+    if files_max == resource.RLIM_INFINITY or options.connections <= most:
+        return settings
+    logger.warning(
+        "the limit of open files is %d: %d connections are admitted instead of %d; raise it (ulimit -n, LimitNOFILE)",
+        files_max,
+        most,
+        options.connections,
+        extra={"facts": {"event": "few_files", "files_max": files_max, "connections": most}},
+    )
+    return replace(settings, options=replace(options, connections=most))
 
 
 class _Stop:

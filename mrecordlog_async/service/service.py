@@ -83,6 +83,7 @@ class Service:
         self.active = 0  # requests being served
         self.problems: dict[int, int] = {}  # responses other than success, by status
         self.stretches = Stretches()
+        self._connections_noted = 0  # refused connections that are in the log
         self.opening = ""  # random, new for every attached log: positions seen under another value may have gone back
         self.opened: dict[int, int] = {}  # queue id → its next position when the log was attached
         self._log: MultiRecordLog | None = None
@@ -165,6 +166,14 @@ class Service:
     def trim_memory(self) -> None:
         """Return memory to the system after large bodies and responses. Called once per second."""
         self._trimmer.check(self.bodies.budget.used + self.sending.used)
+
+    def note_refused_connections(self) -> None:
+        """Have a stretch of refused connections logged. Called every second."""
+        refused = self.connections.refused
+        if refused > self._connections_noted:
+            text = f"{self.connections.open} connections are open, which is the limit; clients wait or hold too many"
+            self.stretches.note("connections", text, refused - self._connections_noted)
+            self._connections_noted = refused
 
     def check_room(self, size: int) -> None:
         """Raise the 429 problem if *size* more bytes do not fit in memory. Called before a large body is read."""

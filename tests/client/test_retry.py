@@ -47,12 +47,27 @@ async def test_what_does_not_pass_is_not_tried_again(status: int) -> None:
         assert len(server.requests) == 1
 
 
-async def test_a_failed_log_is_not_asked_again() -> None:
-    """It must be opened again first."""
-    step = problem(503, "log_failed", written="unknown")
-    async with scripted([step]) as server, RecordLogClient(server.url) as client:
+async def test_a_failed_log_is_asked_again_until_its_service_was_started_again() -> None:
+    """A supervisor does that within seconds. A record that may have been stored is recognized by its position."""
+    steps = [problem(503, "log_failed", written=written) for written in ("unknown", "no")]
+    async with scripted([*steps, Step(body=REPEATED)]) as server, RecordLogClient(server.url) as client:
+        assert await client.append_new("q", 0, [b"a"]) == 0
+        assert len(server.requests) == 3
+    async with scripted([], last=steps[1]) as server, RecordLogClient(server.url, retry_seconds=0.2) as client:
         with pytest.raises(LogFailedError) as caught:
-            await client.append_record("q", 0, b"a")
+            await client.append_record("q", None, b"a")
+        assert caught.value.written == "no"
+        assert len(server.requests) > 1
+
+
+async def test_a_record_without_a_position_is_not_sent_to_a_failed_log_again() -> None:
+    """It may have been stored, and its repeat would be a second record."""
+    async with (
+        scripted([problem(503, "log_failed", written="unknown")]) as server,
+        RecordLogClient(server.url) as client,
+    ):
+        with pytest.raises(LogFailedError) as caught:
+            await client.append_record("q", None, b"a")
         assert (caught.value.written, len(server.requests)) == ("unknown", 1)
 
 

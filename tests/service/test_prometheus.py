@@ -199,3 +199,12 @@ async def test_there_is_something_to_scrape_before_and_after(directory: Path, st
         if state == "closed":
             await served.log.close()
         assert (await scrape(served))[f"state {state}"] == 1
+
+
+async def test_the_process_is_measured_too(served: Served) -> None:
+    """Its memory next to the limit of the log's memory, its descriptors, its CPU time and its start."""
+    samples = await scrape(served)
+    assert samples["process_resident_memory_bytes"] > 1_000_000
+    assert 0 < samples["process_open_fds"] < samples["process_max_fds"]
+    assert samples["process_cpu_seconds_total"] > 0
+    assert samples["process_start_time_seconds"] > 0
