@@ -84,8 +84,10 @@ class Progress:
 
     def __call__(self, progress: RecoveryProgress) -> None:
         """Redraw the line."""
-        self.bytes = progress.bytes_read
         now = time.perf_counter()
+        if not self.bytes:
+            self._begun = now  # other work may have come before
+        self.bytes = progress.bytes_read
         if self._watched and now - self._begun >= QUIET_SECONDS and now - self._drawn >= REDRAW_SECONDS:
             self._drawn = now
             filled = int(progress.fraction * 30)

@@ -31,6 +31,7 @@ from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_torn_tail
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
+from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, sync_directory
 from mrecordlog_async.storage.lock import LOCK_NAME
@@ -53,13 +54,15 @@ class OpenOptions:
 
     segment_bytes: nominal size of a segment. disk_bytes_limit: space for all segments. create: create the directory and
     the log if they do not exist. direct: write past the page cache where that is possible, which pays if each batch is
-    synced: an unsynced write costs 1.5 µs in the cache and 60 µs past it.
+    synced: an unsynced write costs 1.5 µs in the cache and 60 µs past it. replay_type: decides what is kept of the
+    records in memory.
     """
 
     segment_bytes: int
     disk_bytes_limit: int = 1 << 62
     create: bool = True
     direct: bool = False
+    replay_type: type[Replay] = Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
     with contextlib.ExitStack() as on_error:
         locked = _lock(directory, options.create)
         on_error.callback(locked.close)
-        recovered, file = _recover_or_create(locked, options.create, on_progress)
+        recovered, file = _recover_or_create(locked, options, on_progress)
         on_error.callback(file.close)
         is_shared = file.may_be_shared()
         staging = Staging() if options.direct else None
@@ -143,22 +146,22 @@ def _lock(directory: LogDirectory, create: bool) -> LockedDirectory:
 
 
 def _recover_or_create(
-    directory: LockedDirectory, create: bool, on_progress: Progress | None
+    directory: LockedDirectory, options: OpenOptions, on_progress: Progress | None
 ) -> tuple[RecoveredLog, SegmentFile]:
     """Return the log and its last segment, ready for the next batch."""
     listing = directory.list()
     if listing.is_empty:
-        recovered, file = _create_log(directory, listing, create)
+        recovered, file = _create_log(directory, listing, options)
     else:
-        recovered = read_log(directory, listing, on_progress=on_progress)
+        recovered = read_log(directory, listing, on_progress=on_progress, replay_type=options.replay_type)
         file = _take_over(directory, recovered)
     # After the log was judged: files of a log that is refused stay as they are.
     remove_leftovers(directory, listing, recovered)
     return recovered, file
 
 
-def _create_log(directory: LockedDirectory, listing: Listing, create: bool) -> tuple[RecoveredLog, SegmentFile]:
-    if not create:
+def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptions) -> tuple[RecoveredLog, SegmentFile]:
+    if not options.create:
         raise directory.no_log()
     foreign = [name for name in listing.others if not _may_stand_next_to_a_new_log(name)]
     if foreign:
@@ -166,7 +169,7 @@ def _create_log(directory: LockedDirectory, listing: Listing, create: bool) -> t
         raise OSError(errno.ENOTEMPTY, reason, directory.path)
     # Before segment 0 exists, and even if another program created the directory: later openings never sync the parent.
     sync_directory(directory.files, os.path.dirname(directory.path) or "/")
-    queues = Queues(secrets.randbits(FIRST_QUEUE_ID_BITS))
+    queues = options.replay_type.queues_type(secrets.randbits(FIRST_QUEUE_ID_BITS))
     log_id = secrets.token_bytes(LOG_ID_BYTES)
     file, end = make_first_segment(directory, log_id, encode_table(queues.table()))
     recovered = RecoveredLog(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mrecordlog_async.errors import LogLockedError
-from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
-from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues, new_log
-from mrecordlog_async.maintenance.salvage import Salvage, salvage_from
+from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues
+from mrecordlog_async.maintenance.salvage import Salvage, salvage_from, salvaged_runs
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB
 from mrecordlog_async.storage.directory import LogDirectory
@@ -27,7 +26,7 @@ class Repair:
     """The outcome of a repair.
 
     Attributes:
-        salvage: what can still be read, and what is lost.
+        salvage: what can still be read, and what is lost; the records in it have positions and no payloads.
         target: the directory for the new log.
         written: the new log was written there; False if there is no damage, or if *write* was False.
     """
@@ -44,20 +43,23 @@ def repair(
     write: bool = True,
     segment_bytes: int = GIB,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
+    on_write: Callable[[RecoveryProgress], None] | None = None,
     filesystem: FileSystem | None = None,
 ) -> Repair:
     """Write what can still be read from the damaged log in *directory* as a new log in *target*.
 
     The damaged log is never changed. If there is no damage, nothing is written. *target* gets its name when it is
     complete and durable. Its queues have new ids, so readers that keep positions must start over. Blocks; in a
-    coroutine, call it with `asyncio.to_thread`. Keeps all live records in memory if it is to write them.
+    coroutine, call it with `asyncio.to_thread`. A log of any size needs little memory: it is read once to find out what
+    is left of it, and once more to write that.
 
     Args:
         directory: the damaged log's directory; no process may have it open for writing.
         target: the directory to create; by default *directory* with `.repaired` appended.
-        write: whether to write the new log; False only reads and reports; the result then has empty payloads.
+        write: whether to write the new log; False only reads and reports.
         segment_bytes: the segment size of the new log.
         on_progress: called with the bytes read so far, after each batch.
+        on_write: the same while the new log is written; by default *on_progress*.
         filesystem: the disk to work on; the operating system's by default.
 
     Returns:
@@ -76,22 +78,30 @@ def repair(
         found = salvage_from(log, on_progress, keeps_payloads=False)
         written = bool(write and found.damage)
         if written:
-            found = salvage_from(log, on_progress)
-            asyncio.run(write_log(path, found.queues, segment_bytes, filesystem))
+            asyncio.run(write_log(path, log, found, segment_bytes, on_write or on_progress))
     return Repair(found, path, written)
 
 
 async def write_log(
-    target: str, queues: Iterable[SalvagedQueue], segment_bytes: int, filesystem: FileSystem | None = None
+    target: str,
+    source: LogDirectory,
+    found: Salvage,
+    segment_bytes: int,
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
 ) -> None:
-    """Write what was salvaged as a new log in *target*, whole or not at all."""
-    copies = (
-        QueueCopy(queue.name, queue.first_position, queue.readable_next_position, queue.live_runs())
-        for queue in queues
-        if queue.record_count or not queue.name_lost  # a queue without name and records is not worth creating
-    )
-    async with new_log(target, segment_bytes, filesystem) as log:
-        await copy_queues(log, copies)
+    """Write what was *found* in *source* as a new log in *target*, whole or not at all; *source* is read once more."""
+    # A queue without name and records is not worth creating.
+    queues = {queue.id: queue for queue in found.queues if queue.record_count or not queue.name_lost}
+    shapes = [QueueShape(queue.name, queue.first_position, queue.readable_next_position) for queue in queues.values()]
+    runs = ((queues[queue_id].name, run) for queue_id, run in salvaged_runs(source, queues, on_progress))
+    async with new_log(target, segment_bytes, source.files) as log:
+        written = await write_queues(log, shapes, runs)
+        due = sum(queue.record_count for queue in queues.values())
+        if written != due:
+            raise ValueError(
+                f"{source.path}: {due} records could be read, and {written} when they were written: something changes "
+                "the files; repair a copy that nothing else uses"
+            )
 
 
 @contextmanager

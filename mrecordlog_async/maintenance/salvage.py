@@ -12,13 +12,17 @@ nobody can restore, and the result reports these too:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
-from mrecordlog_async.maintenance.damage import Damage
-from mrecordlog_async.maintenance.headers import ProgressMeter, read_headers
+from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.runs import Append, appends_of
+from mrecordlog_async.format.table import Table
+from mrecordlog_async.maintenance.damage import Damage, DamagedRange
+from mrecordlog_async.maintenance.headers import LogHeaders, ProgressMeter, read_headers
 from mrecordlog_async.maintenance.lenient_replay import LenientReplay, SalvagedQueue
-from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.model import RecoveryProgress, Run
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import segment_name
@@ -82,6 +86,24 @@ def salvage_from(
     return directory.read_while_it_moves(read, lambda found: not found.damage)
 
 
+def salvaged_runs(
+    directory: LogDirectory,
+    queues: Mapping[int, SalvagedQueue],
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
+) -> Iterator[tuple[int, Run]]:
+    """Read the log again, and yield the live runs of *queues*, by id, in the order of the log.
+
+    A position of a queue id is assigned once, so a run that lies between the live positions of its queue is one of
+    those that `salvage_from` counted. Nobody may write to the log meanwhile.
+    """
+    log = read_headers(directory, directory.list_log().segments)
+    for _, item in _items(log, on_progress):
+        for queue_id, run, _ in _appends(item):
+            queue = queues.get(queue_id)
+            if queue is not None and run.next_position > queue.first_position:
+                yield queue_id, run.cut(queue.first_position, run.next_position)
+
+
 def _salvage(
     directory: LogDirectory,
     listing: Listing,
@@ -93,16 +115,38 @@ def _salvage(
         raise directory.removed(listing.segments[0])
     replay = LenientReplay(keeps_payloads=keeps_payloads)
     torn_bytes = 0
-    meter = ProgressMeter(log.total_bytes, on_progress)
-    for number in range(log.oldest, log.stop):
-        name = segment_name(number)
-        if number not in listing.segments:
-            replay.lose(Damage(name, 0, 0, "the segment is missing"))
-            continue
-        scan = log.scan(number)
-        for item in meter.watch(scan):
+    for name, item in _items(log, on_progress):
+        if isinstance(item, Damage):
+            replay.lose(item)
+        elif isinstance(item, int):
+            torn_bytes += item
+        else:
             replay.add(name, item)
-        torn_bytes += scan.torn_bytes
     for damage in log.damage:  # in the files that say where the log ends
         replay.lose(damage)
     return Salvage(replay.finish(), replay.damage, len(listing.segments), torn_bytes)
+
+
+Item = Table | Batch | DamagedRange | Damage | int
+"""What a log consists of: what scans yield, a missing segment, and the number of torn bytes at a segment's end."""
+
+
+def _items(log: LogHeaders, on_progress: Callable[[RecoveryProgress], None] | None) -> Iterator[tuple[str, Item]]:
+    """Yield what all live segments hold, each item with the name of its segment."""
+    present = frozenset(log.numbers)
+    meter = ProgressMeter(log.total_bytes, on_progress)
+    for number in range(log.oldest, log.stop):
+        name = segment_name(number)
+        if number not in present:
+            yield name, Damage(name, 0, 0, "the segment is missing")
+            continue
+        scan = log.scan(number)
+        for item in meter.watch(scan):
+            yield name, item
+        yield name, scan.torn_bytes
+
+
+def _appends(item: Item) -> Iterator[Append]:
+    """Yield the appends that can be read in an item."""
+    records = item.records if isinstance(item, Batch | DamagedRange) else ()
+    return chain.from_iterable(map(appends_of, records))

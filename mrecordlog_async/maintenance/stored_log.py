@@ -23,7 +23,7 @@ from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.model import QueueSummary, RecoveryProgress, RecoveryReport, Run
 from mrecordlog_async.options import MIB
 from mrecordlog_async.readonly import ReadOnlyLog
-from mrecordlog_async.recovery.place_reader import Share, read_share, shares_of
+from mrecordlog_async.recovery.place_reader import Bounded, Share, read_share, shares_of
 from mrecordlog_async.recovery.places import PlacedQueue
 from mrecordlog_async.recovery.segment_files import SegmentRemovedError
 from mrecordlog_async.storage.directory import LogDirectory
@@ -150,7 +150,7 @@ class StoredLog:
         cut = {queue.id: queue for queue in queues if queue.is_cut()}
         places = {queue.id: next(queue.places()) for queue in cut.values()}
         counts = {queue_id: [0, 0] for queue_id in cut}
-        shares = shares_of({queue_id: (place,) for queue_id, place in places.items()})
+        shares = shares_of({queue_id: Bounded((place,)) for queue_id, place in places.items()})
         for share, appends in self._appends(shares):
             if appends is None:
                 for queue_id in share.wanted:
@@ -188,7 +188,7 @@ class StoredLog:
         first = queue.first_position if start is None else max(start, queue.first_position)
         last = queue.next_position if stop is None else min(stop, queue.next_position)
         gathered = _gatherer(queue)
-        for share, appends in self._appends(shares_of({queue.id: queue.places(first, last)}, first, last)):
+        for share, appends in self._appends(shares_of({queue.id: Bounded(queue.places(first, last), first, last)})):
             for _, run, _ in appends or ():
                 gathered.append(share.segment, run)
             if gathered.memory_bytes >= GROUP_BYTES or appends is None:
@@ -204,7 +204,7 @@ class StoredLog:
             yield QueueContents(queue.name, queue.first_position, queue.next_position, self._stream(queue, None, None))
             return
         gathered = {queue.id: _gatherer(queue) for queue in group}
-        shares = shares_of({queue.id: queue.places() for queue in group})
+        shares = shares_of({queue.id: Bounded(queue.places()) for queue in group})
         for share, appends in self._appends(shares):
             for queue_id, run, _ in appends or ():
                 gathered[queue_id].append(share.segment, run)

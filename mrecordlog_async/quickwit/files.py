@@ -65,6 +65,10 @@ class Directory:
         """See `Source`."""
         return read_exact(self._files, self._handle(number, write=False), BLOCK_BYTES, offset)
 
+    def size(self, number: int) -> int:
+        """Return the length of a file in bytes."""
+        return self._files.size(self._handle(number, write=False))
+
     def create(self, number: int, size: int) -> None:
         """See `Target`."""
         self.close()

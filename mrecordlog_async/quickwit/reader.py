@@ -18,9 +18,9 @@ from itertools import pairwise
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.quickwit.files import Source, file_name
 from mrecordlog_async.quickwit.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST
-from mrecordlog_async.quickwit.record import RecordError, decode_record
-from mrecordlog_async.quickwit.scan import Finding, FrameScan
-from mrecordlog_async.quickwit.state import PositionError, State
+from mrecordlog_async.quickwit.record import APPEND, LogRecord, RecordError, decode_record
+from mrecordlog_async.quickwit.scan import Finding, FrameScan, OnBlock
+from mrecordlog_async.quickwit.state import PlacedQueue, PlacedState, PositionError, State
 
 
 @dataclass(slots=True)
@@ -47,21 +47,25 @@ class Report:
         return sum(not finding.silent for finding in self.findings)
 
 
-def read(source: Source) -> Report:
+def read(source: Source, state: State | None = None, on_block: OnBlock | None = None) -> Report:
     """Read everything.
 
-    Raises FileNotFoundError if there are no files of the crate, CorruptionError if the crate refuses to open them.
+    Args:
+        source: The files.
+        state: What to apply the records to; by default one that keeps them all in memory.
+        on_block: Called with each place that is reached: the number of a file, and an offset in it.
+
+    Returns:
+        The state, and what the crate passes over.
+
+    Raises:
+        FileNotFoundError: There are no files of the crate.
+        CorruptionError: The crate refuses to open them.
     """
-    if not source.numbers:
-        raise FileNotFoundError(2, "there is no file called wal- and 20 digits here")
-    report = Report()
-    frames = FrameScan(source, report.findings)
-    while True:
-        file = frames.file
-        body = _read_record(frames, report)
-        if body is None:
-            break
-        _apply(report, body, file)
+    report = Report(state or State())
+    frames = _begin(source, report, on_block)
+    for _ in _records(frames, report):
+        pass
     report.file, report.offset = frames.file, frames.offset
     report.findings.extend(_missing_files(source.numbers))
     hidden = frames.after_the_end()
@@ -69,6 +73,37 @@ def read(source: Source) -> Report:
         report.findings.append(hidden)
         _nothing_is_torn_before(report)
     return report
+
+
+def read_appends(source: Source, on_block: OnBlock | None = None) -> Iterator[tuple[PlacedQueue, LogRecord]]:
+    """Read everything, and yield each append with its queue, which does not keep the payloads.
+
+    Arguments and errors are those of `read`.
+    """
+    report = Report(PlacedState())
+    for record in _records(_begin(source, report, on_block), report):
+        if record.kind == APPEND:
+            queue = report.state.queues[record.queue]
+            assert isinstance(queue, PlacedQueue), "made by PlacedState"
+            yield queue, record
+
+
+def _begin(source: Source, report: Report, on_block: OnBlock | None) -> FrameScan:
+    if not source.numbers:
+        raise FileNotFoundError(2, "there is no file called wal- and 20 digits here")
+    return FrameScan(source, report.findings, on_block)
+
+
+def _records(frames: FrameScan, report: Report) -> Iterator[LogRecord]:
+    """Apply the records up to the end of the log, and yield each that could be applied."""
+    while True:
+        file = frames.file
+        body = _read_record(frames, report)
+        if body is None:
+            return
+        record = _apply(report, body, file)
+        if record is not None:
+            yield record
 
 
 @dataclass(slots=True)
@@ -130,19 +165,21 @@ def _silent(file: int, offset: int, payload_bytes: int, reason: str) -> Finding:
     return Finding(file_name(file), offset, payload_bytes + FRAME_HEADER_BYTES, reason, silent=True)
 
 
-def _apply(report: Report, body: _Body, file: int) -> None:
+def _apply(report: Report, body: _Body, file: int) -> LogRecord | None:
+    """Apply a record and return it; None if the crate cannot read it."""
     try:
         record = decode_record(b"".join(body.parts))
         report.state.apply(record, file)
     except RecordError as error:
         report.findings.append(Finding(file_name(body.file), body.offset, body.size, str(error), torn=False))
-        return
+        return None
     except PositionError as error:
         name = file_name(body.file)
         reason = f"queue {record.queue!r}: {error}; the crate refuses to open this directory"
         raise CorruptionError(name, body.offset, reason) from None
     report.records += 1
     _nothing_is_torn_before(report)
+    return record
 
 
 def _nothing_is_torn_before(report: Report) -> None:

@@ -5,7 +5,7 @@ A scan returns frames, and a `Finding` where the crate skips bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mrecordlog_async.errors import CorruptionError
@@ -21,6 +21,9 @@ from mrecordlog_async.quickwit.frame import (
     frames_within,
     read_header,
 )
+
+OnBlock = Callable[[int, int], None]
+"""Takes the number of a file and the offset of a block in it."""
 
 
 @dataclass(slots=True)
@@ -53,8 +56,9 @@ class Frame:
 class FrameScan:
     """A cursor over the blocks of all files, as in the crate's reader. Short blocks are added to *findings*."""
 
-    def __init__(self, source: Source, findings: list[Finding]) -> None:
+    def __init__(self, source: Source, findings: list[Finding], on_block: OnBlock | None = None) -> None:
         self.file = source.numbers[0]
+        self._on_block = on_block
         self._source = source
         self._findings = findings
         self._block_offset = 0
@@ -151,6 +155,8 @@ class FrameScan:
             block = self._source.block(file, offset)
         self.file, self._block_offset, self._block = file, offset, block
         self._cursor, self._bad = 0, False
+        if self._on_block is not None:
+            self._on_block(file, offset)
         return True
 
     def _note_short_block(self, file: int, offset: int, block: bytes) -> None:

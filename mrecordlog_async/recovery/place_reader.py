@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, SegmentParser
 from mrecordlog_async.format.runs import Append, appends_of
-from mrecordlog_async.recovery.places import Place
+from mrecordlog_async.recovery.places import Place, PlacedQueue
 from mrecordlog_async.recovery.segment_files import SegmentRemovedError
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.segment import segment_name
@@ -41,11 +42,19 @@ class Share:
         self.wanted[queue_id] = min(before[0], first), max(before[1], last)
 
 
-def shares_of(places: Mapping[int, Iterable[Place]], start: int = 0, stop: int = 1 << 64) -> list[Share]:
-    """Sort the places of queues, by id, by segment, oldest first; cut them to positions *start* … *stop* - 1."""
+class Bounded(NamedTuple):
+    """Places of a queue, and the positions *start* … *stop* - 1 that are wanted of them."""
+
+    places: Iterable[Place]
+    start: int = 0
+    stop: int = 1 << 64
+
+
+def shares_of(wanted: Mapping[int, Bounded]) -> list[Share]:
+    """Sort what is *wanted* of queues, by their ids, by segment, oldest first."""
     shares: dict[int, Share] = {}
-    for queue_id, held in places.items():
-        for place in held:
+    for queue_id, (places, start, stop) in wanted.items():
+        for place in places:
             share = shares.get(place.segment)
             if share is None:
                 share = shares[place.segment] = Share(place.segment, place.offset, place.due_batch)
@@ -71,6 +80,24 @@ def read_share(directory: LogDirectory, log_id: bytes, share: Share) -> Iterator
         raise _removed_or(directory, share, log_id, error.offset, error.reason) from None
     finally:
         directory.files.close(handle)
+
+
+def count_records(directory: LogDirectory, log_id: bytes, queue: PlacedQueue, start: int, stop: int) -> int:
+    """Return how many records with positions *start* … *stop* - 1 *queue* retains. Reads only places that are cut.
+
+    Raises:
+        SegmentRemovedError: The writer removed a segment.
+        CorruptionError: A segment is damaged, and was not when the places were found.
+    """
+    first, last = max(start, queue.first_position), min(stop, queue.next_position)
+    places = list(queue.places(first, last))
+    cut = [place for place in places if place.first_position < first or place.next_position > last]
+    records = sum(place.records for place in places) - sum(place.records for place in cut)
+    for place in cut:  # each alone: a share of two would span the places between them
+        [share] = shares_of({queue.id: Bounded([place], first, last)})
+        for appends in read_share(directory, log_id, share):
+            records += sum(append.run.record_count for append in appends)
+    return records
 
 
 def _read(directory: LogDirectory, handle: int, log_id: bytes, share: Share) -> Iterator[list[Append]]:

@@ -110,7 +110,7 @@ class PlacedQueue(Queue):
         first = self.first_position if start is None else max(start, self.first_position)
         last = self.next_position if stop is None else min(stop, self.next_position)
         rows = self._places[:]  # fixed at the first step: what is replayed meanwhile does not matter
-        for at in range(0, len(rows), _FIELDS):
+        for at in range(0, len(rows) if first < last else 0, _FIELDS):
             if rows[at + _NEXT] > first and rows[at + _FIRST] < last:
                 yield Place._make(rows[at : at + _FIELDS])
 

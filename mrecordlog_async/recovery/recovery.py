@@ -67,10 +67,17 @@ class Reading(NamedTuple):
     removed: int | None
 
 
-def read_log(directory: LogDirectory, listing: Listing, *, on_progress: Progress | None = None) -> RecoveredLog:
+def read_log(
+    directory: LogDirectory,
+    listing: Listing,
+    *,
+    on_progress: Progress | None = None,
+    replay_type: type[Replay] = Replay,
+) -> RecoveredLog:
     """Read the log in *directory*, whose files are *listing*. Changes nothing.
 
     The caller holds the lock, so nothing changes meanwhile and the cache can be dropped to read from the medium.
+    *replay_type* decides what is kept of the records.
 
     Raises:
         FileNotFoundError: There is no log.
@@ -78,7 +85,7 @@ def read_log(directory: LogDirectory, listing: Listing, *, on_progress: Progress
         OSError: A file cannot be read.
     """
     directory.check_log(listing)
-    reading = _LogReader(SegmentFiles(directory, has_lock=True), listing, on_progress).read()
+    reading = _LogReader(SegmentFiles(directory, has_lock=True), listing, on_progress, replay_type).read()
     check_nothing_is_missing(reading.recovered, reading.first_table)
     return reading.recovered
 

@@ -27,6 +27,7 @@ from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPoli
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import AppendGroup, Command
 from mrecordlog_async.engine.thread import Progress
+from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot
 
 from .disk import Disk, Fault, Snapshot
@@ -337,6 +338,21 @@ class Run:
         self.lives.append(Life(Model.under(self.policy, state)))
         self.note("opened")
 
+    async def open_without_records(self) -> None:
+        """Open the log as `mrecordlog truncate DIR` does, and begin a new life."""
+        self.loop = asyncio.get_running_loop()
+        self.log = await open_placed_log(
+            self.directory,
+            filesystem=self.disk,
+            segment_bytes=self.segment_bytes,
+            policy=self.policy,
+            limits=self.limits,
+        )
+        state = self._look(self.directory)
+        Verdict(self.model).check(state, self.model.bounds(), "reopened without records")
+        self.lives.append(Life(Model.under(self.policy, state)))
+        self.note("opened")
+
     async def close(self) -> None:
         """Close the log and check that no handle stays open. Only a failed log may report calls as in doubt."""
         if self.unfinished:
@@ -503,7 +519,8 @@ class Run:
             call.number, call.on_taken = -1, partial(self.model.place, call)
         else:
             self.model.add(call)  # numbered when it is made: that is the order of arrival
-        loop.next_call = call
+        if call.kind != "truncate" or not isinstance(self.log, PlacedLog):  # whose result is not what its future holds
+            loop.next_call = call
         try:
             value = await _coroutine(self.log, call)
         except asyncio.CancelledError:

@@ -590,6 +590,26 @@ async def copy_drained(run: Run) -> None:
     await run.idle()
 
 
+async def changed_without_records(run: Run) -> None:
+    """A log of several segments that is opened without its records: truncated, cut inside a batch, a queue deleted."""
+    await run.open()
+    await run.create("a")
+    await run.create("b")
+    for _ in range(4):
+        await asyncio.gather(run.begin_append("a", 9_000, 4_000, 20), run.begin_append("b", 40))
+    await run.close()
+    await run.open_without_records()
+    await run.truncate("a", 4)
+    await run.close()
+    await run.open_without_records()
+    await run.truncate("a", 20)
+    await run.delete("b")
+    await run.idle()
+    await run.close()
+    await run.open()
+    await run.append("a", 30)
+
+
 def commit_at(distance: int) -> History:
     """Return a history whose second COMMIT would begin *distance* bytes before a block's end."""
 
@@ -654,6 +674,7 @@ CASES = {
     "torn": Case(torn, stepping=True, may_refuse=True),
     "copied": Case(copied, small=True),
     "copy drained": Case(copy_drained, small=True),
+    "changed without records": Case(changed_without_records),
     "rolls, small": Case(rolls, small=True, stepping=True),
     "large, small": Case(large, small=True),
     "concurrent, small": Case(concurrent, small=True, stepping=True),

@@ -51,6 +51,7 @@ STEPS = {
     "torn, 4 KiB": 23,
     "large, small, 4 KiB": 23,
     "never, 4 KiB": 11,
+    "changed without records": 7,
 }
 """Histories of which the suite tries only every n-th fault; the campaign tries all."""
 

@@ -17,15 +17,19 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import RecordLogError
-from mrecordlog_async.cli.commands.import_quickwit import build
+from mrecordlog_async.cli.commands.import_quickwit import build, queues_of
 from mrecordlog_async.format.header import HEADER_BYTES, decode_header
-from mrecordlog_async.maintenance.rebuild import QueueCopy
 from mrecordlog_async.maintenance.repair import write_log
-from mrecordlog_async.maintenance.salvage import salvage
+from mrecordlog_async.maintenance.salvage import salvage, salvage_from
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.maintenance.usage import usage
-from mrecordlog_async.model import Run as Records
+from mrecordlog_async.quickwit.frame import BLOCK_BYTES
+from mrecordlog_async.quickwit.reader import read
+from mrecordlog_async.quickwit.state import PlacedState
+from mrecordlog_async.quickwit.writer import Writer
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.storage.directory import LogDirectory
+from tests.quickwit.memory import Memory
 
 from .damage import Intact, on_disk
 from .disk import Disk, Fault, Plan, Snapshot
@@ -53,19 +57,36 @@ class Command:
 
 async def repair(disk: Disk) -> None:
     """Do what `mrecordlog repair --apply` does."""
-    found = salvage(DIRECTORY, on_progress=lambda progress: None, filesystem=disk)
+    source = LogDirectory.at(DIRECTORY, disk)
+    found = salvage_from(source, on_progress=lambda progress: None, keeps_payloads=False)
     assert found.damage
-    await write_log(TARGET, found.queues, SEGMENT_BYTES, disk)
+    await write_log(TARGET, source, found, SEGMENT_BYTES)
 
 
 async def import_queues(disk: Disk) -> None:
-    """Do what `mrecordlog import-quickwit` does after it has read its source."""
-    copies = [
-        QueueCopy("first", 3, 9, [Records.of(3, [b"x" * 3_000] * 2), Records.of(5, [b"y" * 9_000] * 4)]),
-        QueueCopy("empty", 7, 7, []),
-        QueueCopy("third", 0, 2, [Records.of(0, [b"z" * 40_000, b""])]),
-    ]
-    await build(TARGET, copies, SEGMENT_BYTES, disk)
+    """Do what `mrecordlog import-quickwit` does after it has read its source for positions."""
+    await build(TARGET, CRATE, queues_of(read(CRATE, PlacedState()), None), SEGMENT_BYTES, disk)
+
+
+def crate_files() -> Memory:
+    """Return files of the crate: a truncated queue, an empty one, a recreated one, and a record larger than a block."""
+    files = Memory()
+    writer = Writer(files, file_bytes=2 * BLOCK_BYTES)
+    for queue in ("first", "empty", "third"):
+        writer.create_queue(queue)
+    writer.append("first", 0, [b"w" * 100] * 3)
+    writer.append("first", 3, [b"x" * 3_000] * 2)
+    writer.append("third", 0, [b"lost"] * 3)
+    writer.append("first", None, [b"y" * 9_000] * 4)
+    writer.truncate("first", 2)
+    writer.delete_queue("third")
+    writer.create_queue("third")
+    writer.append("third", None, [b"z" * 40_000, b""])
+    writer.truncate("empty", 6)
+    return files
+
+
+CRATE = crate_files()
 
 
 async def take_snapshot(disk: Disk) -> None:

@@ -71,6 +71,17 @@ def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(stored_log, "GROUP_BYTES", 100 * request.param)
 
 
+def test_an_empty_range_has_no_records(directory: Path) -> None:
+    """A range whose end is before its beginning is empty, also where both are inside one run."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await log.create_queue("q")
+        await log.append_records("q", None, [b"x"] * 9)
+
+    with StoredLog.open(running.build(directory, fill)) as log:
+        assert list(log.runs("q", 5, 3)) == []
+
+
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("seed", range(6))
 def test_it_shows_what_a_log_in_memory_shows(directory: Path, seed: int) -> None:

@@ -185,11 +185,11 @@ def test_damage_after_the_plan_fails_the_task(tmp_path: Path) -> None:
     write_segments(tmp_path / "wal")
     reader = DirectoryReader(Options.parse({"path": str(tmp_path / "wal")}))
     partitions = reader.partitions()
-    segment = next((tmp_path / "wal").glob(f"wal-*{partitions[0].value.segment}"))
+    segment = next((tmp_path / "wal").glob(f"wal-*{partitions[0].value.share.segment}"))
     with segment.open("r+b") as file:
         file.seek(50_000)
         file.write(b"\xff\xff\xff")
-    with pytest.raises(CorruptionError, match="intact up to"):
+    with pytest.raises(CorruptionError, match="was intact when"):
         list(reader.read(partitions[0]))
     segment.unlink()
     with pytest.raises(DataLossError, match="removed while it was read"):

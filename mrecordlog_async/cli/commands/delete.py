@@ -11,8 +11,10 @@ import argparse
 import json
 
 from mrecordlog_async.cli.exit_codes import FINE
+from mrecordlog_async.cli.output import Progress
 from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.target import add_log, open_target, run_async
+from mrecordlog_async.cli.target import WRITE_RETRY_SECONDS, add_log, connect, is_service, run_async
+from mrecordlog_async.maintenance.placed_log import open_placed_log
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -30,7 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _delete(arguments: argparse.Namespace) -> int:
-    async with open_target(arguments) as target:
-        await target.delete_queue(arguments.queue)
+    if is_service(arguments.log):
+        async with connect(arguments, WRITE_RETRY_SECONDS) as client:
+            await client.delete_queue(arguments.queue)
+    else:
+        with Progress("reading") as progress:
+            log = await open_placed_log(arguments.log, on_progress=progress)
+        async with log:
+            await log.delete_queue(arguments.queue)
     print(json.dumps({"queue": arguments.queue, "deleted": True}) if arguments.json else f"{arguments.queue}: deleted")
     return FINE

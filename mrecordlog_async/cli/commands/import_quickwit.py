@@ -13,19 +13,22 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE, UsageError
-from mrecordlog_async.cli.output import plural, size
+from mrecordlog_async.cli.output import Progress, plural, size
 from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
 from mrecordlog_async.cli.target import directory_argument
-from mrecordlog_async.maintenance.rebuild import QueueCopy, copy_queues, new_log
+from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues
 from mrecordlog_async.memory.reads import check_name
-from mrecordlog_async.quickwit.files import Directory
-from mrecordlog_async.quickwit.reader import Report, read
-from mrecordlog_async.quickwit.scan import Finding
+from mrecordlog_async.model import RecoveryProgress, Run
+from mrecordlog_async.quickwit.files import Directory, Source
+from mrecordlog_async.quickwit.reader import Report, read, read_appends
+from mrecordlog_async.quickwit.scan import Finding, OnBlock
+from mrecordlog_async.quickwit.state import PlacedQueue, PlacedState, runs_of
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -48,36 +51,71 @@ def run(arguments: argparse.Namespace) -> int:
     """Import."""
     source = Directory(OsFileSystem(), arguments.source)
     try:
-        report = read(source)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(error.errno, error.strerror, arguments.source) from None
+        with Progress("reading") as progress:
+            report = _read(source, arguments.source, progress)
+        queues = queues_of(report, arguments.empty_name)
+        accepted = arguments.accept_damage or not report.damage
+        if accepted:
+            with Progress("writing") as progress:
+                on_block = _meter(source, progress)
+                asyncio.run(build(arguments.log, source, queues, arguments.segment_bytes, on_block=on_block))
     finally:
         source.close()
-    copies = list(_copies(report, arguments.empty_name))
-    accepted = arguments.accept_damage or not report.damage
-    if accepted:
-        asyncio.run(build(arguments.log, copies, arguments.segment_bytes))
     if arguments.json:
-        print(json.dumps(_facts(report, copies, accepted)))
+        print(json.dumps(_facts(report, accepted)))
     else:
-        sys.stdout.writelines(_lines(report, copies, accepted, arguments.log))
+        sys.stdout.writelines(_lines(report, accepted, arguments.log))
     return FINE if accepted else DAMAGE
 
 
+def _read(source: Directory, path: str, progress: Progress) -> Report:
+    """Read which queues there are and what the crate would skip, without keeping the records."""
+    try:
+        return read(source, PlacedState(), _meter(source, progress))
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, error.strerror, path) from None
+
+
+def _meter(source: Directory, progress: Progress) -> OnBlock:
+    """Return a function that takes a place in *source* and reports the bytes before it."""
+    sizes = [source.size(number) for number in source.numbers]
+    before = dict(zip(source.numbers, accumulate(sizes, initial=0), strict=False))
+    total = sum(sizes)
+    return lambda file, offset: progress(RecoveryProgress(before[file] + offset, total))
+
+
 async def build(
-    directory: str, copies: list[QueueCopy], segment_bytes: int, filesystem: FileSystem | None = None
+    directory: str,
+    source: Source,
+    queues: Mapping[int, QueueShape],
+    segment_bytes: int,
+    filesystem: FileSystem | None = None,
+    on_block: OnBlock | None = None,
 ) -> None:
-    """Write *copies* as a new log in *directory*, whole or not at all."""
+    """Write *queues* of *source*, by their numbers, as a new log in *directory*, whole or not at all."""
     async with new_log(directory, segment_bytes, filesystem) as log:
-        await copy_queues(log, copies)
+        await write_queues(log, list(queues.values()), _runs(source, queues, on_block))
 
 
-def _copies(report: Report, empty_name: str | None) -> Iterator[QueueCopy]:
+def _runs(source: Source, queues: Mapping[int, QueueShape], on_block: OnBlock | None) -> Iterator[tuple[str, Run]]:
+    """Yield the records that *queues* retain, in the order of the files."""
+    for queue, record in read_appends(source, on_block):
+        shape = queues.get(queue.number)
+        if shape is not None:
+            for run in runs_of(item for item in record.items if item[0] >= shape.first_position):
+                yield shape.name, run
+
+
+def queues_of(report: Report, empty_name: str | None) -> dict[int, QueueShape]:
+    """Return the queues to create, by their numbers in the state, which keeps no records."""
     queues = report.state.queues
+    found = {}
     for name in sorted(queues):
         queue = queues[name]
-        new_name = _rename(name, empty_name, queues)
-        yield QueueCopy(new_name, queue.first_position, queue.next_position, list(queue.runs()))
+        assert isinstance(queue, PlacedQueue), "made by PlacedState"
+        shape = QueueShape(_rename(name, empty_name, queues), queue.first_position, queue.next_position)
+        found[queue.number] = shape
+    return found
 
 
 def _rename(name: str, empty_name: str | None, taken: Any) -> str:
@@ -92,23 +130,23 @@ def _rename(name: str, empty_name: str | None, taken: Any) -> str:
     return empty_name
 
 
-def _records(copies: list[QueueCopy]) -> int:
-    return sum(run.record_count for copy in copies for run in copy.runs)
+def _records(report: Report) -> int:
+    return sum(queue.record_count for queue in report.state.queues.values())
 
 
-def _facts(report: Report, copies: list[QueueCopy], accepted: bool) -> dict[str, object]:
+def _facts(report: Report, accepted: bool) -> dict[str, object]:
     return {
         "imported": accepted,
-        "queues": len(copies),
-        "records": _records(copies),
+        "queues": len(report.state.queues),
+        "records": _records(report),
         "findings": [asdict(finding) for finding in report.findings],
     }
 
 
-def _lines(report: Report, copies: list[QueueCopy], accepted: bool, log: str) -> Iterator[str]:
+def _lines(report: Report, accepted: bool, log: str) -> Iterator[str]:
     for finding in report.findings:
         yield _sentence(finding) + "\n"
-    what = f"{plural(len(copies), 'queue')}, {plural(_records(copies), 'record')}"
+    what = f"{plural(len(report.state.queues), 'queue')}, {plural(_records(report), 'record')}"
     if accepted:
         yield f"imported {what} into {log}\n"
     else:

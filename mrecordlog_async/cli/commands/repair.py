@@ -53,13 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Repair."""
     directory = arguments.directory.rstrip("/") or "/"
     target = arguments.to or directory + REPAIRED_SUFFIX
-    with Progress("reading") as progress:
+    with Progress("reading") as reading, Progress("writing") as writing:
         outcome = repair(
             directory,
             target,
             write=arguments.apply,
             segment_bytes=arguments.segment_bytes,
-            on_progress=progress,
+            on_progress=reading,
+            on_write=writing,
         )
     found, written = outcome.salvage, outcome.written
     if arguments.json:

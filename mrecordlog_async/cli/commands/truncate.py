@@ -11,10 +11,10 @@ import argparse
 import json
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.output import plural
+from mrecordlog_async.cli.output import Progress, plural
 from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
-from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.maintenance.placed_log import open_placed_log
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -47,7 +47,9 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _truncate_directory(directory: str, queue: str, position: int) -> int:
-    async with MultiRecordLog.open(directory, create=False) as log:
+    with Progress("reading") as progress:
+        log = await open_placed_log(directory, on_progress=progress)
+    async with log:
         next_position = log.next_position(queue)
         if position >= next_position:
             # The log would skip the positions in between; from a shell it is a typing error.

@@ -1,0 +1,113 @@
+"""A log that is changed without its records in memory is changed as an open log changes it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import MultiRecordLog, QueueNotFoundError, ReadOnlyLog
+from mrecordlog_async.cli.commands.import_quickwit import build, queues_of
+from mrecordlog_async.maintenance import repair
+from mrecordlog_async.maintenance.placed_log import open_placed_log
+from mrecordlog_async.options import MIB
+from mrecordlog_async.quickwit.reader import read
+from mrecordlog_async.quickwit.state import PlacedState
+from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.recovery import places
+from tests import damage
+from tests.cli import running
+from tests.conftest import contents
+from tests.maintenance.test_stored_log import change
+from tests.quickwit.memory import Memory
+
+RECORD = bytes(2_000)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_truncates_and_deletes_are_those_of_an_open_log(
+    directory: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Truncates drop as many records, wherever places begin, and the log is the same afterwards."""
+    monkeypatch.setattr(places, "PLACE_BYTES", 300)
+    dice = random.Random(seed)
+
+    async def fill(log: MultiRecordLog) -> None:
+        for _ in range(80):
+            await change(log, dice)
+
+    running.build(directory, fill, blocks=1)
+    copy = damage.copy(directory, directory.with_name("copy"))
+    asyncio.run(change_both(copy, directory, dice))
+    with ReadOnlyLog.open(copy) as due, ReadOnlyLog.open(directory) as log:
+        assert contents(log) == contents(due)
+
+
+async def change_both(copy: Path, directory: Path, dice: random.Random) -> None:
+    """Make the same calls to a log that is open as usual and to one without its records."""
+    async with MultiRecordLog.open(copy) as whole, await open_placed_log(directory) as placed:
+        for _ in range(30):
+            queue = dice.choice(whole.list_queues())
+            position = dice.randrange(whole.next_position(queue) + 2)
+            assert await placed.truncate(queue, position) == await whole.truncate(queue, position)
+        await whole.delete_queue(queue)
+        await placed.delete_queue(queue)
+        with pytest.raises(QueueNotFoundError):
+            await placed.truncate(queue, 1)
+
+
+def peak_of(directory: Path) -> int:
+    """Return the peak of traced memory while the damaged log in *directory* is repaired."""
+    tracemalloc.start()
+    try:
+        assert repair(directory).written
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture
+def few_undigested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last appends take 16 MiB at most, whatever the size of the log: less here, so that the rest is seen."""
+    monkeypatch.setattr(places, "UNDIGESTED_BYTES_MAX", MIB)
+
+
+@pytest.mark.usefixtures("few_undigested")
+def test_repair_does_not_keep_the_log_in_memory(directory: Path) -> None:
+    """A log of 48 MB is rewritten in less memory, most of which is buffers, and every readable record is in it."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await log.create_queue("large")
+        for _ in range(120):
+            await log.append_records("large", None, [RECORD] * 200)
+
+    running.build(directory, fill, blocks=512)
+    first = damage.segments(directory)[0]
+    damage.flip_byte(first, first.stat().st_size // 2)
+    assert peak_of(directory) < 32 * MIB
+    with ReadOnlyLog.open(f"{directory}.repaired") as log:
+        left = log.summary()["large"]
+    assert 120 * 200 - 400 <= left.records < 120 * 200
+
+
+@pytest.mark.usefixtures("few_undigested")
+def test_an_import_does_not_keep_the_log_in_memory(directory: Path) -> None:
+    """The records of the crate's files are passed on as they are read."""
+    files = Memory()
+    writer = Writer(files, file_bytes=8 * MIB, keeps_records=False)
+    writer.create_queue("large")
+    for _ in range(120):
+        writer.append("large", None, [RECORD] * 200)
+    tracemalloc.start()
+    try:
+        queues = queues_of(read(files, PlacedState()), None)
+        asyncio.run(build(str(directory), files, queues, 16 * MIB))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 24 * MIB
+    with ReadOnlyLog.open(directory) as log:
+        assert log.summary()["large"].bytes == 120 * 200 * len(RECORD)
