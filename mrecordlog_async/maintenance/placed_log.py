@@ -25,7 +25,9 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 class PlacedLog(MultiRecordLog):
     """An open log without its records. Reading a record finds none. One caller uses it."""
 
-    async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
+    async def truncate(
+        self, queue: str, position: int, *, queue_id: int | None = None, past_consumers: bool = False
+    ) -> int:
         """Remove records; see `MultiRecordLog.truncate`. What a place loses that it cuts is read from the disk."""
         found = self._queues.get(queue)
         dropped = 0
@@ -33,7 +35,7 @@ class PlacedLog(MultiRecordLog):
             assert isinstance(found, PlacedQueue), "made by PlacedReplay"
             opened = self._opened
             dropped = await self._thread.call(count_records, opened.directory, opened.log_id, found, 0, position + 1)
-        await super().truncate(queue, position, queue_id=queue_id)
+        await super().truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
         return dropped
 
 
