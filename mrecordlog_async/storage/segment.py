@@ -9,12 +9,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from mrecordlog_async.format.frame import BLOCK_BYTES
-from mrecordlog_async.options import MIB
+from mrecordlog_async.options import KIB, MIB
 from mrecordlog_async.storage.direct import UNSUPPORTED, DirectWriter, Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer, FileSystem, read_exact, write_all
 
-PIECE_BYTES = 4 * MIB
-"""Segments are read in pieces of this size, a whole number of blocks: large enough to be fast, small in memory."""
+PIECE_BYTES = 512 * KIB
+"""Segments are read in pieces of this size, a whole number of blocks: a piece is parsed while caches still hold it.
+
+With pieces of 4 MiB, opening a log of a million records took 1.4 times as long.
+"""
 
 STEP_BYTES_MIN = 1 * MIB
 STEP_BYTES_MAX = 64 * MIB
