@@ -13,3 +13,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ModuleNotFoundError:
         return None
     return uvloop.new_event_loop
+
+
+def loop_name() -> str:
+    """Return what that loop is called in a report."""
+    return "uvloop" if loop_factory() is not None else "asyncio's own event loop"

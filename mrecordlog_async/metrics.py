@@ -137,7 +137,8 @@ class Counters:
         segments_removed: Segments removed.
         io_errors: Errors of the disk: those after which the log continued, and the one that it failed with.
         commit_seconds: Time to store a batch, its sync included.
-        sync_seconds: Time of a sync.
+        sync_seconds: Time of a sync. Under `PersistPolicy.always()` a write past the page cache is also the sync: then
+            the time of both.
         roll_seconds: Time to store a batch that began a new segment.
         append_seconds: How long appends took: each is counted with the time from the first waiting call of its batch
             to the batch's acknowledgement, so no call took longer.

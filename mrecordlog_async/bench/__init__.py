@@ -6,8 +6,9 @@ The rules that every workload keeps:
    same writes and syncs (`raw`); a ratio is the median of the rounds' ratios. Absolute figures depend on the machine
    and on the hour.
 2. The raw disk is one thread that calls pwrite and fdatasync with the same number of bytes in the same order, on a
-   file whose blocks exist. No log can be faster; the ratio shows what this one costs on top of the disk. Large writes
-   are also compared with blocks that are reserved but were never written, like those of a growing log.
+   file whose blocks exist; what pads a direct write to whole blocks is left out. No log can be faster; the ratio shows
+   what this one costs on top of the disk. Large writes are also compared with blocks that are reserved but were never
+   written, like those of a growing log.
 3. Everything acknowledged is read back from the files by another reader and compared: a row whose records are not all
    in the files is an error, not a number.
 4. Callers are coroutines that wait for each append before they send the next record. The clock starts after a short

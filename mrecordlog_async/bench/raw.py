@@ -59,6 +59,16 @@ class RecordingFiles(OsFileSystem):
         self.calls.append(SYNC)
 
 
+def without_padding(calls: Sequence[int], size: int) -> Sequence[int]:
+    """Return *calls* with *size* bytes in all: what padded the writes is taken from each of them in equal parts.
+
+    A direct write is padded to whole blocks and repeats the block that it begins in. The raw disk needs neither.
+    """
+    writes = len(calls) - calls.count(SYNC)
+    padding = (sum(calls) + calls.count(SYNC) - size) // max(writes, 1)
+    return calls if padding <= 0 else [call if call == SYNC else max(call - padding, 1) for call in calls]
+
+
 class RawMeasurement(NamedTuple):
     """How long a replay took: in total, and each write together with the sync after it, in seconds."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.bench.drive import Append, Measurement, drive
 from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.raw import FreshDisk, RawDisk, RawMeasurement, RecordingFiles
+from mrecordlog_async.bench.raw import FreshDisk, RawDisk, RawMeasurement, RecordingFiles, without_padding
 from mrecordlog_async.bench.results import NotReadBackError
 from mrecordlog_async.bench.scale import Bench, Scale
 from mrecordlog_async.log import MultiRecordLog
@@ -66,22 +66,22 @@ class Subject:
         return [Caller(partial(self.log.append_record, queue, None, payload), (payload,)) for payload in payloads]
 
     async def round(self, callers: Sequence[Caller], seconds: float, fresh: FreshDisk | None = None) -> Round:
-        """Run *callers*, then the raw disk with the same writes and syncs, then the same on *fresh* blocks."""
+        """Run *callers*, then the raw disk with the same batches and syncs, then the same on *fresh* blocks."""
         files = self.files
         files.calls.clear()
-        marks: list[int] = []
-        measurement = await drive(
-            [caller.append for caller in callers],
-            seconds,
-            lambda: marks.append(len(files.calls)),
-            lambda: marks.append(len(files.calls)),
-        )
+        marks: list[tuple[int, int]] = []
+
+        def mark() -> None:
+            marks.append((len(files.calls), self.log.stats().written_bytes))
+
+        measurement = await drive([caller.append for caller in callers], seconds, mark, mark)
         for caller, calls in zip(callers, measurement.acknowledged, strict=True):
             for payload in caller.payloads:
                 self.stored[payload] += calls
         first = callers[0].payloads
         records, size = measurement.calls * len(first), measurement.calls * sum(map(len, first))
-        asked = files.calls[marks[0] : marks[1]]
+        (begin, written_before), (end, written) = marks
+        asked = without_padding(files.calls[begin:end], written - written_before)
         raw = await asyncio.to_thread(self.raw.replay, asked)
         unwritten = None if fresh is None else await asyncio.to_thread(fresh.replay, asked)
         return Round(measurement, raw, unwritten, records, size)

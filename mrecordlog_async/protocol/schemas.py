@@ -328,7 +328,7 @@ class StatsResponse(Struct):
         refused: Appends refused since then, by reason.
         append_seconds: From the call of an append to its return.
         commit_seconds: Writing and syncing a batch.
-        sync_seconds: A sync of a segment.
+        sync_seconds: A sync of a segment; where one call writes and syncs, both.
         last_minute: The same three, of the last minute alone.
         under_way_seconds: How long the commit under way, or other work on the disk, has taken; 0 without one.
         waiting_seconds: How long the oldest call that is not finished has waited.

@@ -55,7 +55,7 @@ COUNTERS = {
 HISTOGRAMS = {
     "append_seconds": "From the call of an append to its return",
     "commit_seconds": "Time to write and sync a batch",
-    "sync_seconds": "Time of a sync",
+    "sync_seconds": "Time of a sync; where one call writes and syncs, of both",
     "roll_seconds": "Time of a batch that began a new segment",
     "commit_records": "Records in a batch",
     "commit_bytes": "Bytes in a batch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mrecordlog_async.bench.raw import SYNC, FreshDisk, RawDisk, RecordingFiles
+from mrecordlog_async.bench.raw import SYNC, FreshDisk, RawDisk, RecordingFiles, without_padding
 
 
 def test_recorder_notes_writes_and_syncs_in_order(tmp_path: Path) -> None:
@@ -18,6 +18,13 @@ def test_recorder_notes_writes_and_syncs_in_order(tmp_path: Path) -> None:
     files.close(handle)
     assert files.calls == [5, SYNC, 1]
     assert (tmp_path / "file").read_bytes() == b"abcdef"
+
+
+def test_padding_of_direct_writes_is_left_out() -> None:
+    """The raw disk writes as many bytes as the log stored, in as many calls."""
+    assert without_padding([4_096, SYNC, 8_192, SYNC], 4_288) == [96, SYNC, 4_192, SYNC]
+    assert without_padding([100, SYNC, 60], 160) == [100, SYNC, 60]
+    assert without_padding([], 0) == []
 
 
 def test_replay_times_each_batch_with_its_sync(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks suite | compare | http-service | spark-throughput`."""
+"""`python -m tests.benchmarks suite | publish | compare | http-service | spark-throughput`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mrecordlog_async.bench import chart
 from mrecordlog_async.bench.probe import machine
 from mrecordlog_async.bench.report import Report, to_json
 from mrecordlog_async.bench.suite import chosen, run_all
-from mrecordlog_async.event_loop import loop_factory
-from tests.benchmarks import http_service, report, spark_throughput
+from mrecordlog_async.event_loop import loop_name
+from tests.benchmarks import http_service, publish, report, spark_throughput
 from tests.benchmarks.compare import command as compare
 from tests.benchmarks.compare.place import UnknownVersionError
 from tests.benchmarks.compare.process import ContestantError
@@ -32,6 +32,7 @@ def main(words: list[str] | None = None) -> int:
     _add_suite_options(suite)
     suite.set_defaults(run=run_suite)
     for name, module in (
+        ("publish", publish),
         ("compare", compare),
         ("http-service", http_service),
         ("spark-throughput", spark_throughput),
@@ -61,8 +62,7 @@ def run_suite(arguments: argparse.Namespace) -> int:
     workloads = chosen(arguments.only, WORKLOADS)
     scale = replace(QUICK if arguments.quick else FULL, gc_threshold=arguments.gc_threshold)
     rows = [row for rows in run_all(workloads, scale, arguments.dir, _say) for row in rows]
-    loop = "uvloop" if loop_factory() is not None else "asyncio's own event loop"
-    found = Report(machine(arguments.dir), _command(arguments), loop, tuple(rows))
+    found = Report(machine(arguments.dir), _command(arguments), loop_name(), tuple(rows))
     points = [row.point for row in rows if row.point is not None]
     if arguments.svg is not None and points:
         with open(arguments.svg, "w", encoding="utf-8") as file:

@@ -16,7 +16,7 @@ def text(found: Report) -> Iterator[str]:
     yield from report.text(found)
     if checks := checks_of(found.rows):
         yield ""
-        yield from aligned([HEADER, *map(_verdict, checks)], left=3)
+        yield from aligned([HEADER, *map(verdict, checks)], left=3)
 
 
 def markdown(found: Report) -> Iterator[str]:
@@ -24,8 +24,9 @@ def markdown(found: Report) -> Iterator[str]:
     yield from report.markdown(found)
     if checks := checks_of(found.rows):
         yield ""
-        yield from markdown_table(HEADER, map(_verdict, checks), numbers=0)
+        yield from markdown_table(HEADER, map(verdict, checks), numbers=0)
 
 
-def _verdict(check: Check) -> tuple[str, str, str]:
+def verdict(check: Check) -> tuple[str, str, str]:
+    """Return the cells of a target, by `HEADER`."""
     return (check.target, check.measured, "yes" if check.met else "NO")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_signpost, directory_argument
-from mrecordlog_async.event_loop import loop_factory
+from mrecordlog_async.event_loop import loop_name
 
 if TYPE_CHECKING:
     from mrecordlog_async.bench.report import Report
@@ -97,7 +97,7 @@ def _measure(arguments: argparse.Namespace, workloads: Sequence[Workload]) -> Re
 
     scale = replace(QUICK if arguments.quick else FULL, gc_threshold=arguments.gc_threshold)
     rows = [row for rows in suite.run_all(workloads, scale, arguments.directory, _progress) for row in rows]
-    loop = "uvloop" if loop_factory() is not None else "asyncio's own event loop"
+    loop = loop_name()
     return Report(machine(arguments.directory), _command(arguments), loop, tuple(rows))
 
 
