@@ -26,12 +26,15 @@ from unittest.mock import patch
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import AppendGroup, Command
+from mrecordlog_async.engine.setting_commands import Attached, ChangeRule
 from mrecordlog_async.engine.thread import Progress
+from mrecordlog_async.format.record import OptionValues
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot
+from mrecordlog_async.memory.settings import options_of
 
 from .disk import Disk, Fault, Snapshot
-from .judge import Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
+from .judge import NO_OPTIONS, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
 
 DIRECTORY = "/data/wal"
 COPY = "/data/copy"
@@ -304,6 +307,8 @@ class Run:
         self.shown: list[tuple[Model, Bounds, State]] = []  # what readers saw during the run
         self.loop: asyncio.AbstractEventLoop | None = None
         self._original: list[Run] = []  # what this is a copy of
+        self.opened = False
+        self.holders: dict[tuple[str, str], Attached] = {}  # by queue and consumer: the last result of "attach"
         self.unfinished = False  # a copy that is still being made
         self.log: MultiRecordLog | None = None
         self.stopped: BaseException | None = None
@@ -332,15 +337,18 @@ class Run:
             limits=self.limits,
         )
         self.loop = asyncio.get_running_loop()
+        was_closed = not self.opened or self.disk.exists(f"{self.directory}/CLOSED")
         self.log = await opening
+        self.opened = True
         state = state_of(self.log._queues)
         Verdict(self.model).check(state, self.model.bounds(), "reopened")
-        self.lives.append(Life(Model.under(self.policy, state)))
+        self.lives.append(Life(Model.under(self.policy, state, was_closed)))
         self.note("opened")
 
     async def open_without_records(self) -> None:
         """Open the log as `mrecordlog truncate DIR` does, and begin a new life."""
         self.loop = asyncio.get_running_loop()
+        was_closed = not self.opened or self.disk.exists(f"{self.directory}/CLOSED")
         self.log = await open_placed_log(
             self.directory,
             filesystem=self.disk,
@@ -350,7 +358,7 @@ class Run:
         )
         state = self._look(self.directory)
         Verdict(self.model).check(state, self.model.bounds(), "reopened without records")
-        self.lives.append(Life(Model.under(self.policy, state)))
+        self.lives.append(Life(Model.under(self.policy, state, was_closed)))
         self.note("opened")
 
     async def close(self) -> None:
@@ -420,6 +428,25 @@ class Run:
 
     def begin_append(self, queue: str, *sizes: int, position: int | None = None) -> asyncio.Task[object]:
         return self.begin("append", queue, position=position, payloads=self.payloads(*sizes))
+
+    async def attach(self, queue: str, consumer: str) -> object:
+        """Attach to a consumer, and remember what the next calls of its holder carry."""
+        held = await self.do("attach", queue, consumer=consumer)
+        if isinstance(held, Attached):
+            self.holders[queue, consumer] = held
+        return held
+
+    def begin_move(self, kind: str, queue: str, consumer: str, position: int) -> asyncio.Task[object]:
+        """Begin to acknowledge or to seek for the last holder that this run attached."""
+        held = self.holders.get((queue, consumer), Attached(0, 0, 0))
+        holder = (held.queue_id, held.epoch)
+        return self.begin(kind, queue, consumer=consumer, position=position, holder=holder)
+
+    async def acknowledge(self, queue: str, consumer: str, position: int) -> object:
+        return await self.begin_move("acknowledge", queue, consumer, position)
+
+    async def seek(self, queue: str, consumer: str, position: int) -> object:
+        return await self.begin_move("seek", queue, consumer, position)
 
     async def idle(self, seconds: float = 2.5) -> None:
         """Let timers run."""
@@ -542,14 +569,45 @@ def _coroutine(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
     if call.kind == "append":
         return log.append_records(call.queue, call.position, call.payloads)
     if call.kind == "create":
-        return log.create_queue(call.queue, exist_ok=call.exist_ok)
+        options = None if call.options == NO_OPTIONS else options_of(OptionValues(*call.options, 0))
+        return log.create_queue(call.queue, exist_ok=call.exist_ok, options=options)
     if call.kind == "delete":
-        return log.delete_queue(call.queue)
+        return log.delete_queue(call.queue, past_consumers=call.forced)
     if call.kind == "truncate":
         assert call.position is not None
-        return log.truncate(call.queue, call.position)
-    assert call.kind == "sync"
-    return log.sync()
+        return log.truncate(call.queue, call.position, past_consumers=call.forced)
+    if call.kind == "sync":
+        return log.sync()
+    return _setting(log, call)
+
+
+def _setting(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
+    """Return a call about consumers or options."""
+    queue, consumer, position, holder = call.queue, call.consumer, call.position, call.holder
+    if call.kind == "attach":
+        return log.attach_consumer(queue, consumer, create=True, start=position)
+    if call.kind == "consume":
+        return log.create_consumer(queue, consumer, start=position)
+    if call.kind == "release":
+        return log.delete_consumer(queue, consumer)
+    if call.kind == "configure":
+        return log.configure_queue(queue, options_of(OptionValues(*call.options, 0)))
+    if call.kind == "seal":
+        return log.seal_queue(queue)
+    if call.kind == "rule":  # the rule alone: what `create_consumer` does after it are calls like any other
+        return _await(log, ChangeRule(log._new_future(), "*", consumer, False, False))
+    assert position is not None
+    if call.kind == "move":
+        return log.seek_consumer(queue, consumer, position)
+    assert holder is not None
+    if call.kind == "seek":
+        return log.seek_consumer(queue, consumer, position, queue_id=holder[0], epoch=holder[1])
+    assert call.kind == "acknowledge"
+    return log.acknowledge(queue, consumer, position, queue_id=holder[0], epoch=holder[1])
+
+
+async def _await(log: MultiRecordLog, command: Command) -> object:
+    return await log._begin(command)
 
 
 History = Callable[[Run], Awaitable[None]]

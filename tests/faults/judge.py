@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from mrecordlog_async import PersistPolicy
 from mrecordlog_async.errors import (
+    ConsumerBehindError,
     LogFailedError,
     PositionInPastError,
     QueueExistsError,
@@ -26,12 +27,24 @@ from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, con
 from mrecordlog_async.memory.loose import PLACE_BITS
 from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues
 
+from .settings_model import (
+    DURABLE,
+    MAY_CHANGE_NOTHING,
+    apply_setting,
+    behind,
+    is_refusal,
+    moved_up,
+    refused_append,
+)
+
 SLACK_SECONDS = 0.05
 """How late the writer may be with a sync that is due: turns of a loop with a virtual clock."""
 
 BRANCHES_MAX = 10
 """How many cancelled calls of one life the judge follows in both ways."""
 
+
+NO_OPTIONS = (0, 0, 0)
 
 _ENDS = count(1)
 
@@ -48,6 +61,8 @@ class QueueState(NamedTuple):
     start: int
     next: int
     records: tuple[tuple[int, bytes], ...]
+    consumers: tuple[tuple[str, int, int], ...] = ()  # name, position, epoch
+    options: tuple[int, int, int] = NO_OPTIONS  # flags, most bytes, most records
 
 
 class State(NamedTuple):
@@ -55,6 +70,7 @@ class State(NamedTuple):
 
     next_queue_id: int
     queues: tuple[QueueState, ...]
+    rules: tuple[str, ...] = ()  # consumers of all new queues
 
 
 @dataclass(slots=True)
@@ -72,6 +88,10 @@ class Call:
     payloads: tuple[bytes, ...] = ()
     exist_ok: bool = False
     single: bool = True
+    consumer: str = ""
+    holder: tuple[int, int] | None = None  # queue id and epoch
+    options: tuple[int, int, int] = NO_OPTIONS
+    forced: bool = False
     outcome: str = "open"
     value: object = None
     error: BaseException | None = None
@@ -88,7 +108,7 @@ class Call:
         """Record the log's error at the moment it is set."""
         self.error = error
         self._end()
-        if isinstance(error, QueueNotFoundError | QueueExistsError | PositionInPastError):
+        if isinstance(error, QueueNotFoundError | QueueExistsError | PositionInPastError) or is_refusal(error):
             self.outcome = "refused"
         elif isinstance(error, LogFailedError) and error.written == "unknown":
             self.outcome = "unknown"
@@ -120,12 +140,15 @@ class Queue:
         self.records: dict[int, bytes] = {}
         self.truncated: dict[int, bytes] = {}
         self.known_from = next_position  # records truncated below are not known, because the model began here
+        self.consumers: dict[str, tuple[int, int]] = {}  # position and epoch
+        self.options = NO_OPTIONS
 
     def copy(self) -> Queue:
         """Return a queue that may change on its own."""
         copied = Queue(self.id, self.start, self.next)
         copied.records = dict(self.records)
         copied.truncated, copied.known_from = dict(self.truncated), self.known_from
+        copied.consumers, copied.options = dict(self.consumers), self.options
         return copied
 
     def append(self, call: Call) -> object:
@@ -136,6 +159,9 @@ class Queue:
             return None
         if first < self.next:
             return self._append_in_past(call, first, stop)
+        refusal = refused_append(self, call)
+        if refusal is not None:
+            return refusal
         if self.start == 0 == self.next:
             self.start = first
         self.records.update(zip(range(first, stop), call.payloads, strict=True))
@@ -164,6 +190,7 @@ class Queue:
             self.truncated[at] = self.records.pop(at)
         self.start = position + 1
         self.next = max(self.next, self.start)
+        moved_up(self)
         return len(gone)
 
 
@@ -173,6 +200,8 @@ class Fold:
     def __init__(self, next_queue_id: int) -> None:
         self.next_queue_id = next_queue_id
         self.queues: dict[str, Queue] = {}
+        self.rules: set[str] = set()
+        self.epochs_from = 0  # holders with a lower epoch must attach again
 
     @classmethod
     def of(cls, state: State) -> Fold:
@@ -181,7 +210,15 @@ class Fold:
         for queue in state.queues:
             fold.queues[queue.name] = Queue(queue.id, queue.start, queue.next)
             fold.queues[queue.name].records = dict(queue.records)
+            fold.queues[queue.name].consumers = {name: (position, epoch) for name, position, epoch in queue.consumers}
+            fold.queues[queue.name].options = queue.options
+        fold.rules = set(state.rules)
         return fold
+
+    def draw(self) -> int:
+        """Return the next id, for a queue or an epoch."""
+        self.next_queue_id += 1
+        return self.next_queue_id - 1
 
     def apply(self, call: Call) -> object:
         """Do *call* and return the expected result, or the class of the error."""
@@ -191,17 +228,24 @@ class Fold:
         if call.kind == "create":
             if queue is not None:
                 return False if call.exist_ok else QueueExistsError
-            self.queues[call.queue] = Queue(self.next_queue_id)
-            self.next_queue_id += 1
+            queue = self.queues[call.queue] = Queue(self.draw())
+            queue.consumers = {name: (0, self.draw()) for name in sorted(self.rules)}
+            queue.options = call.options
             return True
+        if call.kind not in ("append", "truncate", "delete"):
+            return apply_setting(self, call)
         if queue is None:
             return QueueNotFoundError
         if call.kind == "append":
             return queue.append(call)
         if call.kind == "truncate":
             assert call.position is not None
+            if call.position >= queue.start and behind(queue, call.position, call.forced):
+                return ConsumerBehindError
             return queue.truncate(call.position)
         assert call.kind == "delete"
+        if behind(queue, queue.next, call.forced):
+            return ConsumerBehindError
         del self.queues[call.queue]
         return len(queue.records)
 
@@ -210,9 +254,18 @@ class Fold:
         return State(
             self.next_queue_id,
             tuple(
-                QueueState(name, queue.id, queue.start, queue.next, tuple(sorted(queue.records.items())))
+                QueueState(
+                    name,
+                    queue.id,
+                    queue.start,
+                    queue.next,
+                    tuple(sorted(queue.records.items())),
+                    tuple((each, *place) for each, place in sorted(queue.consumers.items())),
+                    queue.options,
+                )
                 for name, queue in sorted(self.queues.items())
             ),
+            tuple(sorted(self.rules)),
         )
 
 
@@ -287,9 +340,12 @@ def _state_of(queues: Queues) -> State:
                 queue.first_position,
                 queue.next_position,
                 tuple(tuple(record) for run in queue.runs(None, None) for record in run.records()),  # type: ignore[misc]  # pairs
+                tuple((name, state.position, state.epoch) for name, state in sorted(queue.consumers.items())),
+                queue.options[:3] if queue.options is not None else NO_OPTIONS,
             )
             for queue in sorted(queues, key=lambda queue: queue.name)
         ),
+        tuple(sorted(rule.name for rule in queues.rules)),
     )
 
 
@@ -316,11 +372,13 @@ class Model:
     durable_answers: bool = True
     interval_seconds: float | None = None
     calls: list[Call] = field(default_factory=list)
+    epochs_from: int = 0
 
     @classmethod
-    def under(cls, policy: PersistPolicy, base: State) -> Model:
+    def under(cls, policy: PersistPolicy, base: State, was_closed: bool = True) -> Model:
         """Return the model of a log that has just been opened."""
-        return cls(base, policy.syncs_each_batch, policy.sync_interval_seconds)
+        epochs_from = 0 if was_closed or policy.syncs_each_batch else base.next_queue_id
+        return cls(base, policy.syncs_each_batch, policy.sync_interval_seconds, epochs_from=epochs_from)
 
     def add(self, call: Call) -> Call:
         """Give a number to a call that is about to be made."""
@@ -344,15 +402,17 @@ class Model:
         return Bounds(self._rests_on(True, 0.0), len(self.calls), self._empty_truncates())
 
     def _empty_truncates(self) -> tuple[int, ...]:
-        empty = (call for call in self.calls if call.kind == "truncate" and call.outcome == "answered")
-        return tuple(call.number for call in empty if call.value == 0)
+        """Return the numbers of acknowledged calls whose results do not say whether they changed anything."""
+        kinds = ("truncate", *MAY_CHANGE_NOTHING)
+        empty = (call for call in self.calls if call.kind in kinds and call.outcome == "answered")
+        return tuple(call.number for call in empty if call.kind != "truncate" or call.value == 0)
 
     def _rests_on(self, durable_answers: bool, now: float) -> int:
         writers: dict[str, int] = {}
         needed = 0
         due = -1.0 if self.interval_seconds is None else now - self.interval_seconds - SLACK_SECONDS
         for call in self.calls:
-            if call.outcome == "answered" and call.kind in ("create", "delete", "sync") and _changed(call):
+            if call.outcome == "answered" and call.kind in ("create", "delete", "sync", *DURABLE) and _changed(call):
                 needed = call.number + 1
                 writers[call.queue] = needed
             elif call.outcome == "answered" and _changed(call):
@@ -385,6 +445,7 @@ class Model:
 
     def _fold(self, left_out: set[int]) -> Iterator[State]:
         fold = Fold.of(self.base)
+        fold.epochs_from = self.epochs_from
         yield fold.state()
         for call in self.calls:
             if call.number not in left_out and call.outcome != "absent":
@@ -440,7 +501,7 @@ def _changed(call: Call) -> bool:
         return call.value is True
     if call.kind == "truncate":
         return call.value != 0
-    return True
+    return call.kind not in MAY_CHANGE_NOTHING
 
 
 def _shown(call: Call) -> str:

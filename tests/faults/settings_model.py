@@ -1,0 +1,168 @@
+"""The model of consumers, options, seals and rules: dictionaries again, which share no code with the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mrecordlog_async.errors import (
+    ConsumerBehindError,
+    ConsumerExistsError,
+    ConsumerFencedError,
+    ConsumerNotFoundError,
+    LogFullError,
+    PositionAheadError,
+    PositionTruncatedError,
+    QueueNotFoundError,
+    QueueOptionsError,
+    QueueSealedError,
+    RecordTooLargeError,
+)
+
+if TYPE_CHECKING:
+    from .judge import Call, Fold, Queue
+
+KEEP, DROP, SEALED = 1, 2, 4
+
+REFUSALS = (
+    ConsumerBehindError,
+    ConsumerExistsError,
+    ConsumerFencedError,
+    ConsumerNotFoundError,
+    PositionAheadError,
+    PositionTruncatedError,
+    QueueOptionsError,
+    QueueSealedError,
+)
+"""Errors that follow from what the queues hold."""
+
+DURABLE = ("attach", "consume", "release", "configure", "seal", "rule", "move")
+"""Calls that are durable under every policy."""
+
+MAY_CHANGE_NOTHING = ("acknowledge", "seek", "configure")
+"""Calls whose result does not say whether anything was written."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether *error* follows from what the queues hold."""
+    if isinstance(error, LogFullError):
+        return error.resource in ("queue", "consumers")
+    if isinstance(error, RecordTooLargeError):
+        return error.limit in ("max_bytes", "max_records")
+    return isinstance(error, REFUSALS)
+
+
+def apply_setting(fold: Fold, call: Call) -> object:
+    """Do a call that is not about records; return the expected result, or the class of the error."""
+    if call.kind == "rule":
+        if call.consumer in fold.rules:
+            return ConsumerExistsError
+        fold.rules.add(call.consumer)
+        return True
+    queue = fold.queues.get(call.queue)
+    if queue is None or (call.holder is not None and call.holder[0] != queue.id):
+        return QueueNotFoundError
+    if call.kind == "configure":
+        return _configure(queue, call)
+    if call.kind == "seal":
+        if queue.options[0] & SEALED:
+            return QueueSealedError
+        queue.options = (queue.options[0] | SEALED, *queue.options[1:])
+        return queue.next
+    return _consumer(fold, queue, call)
+
+
+def _configure(queue: Queue, call: Call) -> object:
+    flags, max_bytes, max_records = call.options
+    wanted = (flags | queue.options[0] & SEALED, max_bytes, max_records)
+    held = sum(map(len, queue.records.values()))
+    too_low = bool(max_records and len(queue.records) > max_records) or bool(max_bytes and held > max_bytes)
+    if wanted == queue.options:
+        return None
+    if too_low and not flags & DROP:
+        return QueueOptionsError
+    queue.options = wanted
+    truncate_to_slowest(queue)
+    return None
+
+
+def _consumer(fold: Fold, queue: Queue, call: Call) -> object:
+    known = queue.consumers.get(call.consumer)
+    if call.kind == "consume":
+        if known is not None:
+            return ConsumerExistsError
+        queue.consumers[call.consumer] = (_clamped(queue, call.position), fold.draw())
+        return True
+    if call.kind == "attach":
+        position = known[0] if known is not None else _clamped(queue, call.position)
+        queue.consumers[call.consumer] = (position, fold.draw())
+        return (queue.id, queue.consumers[call.consumer][1], position)
+    if known is None:
+        return ConsumerNotFoundError
+    if call.kind == "release":
+        del queue.consumers[call.consumer]
+        truncate_to_slowest(queue)
+        return None
+    return _move(fold, queue, call, known)
+
+
+def _move(fold: Fold, queue: Queue, call: Call, known: tuple[int, int]) -> object:
+    assert call.position is not None
+    position, epoch = known
+    if call.holder is not None and (call.holder[1] != epoch or epoch < fold.epochs_from):
+        return ConsumerFencedError
+    goal = call.position + (call.kind == "acknowledge")
+    if goal > queue.next:
+        return PositionAheadError
+    if call.kind == "acknowledge" and goal <= position:
+        return position
+    if goal < queue.start:
+        return PositionTruncatedError
+    queue.consumers[call.consumer] = (goal, fold.draw() if call.kind == "move" else epoch)
+    truncate_to_slowest(queue)
+    return goal
+
+
+def _clamped(queue: Queue, position: int | None) -> int:
+    return queue.start if position is None else min(max(position, queue.start), queue.next)
+
+
+def truncate_to_slowest(queue: Queue) -> None:
+    """Truncate a queue that keeps its records until they are acknowledged."""
+    if queue.options[0] & KEEP and queue.consumers:
+        queue.truncate(min(position for position, _ in queue.consumers.values()) - 1)
+
+
+def refused_append(queue: Queue, call: Call) -> object:
+    """Return why an append that is not a repeat is refused, or None; drop what must go for it."""
+    flags, max_bytes, max_records = queue.options
+    more, size = len(call.payloads), sum(map(len, call.payloads))
+    if flags & SEALED:
+        return QueueSealedError
+    if (max_records and more > max_records) or (max_bytes and size > max_bytes):
+        return RecordTooLargeError
+    if not _is_over(queue, more, size, 1.0):
+        return None
+    if not flags & DROP:
+        return LogFullError
+    while queue.records and _is_over(queue, more, size, 0.9):
+        queue.truncate(min(queue.records))
+    return None
+
+
+def _is_over(queue: Queue, more: int, size: int, share: float) -> bool:
+    _, max_bytes, max_records = queue.options
+    held = sum(map(len, queue.records.values()))
+    too_many = bool(max_records) and len(queue.records) + more > int(max_records * share)
+    return too_many or bool(max_bytes and held and held + size > int(max_bytes * share))
+
+
+def behind(queue: Queue, position: int, forced: bool) -> bool:
+    """Return whether a consumer forbids removing the records up to *position*."""
+    slowest = min((at for at, _ in queue.consumers.values()), default=queue.next)
+    return not forced and slowest <= min(position, queue.next - 1)
+
+
+def moved_up(queue: Queue) -> None:
+    """Move the consumers that a truncate has passed."""
+    for name, (position, epoch) in queue.consumers.items():
+        queue.consumers[name] = (max(position, queue.start), epoch)

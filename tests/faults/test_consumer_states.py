@@ -1,0 +1,149 @@
+"""Consumers, options and seals after crashes and faults, and in any order that hypothesis generates."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import rule, run_state_machine_as_test
+
+from mrecordlog_async import LogFullError, PersistPolicy
+
+from .consumer_histories import CONSUMER_CASES
+from .explore import Explorer, Tally
+from .inject import faults, inject
+from .settings_model import DROP, KEEP
+from .test_state_machine import NAMES, LogMachine
+
+EVERY = {
+    "consumers": 7,
+    "consumers, stepping": 41,
+    "never, consumers": 13,
+    "options": 7,
+    "options, small": 41,
+    "holders": 3,
+    "never, holders": 5,
+    "reserve of consumers": 61,
+    "consumers below a limit": 61,
+}
+"""Histories of which the suite checks only every n-th moment, and tries every n-th fault."""
+
+
+@pytest.mark.parametrize("name", CONSUMER_CASES)
+def test_every_crash_state_keeps_consumers(name: str, tally: Tally) -> None:
+    """Positions, epochs, options, seals and rules exist once they are acknowledged, with what they removed."""
+    case = CONSUMER_CASES[name]
+    run = case.run()
+    assert run.stopped is None
+    explorer = Explorer(deep_every=100, kill_every=13)
+    with case.sizes():
+        explorer.explore(run, every=EVERY.get(name, 1))
+    assert explorer.tally.crash_states + explorer.tally.nested_states > 50
+    tally.add(explorer.tally)
+
+
+@pytest.mark.parametrize("name", CONSUMER_CASES)
+def test_a_fault_at_any_call_loses_no_acknowledgement(name: str, tally: Tally) -> None:
+    """Every call ends; what was acknowledged survives, and a failed log moves no consumer."""
+    case, explorer = CONSUMER_CASES[name], Explorer()
+    calls = case.run(moments=False).disk.call_names
+    for fault in list(faults(calls))[:: 2 * EVERY.get(name, 1)]:
+        inject(case, fault, explorer)
+    assert explorer.tally.faults > 5
+    tally.add(explorer.tally)
+
+
+@pytest.mark.parametrize("name", ["reserve of consumers", "consumers below a limit"])
+def test_the_reserve_is_for_what_truncates(name: str) -> None:
+    """On a full disk, acknowledgements that remove records always succeed, attaching does while half is left."""
+    calls = CONSUMER_CASES[name].run(moments=False).model.calls
+    full = next(call.number for call in calls if call.outcome == "absent")
+    later = [call for call in calls if call.number > full]
+    assert {call.outcome for call in later if call.kind == "acknowledge" and call.queue == "kept"} == {"answered"}
+    refused = [call for call in later if call.kind == "acknowledge" and call.queue == "other"]
+    assert any(isinstance(call.error, LogFullError) for call in refused)
+    assert {call.outcome for call in later if call.kind == "attach"} == {"answered", "absent"}
+    assert {call.outcome for call in later if call.kind == "seal"} == {"answered"}
+    assert calls[-1].outcome == "answered"
+
+
+CONSUMERS = st.sampled_from(["c", "d"])
+OPTIONS = st.sampled_from([(0, 0, 0), (KEEP, 0, 0), (KEEP, 0, 4), (0, 0, 3), (DROP, 0, 3), (DROP, 6_000, 7)])
+
+
+class ConsumerMachine(LogMachine):
+    """The machine of all logs, whose queues have consumers and options too."""
+
+    @rule(queue=NAMES, options=OPTIONS)
+    def create_with_options(self, queue: str, options: tuple[int, int, int]) -> None:
+        self._begin("create", queue, options=options, exist_ok=True)
+
+    @rule(queue=NAMES, consumer=CONSUMERS)
+    def attach(self, queue: str, consumer: str) -> None:
+        self.waiting.append(self._do(self._attaching(queue, consumer)))
+
+    async def _attaching(self, queue: str, consumer: str) -> object:
+        task = self.loop.create_task(self.run.attach(queue, consumer))
+        await self.run.turns(1)
+        return task
+
+    @rule(queue=NAMES, consumer=CONSUMERS, distance=st.integers(-5, 2))
+    def consume(self, queue: str, consumer: str, distance: int) -> None:
+        self._begin("consume", queue, consumer=consumer, position=max(self._next(queue) + distance, 0))
+
+    @rule(queue=NAMES, consumer=CONSUMERS, distance=st.integers(-5, 1), kind=st.sampled_from(["acknowledge", "seek"]))
+    def move(self, queue: str, consumer: str, distance: int, kind: str) -> None:
+        position = max(self._next(queue) + distance, 0)
+        held = self.run.holders.get((queue, consumer))
+        holder = (held.queue_id, held.epoch) if held is not None else (0, 0)
+        self._begin(kind, queue, consumer=consumer, position=position, holder=holder)
+
+    @rule(queue=NAMES, consumer=CONSUMERS)
+    def move_by_an_operator(self, queue: str, consumer: str) -> None:
+        self._begin("move", queue, consumer=consumer, position=self._next(queue))
+
+    @rule(queue=NAMES, consumer=CONSUMERS)
+    def release(self, queue: str, consumer: str) -> None:
+        self._begin("release", queue, consumer=consumer)
+
+    @rule(queue=NAMES, options=OPTIONS)
+    def configure(self, queue: str, options: tuple[int, int, int]) -> None:
+        self._begin("configure", queue, options=options)
+
+    @rule(queue=NAMES)
+    def seal(self, queue: str) -> None:
+        self._begin("seal", queue)
+
+    @rule(consumer=CONSUMERS)
+    def add_rule(self, consumer: str) -> None:
+        self._begin("rule", "", consumer=consumer)
+
+    @rule(queue=NAMES, distance=st.integers(-5, 2), forced=st.booleans())
+    def truncate_past(self, queue: str, distance: int, forced: bool) -> None:
+        self._begin("truncate", queue, position=max(self._next(queue) + distance, 0), forced=forced)
+
+    @rule(queue=NAMES)
+    def delete_by_force(self, queue: str) -> None:
+        self._begin("delete", queue, forced=True)
+
+
+class WeakConsumerMachine(ConsumerMachine):
+    """The same with a policy that acknowledges before the sync."""
+
+    policy = PersistPolicy.interval(0.5)
+
+
+@pytest.mark.parametrize("machine", [ConsumerMachine, WeakConsumerMachine])
+def test_any_history_with_consumers(machine: type[LogMachine], tally: Tally) -> None:
+    """In any order of steps, the model and the log agree, before and after every crash."""
+    machine.tally = tally
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=50,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
