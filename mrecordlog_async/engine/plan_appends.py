@@ -226,15 +226,15 @@ class AppendPlanner(PlannerBase):
         too_many = bool(max_records) and held_records + records > max_records
         if not too_many and not (max_bytes and held_bytes + size > max_bytes):
             return None
-        if not flags & DROP_OLDEST:
-            if too_many:
-                return LogFullError("queue", held_records, max_records, queue, "records")
-            return LogFullError("queue", held_bytes, max_bytes, queue)
         drop_records = _to_drop(held_records, records, max_records) if max_records else 0
         drop_bytes = _to_drop(held_bytes, size, max_bytes) if max_bytes else 0
-        position = view.position_to_drop(drop_records, drop_bytes)
-        self.plan.makes_room.append(self._truncate_view(view, position))
-        return None
+        position = view.position_to_drop(drop_records, drop_bytes) if flags & DROP_OLDEST else None
+        if position is not None:
+            self.plan.makes_room.append(self._truncate_view(view, position))
+            return None
+        if too_many:
+            return LogFullError("queue", held_records, max_records, queue, "records")
+        return LogFullError("queue", held_bytes, max_bytes, queue)
 
 
 def _to_drop(held: int, more: int, limit: int) -> int:

@@ -119,9 +119,15 @@ class QueueView:
         if self._held is not None:
             self._held = self._held[0] + records, self._held[1] + size
 
-    def position_to_drop(self, records: int, size: int) -> int:
-        """Return up to where to truncate so that at least so many records and bytes go, which are there."""
-        for run in self._runs(self.first_position, self.next_position):
+    def position_to_drop(self, records: int, size: int) -> int | None:
+        """Return up to where to truncate so that at least so many records and bytes go, of those that are held.
+
+        None if the records are not in memory, as in a log that was opened for its positions alone.
+        """
+        runs = self._runs(self.first_position, self.next_position)
+        if sum(run.record_count for run in runs) != self.held()[0]:
+            return None
+        for run in runs:
             if run.record_count >= records and len(run.payload) >= size:
                 by_bytes = bisect_left(run.ends(), size) if size > 0 else 0
                 return run.first_position + max(records, by_bytes, 1) - 1

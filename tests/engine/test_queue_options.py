@@ -19,6 +19,7 @@ from mrecordlog_async import (
     QueueSealedError,
     RecordTooLargeError,
 )
+from mrecordlog_async.maintenance.placed_log import open_placed_log
 
 TEN = QueueOptions(max_records=10)
 TEN_NEWEST = QueueOptions(max_records=10, when_full="drop_oldest")
@@ -220,3 +221,13 @@ async def test_limits_below_what_is_stored_are_refused(log: MultiRecordLog) -> N
         await log.configure_queue("nowhere", TEN)
     with pytest.raises(QueueNotFoundError):
         await log.seal_queue("nowhere")
+
+
+async def test_a_log_without_its_records_drops_none(directory: Path, log: MultiRecordLog) -> None:
+    """Opened for its positions alone, it cannot know which records to drop: the append is refused instead."""
+    await log.create_queue("q", options=TEN_NEWEST)
+    await log.append_records("q", None, [b"x"] * 10)
+    await log.close()
+    async with await open_placed_log(directory) as placed:
+        with pytest.raises(LogFullError, match="'q' is full"):
+            await placed.append_record("q", None, b"x")
