@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from io import BytesIO
@@ -21,6 +22,9 @@ from typing import NamedTuple
 
 POSITION_MAX = 2**63 - 2
 """The last position that can be assigned; the next position still fits into a signed 64-bit integer."""
+
+Start = int | datetime
+"""Where a read starts: a position, or a time with a time zone."""
 
 OFFSET_BYTES = 4
 
@@ -258,6 +262,7 @@ class QueueSummary:
         first_segment: Number of the oldest segment that the queue keeps on the disk; None if it keeps none.
         began: No record was ever stored below this position; 0 if that is unknown.
         sealed: The queue accepts no more records.
+        oldest_time: When the oldest retained record was stored, to 0.1 s, in UTC; None if the queue is empty.
     """
 
     queue: str
@@ -269,6 +274,12 @@ class QueueSummary:
     first_segment: int | None
     began: int = 0
     sealed: bool = False
+    oldest_time: datetime | None = None
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Age of the oldest retained record now, by the wall clock; None if the queue is empty."""
+        return None if self.oldest_time is None else max((datetime.now(UTC) - self.oldest_time).total_seconds(), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

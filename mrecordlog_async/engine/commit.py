@@ -53,7 +53,10 @@ class CommitRequest(NamedTuple):
 
 
 class CommitResult(NamedTuple):
-    """A stored batch: its log records, the segment that holds them, bytes, and times in seconds."""
+    """A stored batch: its log records, the segment that holds them, bytes, and durations in seconds.
+
+    tick: the time in its COMMIT, as `memory.times` counts it.
+    """
 
     records: list[LogRecord]
     segment: int
@@ -62,3 +65,4 @@ class CommitResult(NamedTuple):
     rolled: bool
     seconds: float
     sync_seconds: float
+    tick: int

@@ -31,6 +31,7 @@ from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, 
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
 from mrecordlog_async.format.record import LogRecord, Opened
 from mrecordlog_async.format.table import OPENING_BYTES
+from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.storage.direct import Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
@@ -69,6 +70,7 @@ class Journal:
         self._file = file
         self._seed = segment_seed(recovered.log_id, recovered.end.segment)
         self._nonce = nonce  # until the first batch is written
+        self._time_ns = 0  # in the COMMIT that was encoded last
         self._space = space
         self._spare = Spare(directory, staging)
         undeletable = [(number, 0) for number in recovered.leftovers]
@@ -276,7 +278,8 @@ class Journal:
 
     def _encode(self, bodies: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:
         """Split a batch into frames after the last one; return the buffers and the offset after its COMMIT."""
-        return encode_batch(bodies, self.end, oldest_segment, self._log_id, self._seed, time.time_ns())
+        self._time_ns = time.time_ns()
+        return encode_batch(bodies, self.end, oldest_segment, self._log_id, self._seed, self._time_ns)
 
     def _with_opening(self, request: CommitRequest, records: list[LogRecord]) -> tuple[CommitRequest, list[LogRecord]]:
         """Put OPENED before the records of the first batch since the log was opened, which is synced in any case.
@@ -335,7 +338,14 @@ class Journal:
         if request.sync and file.is_direct:  # the write was the sync, or a part of it
             sync_seconds = time.perf_counter() - write_begun
         return CommitResult(
-            records, at.segment, written, request.sync, rolled, time.perf_counter() - begun, sync_seconds
+            records,
+            at.segment,
+            written,
+            request.sync,
+            rolled,
+            time.perf_counter() - begun,
+            sync_seconds,
+            self._time_ns // TICK_NS,
         )
 
     def _enter(self, file: SegmentFile, header: SegmentHeader, table_end: int) -> None:

@@ -10,9 +10,9 @@ from mrecordlog_async.engine.running import RunningLog
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.format.header import public_log_id
-from mrecordlog_async.memory.reads import QueueReader, check_name
+from mrecordlog_async.memory.reads import QueueReader, check_name, position_of
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
-from mrecordlog_async.model import ResourceUsage
+from mrecordlog_async.model import ResourceUsage, Start
 
 
 class LiveReader(RunningLog, QueueReader):
@@ -20,7 +20,7 @@ class LiveReader(RunningLog, QueueReader):
 
     # Following a queue.
 
-    def tail(self, queue: str, start: int | None = None) -> Tail:
+    def tail(self, queue: str, start: Start | None = None) -> Tail:
         """Return the records of *queue* from *start* on, and those that come, as an iterator that also gives batches.
 
             async for position, payload in log.tail("orders"): ...
@@ -28,7 +28,8 @@ class LiveReader(RunningLog, QueueReader):
 
         Args:
             queue: The queue.
-            start: The first position to yield; None, or a truncated one, starts with the first retained record.
+            start: The first position to yield, or a time (see `position_at`). None and a truncated position start with
+                the first retained record.
 
         Returns:
             The tail. It yields each record once it is durable under the persist policy, and ends when the queue is
@@ -36,10 +37,11 @@ class LiveReader(RunningLog, QueueReader):
 
         Raises:
             QueueNotFoundError: No queue has this name.
-            ValueError: *start* is not a position.
+            ValueError: *start* is not a position, or a time that has no time zone or is in the future.
         """
         found = self._queue(queue)
-        return Tail(self._watch(found.id), found.first_position if start is None else check_start(start))
+        position = position_of(found, start)
+        return Tail(self._watch(found.id), found.first_position if position is None else check_start(position))
 
     async def wait_for(self, queue: str, position: int) -> bool:
         """Wait until *position* has been assigned in *queue*.

@@ -152,7 +152,7 @@ class Straight:
     def _acknowledge(self, group: AppendGroup, result: CommitResult) -> None:
         """Apply what was stored to memory, then wake the callers, who can then read their records."""
         held = self._queues.memory_bytes
-        records, payload_bytes, _ = self._queues.apply_all(result.segment, result.records)
+        records, payload_bytes, _ = self._queues.apply_all(result.segment, result.records, result.tick)
         freed = max(held - self._queues.memory_bytes, 0)
         self._on_applied((result.records[0].id,))  # type: ignore[union-attr]  # it is an Append
         group.acknowledge(self._first_position)

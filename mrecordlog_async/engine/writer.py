@@ -252,7 +252,7 @@ class Writer:
     def _apply(self, result: CommitResult) -> list[int]:
         """Apply log records. Returns the number of records that each truncate and delete dropped."""
         held = self._queues.memory_bytes
-        records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records)
+        records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records, result.tick)
         counters = self._counters
         counters.appended_records += records
         counters.appended_bytes += payload_bytes

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple
 
@@ -108,6 +109,14 @@ class StoredLog:
         found = self._queue(queue)
         runs = self._stream(found, start, stop)
         return runs if limit is None else cut_stream(runs, check_limit(limit))
+
+    def position_at(self, queue: str, time: datetime) -> int:
+        """Return the position of the first record stored at *time* or later; see `MultiRecordLog.position_at`."""
+        return self._log.position_at(queue, time)
+
+    def ticks(self, queue: str, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return where the time changes along positions *start* … *stop* - 1; see `QueueReader.ticks`."""
+        return self._log.ticks(queue, start, stop)
 
     def contents(self, queues: Iterable[str] | None = None) -> Iterator[QueueContents]:
         """Yield *queues* with their records, in the given order; by default all of them, sorted by name.

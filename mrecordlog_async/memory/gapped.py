@@ -71,6 +71,10 @@ class GappedRun(NamedTuple):
             return Run(positions[0], offsets, payload)
         return GappedRun.of(positions, offsets, payload)
 
+    def position_from(self, position: int) -> int:
+        """Return the first position that is not below *position*; there must be one."""
+        return self.first_position + self._distances()[self.before(position)]
+
     def cut_records(self, records: int) -> Run | GappedRun:
         """Return the first *records* records, at least one and fewer than all of them."""
         cut = self.cut(self.first_position, self.first_position + self._distances()[records])

@@ -46,12 +46,16 @@ _BOUNDS = Struct("<ii")
 
 
 class Block:
-    """The payloads of a MANY. live: how many of its records are still loose. ids: the queue of each record."""
+    """The payloads of a MANY. live: how many of its records are still loose. ids: the queue of each record.
 
-    __slots__ = ("ids", "live", "memory_bytes", "offsets", "payload", "sparse_at")
+    tick: when it was stored.
+    """
 
-    def __init__(self, many: Many) -> None:
+    __slots__ = ("ids", "live", "memory_bytes", "offsets", "payload", "sparse_at", "tick")
+
+    def __init__(self, many: Many, tick: int) -> None:
         self.ids, _, self.offsets, self.payload = many
+        self.tick = tick
         self.live = len(self.ids)
         self.sparse_at = self.live // 4
         self.memory_bytes = (
@@ -90,11 +94,11 @@ class Blocks:
         """Return a block, or None if none of its records is loose any more."""
         return self._blocks.get(number)
 
-    def add(self, many: Many) -> int:
-        """Keep the payloads of *many*, all of them loose; return the place of the first one."""
+    def add(self, many: Many, tick: int) -> int:
+        """Keep the payloads of *many*, stored at *tick*, all of them loose; return the place of the first one."""
         number = self._next
         self._next = number + 1
-        block = self._blocks[number] = Block(many)
+        block = self._blocks[number] = Block(many, tick)
         self.memory_bytes += block.memory_bytes
         return number << PLACE_BITS
 
@@ -107,6 +111,11 @@ class Blocks:
             start, stop = bounds(block.offsets, (place & mask) * OFFSET_BYTES)
             found.append(block.payload[start:stop])
         return found
+
+    def ticks(self, places: Iterable[int]) -> list[int]:
+        """Return when the records at *places* were stored."""
+        blocks = self._blocks
+        return [blocks[place >> PLACE_BITS].tick for place in places]
 
     def release(self, places: Sequence[int]) -> None:
         """Note that the records at *places* are no longer loose. A block without any is dropped."""

@@ -16,6 +16,7 @@ from mrecordlog_async.memory.last_append import LastAppend, checksum_of
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.retained import PLACES_OVERHEAD_BYTES, RetainedRecords
 from mrecordlog_async.memory.retention import SegmentPins
+from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES, Run
 
 NO_CONSUMER_STATES: dict[str, ConsumerState] = {}
@@ -88,11 +89,11 @@ class Queue(RetainedRecords):
             tuple(map(TableConsumer._make, sorted(self.consumers.items()))) if self.consumers else NO_CONSUMERS,
         )
 
-    def append(self, segment: int, run: Run, continues: bool = False) -> int:
+    def append(self, segment: int, run: Run, continues: bool = False, tick: int = NO_TICK) -> int:
         """Add *run*, which is stored in *segment*; return by how many bytes the memory in use grew.
 
-        continues: it belongs to the same append as the run before it. Raises ReplayError if a position is taken, or if
-        there is no such append.
+        continues: it belongs to the same append as the run before it. tick: when it was stored. Raises ReplayError if a
+        position is taken, or if there is no such append.
         """
         first, offsets, payload = run
         held = self.memory_bytes
@@ -111,6 +112,8 @@ class Queue(RetainedRecords):
             raise self._continues_nothing(first)
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
+        if tick != self._tick:
+            self.note_tick(first, tick)
         self.next_position = first + records
         self.records += records
         self.held_bytes += size
@@ -158,6 +161,7 @@ class Queue(RetainedRecords):
         else:
             self._drop_loose(max(self.first_position - self._loose_first(), 0))
             self._drop_dead_runs()
+            self._drop_ticks()
         self._drop_dead_segments()
         if self.consumers:
             self._move_consumers()

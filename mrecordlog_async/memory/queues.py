@@ -35,6 +35,7 @@ from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO
 from mrecordlog_async.memory.queue import Queue, ReplayError
 from mrecordlog_async.memory.retained import LOOSE_RECORDS_LEAST
 from mrecordlog_async.memory.retention import SegmentPins
+from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES
 
 DELETED_REMEMBERED = 10_000
@@ -133,15 +134,15 @@ class Queues:
         """Return all names, sorted."""
         return sorted(self._by_name)
 
-    def apply(self, segment: int, record: LogRecord) -> int:
-        """Apply *record*, which is stored in *segment*; return the number of records it dropped.
+    def apply(self, segment: int, record: LogRecord, tick: int = NO_TICK) -> int:
+        """Apply *record*, which was stored in *segment* at *tick*; return the number of records it dropped.
 
         Raises ReplayError if it does not fit: the queue is unknown or exists already, or the position is taken.
         """
         if type(record) is Append:
-            self.queue_bytes += self._known(record.id).append(segment, record.run, record.continues)
+            self.queue_bytes += self._known(record.id).append(segment, record.run, record.continues, tick)
         elif type(record) is Many:
-            self._append_many(segment, record)
+            self._append_many(segment, record, tick)
         elif type(record) is Truncate:
             queue = self._known(record.id)
             before = queue.memory_bytes
@@ -158,7 +159,7 @@ class Queues:
             self._apply_setting(record)
         return 0
 
-    def _append_many(self, segment: int, record: Many) -> None:
+    def _append_many(self, segment: int, record: Many, tick: int) -> None:
         """Add single records: as loose ones, or as runs if they are large or few."""
         queues = list(map(self._by_id.get, record.ids))
         if not all(queues):
@@ -166,13 +167,13 @@ class Queues:
         sizes = record.sizes()
         if len(sizes) < LOOSE_RECORDS_MIN or max(sizes) > LOOSE_BYTES_MAX or not self.keeps_loose:
             for queue_id, run, _ in record.appends():
-                self.queue_bytes += self._known(queue_id).append(segment, run)
+                self.queue_bytes += self._known(queue_id).append(segment, run, False, tick)
             return
-        self._append_loose(segment, queues, record, sizes)  # type: ignore[arg-type]  # none of them is None
+        self._append_loose(segment, queues, record, sizes, tick)  # type: ignore[arg-type]  # none of them is None
 
-    def _append_loose(self, segment: int, queues: list[Queue], record: Many, sizes: list[int]) -> None:
+    def _append_loose(self, segment: int, queues: list[Queue], record: Many, sizes: list[int], tick: int) -> None:
         full = []
-        for queue, position, size, place in zip(queues, record.positions, sizes, count(self.blocks.add(record))):
+        for queue, position, size, place in zip(queues, record.positions, sizes, count(self.blocks.add(record, tick))):
             if (
                 position != queue.next_position
                 or segment != queue.newest_segment
@@ -296,15 +297,15 @@ class Queues:
                 if missed:
                     self.skipped[queue.id, name] = self.skipped.get((queue.id, name), 0) + missed
 
-    def apply_all(self, segment: int, records: Iterable[LogRecord]) -> Applied:
-        """Apply the records of one batch in order."""
+    def apply_all(self, segment: int, records: Iterable[LogRecord], tick: int = NO_TICK) -> Applied:
+        """Apply the records of one batch, which was stored in *segment* at *tick*, in order."""
         self.version += 1
         by_id, dropped = self._by_id, []
         appended = size = 0
         for record in records:
             if type(record) is Append:  # most are appends, so the queue is called directly
                 queue_id, run, continues = record
-                self.queue_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, continues)
+                self.queue_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, continues, tick)
                 _, offsets, payload = run
                 appended += len(offsets) // OFFSET_BYTES - 1
                 size += len(payload)
@@ -312,7 +313,7 @@ class Queues:
             if type(record) is Create:
                 self._create(record)
                 continue
-            dropped_here = self.apply(segment, record)
+            dropped_here = self.apply(segment, record, tick)
             if type(record) is Many:
                 appended += len(record.ids)
                 size += len(record.payload)

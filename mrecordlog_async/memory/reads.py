@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import chain
 
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError
@@ -11,7 +12,8 @@ from mrecordlog_async.memory.gapped import HeldRun, as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.ranking import first_in_steps
-from mrecordlog_async.model import QueueSummary, Record, Run
+from mrecordlog_async.memory.times import NO_TICK, tick_of_time, time_of_tick
+from mrecordlog_async.model import QueueSummary, Record, Run, Start
 
 
 class QueueReader:
@@ -20,7 +22,7 @@ class QueueReader:
     _queues: Queues
 
     def range(
-        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> Iterator[Record]:
         """Yield the records of *queue* with positions *start* … *stop* - 1.
 
@@ -28,16 +30,15 @@ class QueueReader:
 
         Args:
             queue: The queue.
-            start: First position; None for the first retained one.
+            start: First position, or a time (see `position_at`); None for the first retained one.
             stop: Position after the last one; None for all.
             limit: At most this many records, the first ones; None for all.
 
         Raises:
             QueueNotFoundError: No queue has this name.
             TypeError: A position is not an int.
-            ValueError: *limit* is negative.
+            ValueError: *limit* is negative, or a time has no time zone or is in the future.
         """
-        check_bounds(start, stop)
         return chain.from_iterable(run.records() for run in self._held(queue, start, stop, limit))
 
     def iter_from(self, queue: str, position: int) -> Iterator[Record]:
@@ -45,7 +46,7 @@ class QueueReader:
         return self.range(queue, position)
 
     def runs(
-        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> Sequence[Run]:
         """Return the records that `range` yields as runs, of which only the first and the last one are cut.
 
@@ -53,7 +54,7 @@ class QueueReader:
 
         Args:
             queue: The queue.
-            start: First position; None for the first retained one.
+            start: First position, or a time (see `position_at`); None for the first retained one.
             stop: Position after the last one; None for all.
             limit: At most this many records, the first ones; None for all.
 
@@ -63,19 +64,18 @@ class QueueReader:
         Raises:
             QueueNotFoundError: No queue has this name.
             TypeError: A position is not an int.
-            ValueError: *limit* is negative.
+            ValueError: *limit* is negative, or a time has no time zone or is in the future.
         """
-        check_bounds(start, stop)
         return as_runs(self._held(queue, start, stop, limit))
 
     def held(
-        self, queue: str, start: int | None = None, stop: int | None = None, *, most: int | None = None
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, most: int | None = None
     ) -> list[HeldRun]:
         """Return what `runs` returns in the form it is kept: records with gaps between them in one piece.
 
         Args:
             queue: The queue.
-            start: First position; None for the first retained one.
+            start: First position, or a time (see `position_at`); None for the first retained one.
             stop: Position after the last one; None for all.
             most: Return at most this many pieces, the first ones. A caller that must not block an event loop calls
                 again from the next position of the last piece, until nothing is returned.
@@ -83,13 +83,71 @@ class QueueReader:
         Raises:
             QueueNotFoundError: No queue has this name.
         """
-        return self._queue(queue).held(start, stop, most)
-
-    def _held(self, queue: str, start: int | None, stop: int | None, limit: int | None) -> list[HeldRun]:
         found = self._queue(queue)
+        return found.held(position_of(found, start), stop, most)
+
+    def time_of(self, queue: str, position: int) -> datetime | None:
+        """Return when the record of *queue* at *position* was stored, as the machine's clock was then.
+
+        It is the time of the batch that the record was stored in, rounded down to 0.1 s. A restart does not change it.
+
+        Args:
+            queue: The queue.
+            position: Position of the record.
+
+        Returns:
+            The time in UTC; None if no record is retained at this position.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        found = self._queue(queue)
+        check_bounds(position, None)
+        return time_of_tick(found.tick_at(position)) if found.held(position, position + 1) else None
+
+    def position_at(self, queue: str, time: datetime) -> int:
+        """Return the position of the first retained record of *queue* that was stored at *time* or later.
+
+        *time* is rounded down to 0.1 s, as the times of records are: no record that was stored since is missed. Every
+        record before the position was stored earlier, even if the machine's clock went back. In a queue where it did,
+        the search visits every change of the time.
+
+        Args:
+            queue: The queue.
+            time: A time with a time zone, not in the future: up to a minute ahead of this machine's clock is allowed.
+
+        Returns:
+            The position; the next position if every record is older.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            ValueError: *time* has no time zone, or is in the future.
+        """
+        return self._queue(queue).position_at(tick_of_time(time))
+
+    def ticks(self, queue: str, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return where the time changes along positions *start* … *stop* - 1, for what sends records with times.
+
+        Args:
+            queue: The queue.
+            start: First position; a truncated one counts as the first retained one.
+            stop: Position after the last one.
+
+        Returns:
+            Pairs of a position and the tick (see `memory.times`) that holds from there on, the first at *start*; empty
+            if nothing between is retained.
+        """
+        found = self._queue(queue)
+        start, stop = max(start, found.first_position), min(stop, found.next_position)
+        return found.ticks(start, stop) if start < stop else []
+
+    def _held(self, queue: str, start: Start | None, stop: int | None, limit: int | None) -> list[HeldRun]:
+        found = self._queue(queue)
+        first = position_of(found, start)
+        check_bounds(first, stop)
         if limit is None:
-            return found.held(start, stop)
-        return first_records(found, start, stop, check_limit(limit))
+            return found.held(first, stop)
+        return first_records(found, first, stop, check_limit(limit))
 
     def queue_exists(self, queue: str) -> bool:
         """Return whether a queue of this name exists."""
@@ -185,6 +243,11 @@ class QueueReader:
         return queue
 
 
+def position_of(queue: Queue, start: Start | None) -> int | None:
+    """Return the position that *start* means in *queue*."""
+    return queue.position_at(tick_of_time(start)) if isinstance(start, datetime) else start
+
+
 def check_bounds(start: object, stop: object) -> None:
     """Raise TypeError unless both are ints or None."""
     for position in (start, stop):
@@ -218,4 +281,5 @@ def summarize(queue: Queue) -> QueueSummary:
         first_segment=queue.first_segment(),
         began=queue.began,
         sealed=queue.is_sealed(),
+        oldest_time=time_of_tick(tick) if (tick := queue.oldest_tick()) != NO_TICK else None,
     )

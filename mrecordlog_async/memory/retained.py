@@ -11,11 +11,12 @@ million queues another hundred bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mrecordlog_async.memory.gapped import GappedRun, HeldRun, as_runs, cut_ends
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.runs import NO_RUNS, NO_SEALED_RUNS, Runs, SealedRuns
+from mrecordlog_async.memory.times import ENTRY_BYTES, INDEX_OVERHEAD_BYTES, NO_TICK, TimeIndex, join_ticks
 from mrecordlog_async.model import OFFSET_BYTES, Record, Run
 
 SEAL_BYTES = 65_536
@@ -64,6 +65,8 @@ class RetainedRecords:
         "_open_records",
         "_open_runs",
         "_sealed",
+        "_tick",
+        "_ticks",
         "first_position",
         "held_bytes",
         "id",
@@ -88,6 +91,8 @@ class RetainedRecords:
         self._open_records = 0
         self._last_first = -1  # first position of the append that ends at next_position; -1 if unknown
         self._dead_records = 0  # records of the oldest run that are before first_position
+        self._tick = NO_TICK  # when the newest record was stored that is not loose; NO_TICK if there is none
+        self._ticks: TimeIndex | None = None  # of these records, once two of them have different ones
 
     # Reading.
 
@@ -145,6 +150,101 @@ class RetainedRecords:
         oldest = (self._sealed or self._open_runs).oldest()
         return self.held_bytes - memoryview(oldest.offsets).cast("i")[self._dead_records]
 
+    def first_record(self) -> int | None:
+        """Return the position of the oldest retained record, or None if there is none."""
+        runs = self._sealed or self._open_runs
+        if not runs:
+            return self._loose_first() if self.loose else None
+        oldest = runs.oldest()
+        if isinstance(oldest, GappedRun):
+            return oldest.position_from(self.first_position)
+        return max(oldest.first_position, self.first_position)
+
+    # Times.
+
+    def note_tick(self, position: int, tick: int) -> None:
+        """Note that the record at *position*, and those after it until the next note, were stored at *tick*."""
+        if self._tick != NO_TICK:
+            if self._ticks is None:
+                self._ticks = TimeIndex(self.first_position, self._tick)
+                self.memory_bytes += INDEX_OVERHEAD_BYTES + ENTRY_BYTES
+            self._ticks.add(position, tick)
+            self.memory_bytes += ENTRY_BYTES
+        self._tick = tick
+
+    def tick_at(self, position: int) -> int:
+        """Return when the record at *position* was stored, which is retained; `NO_TICK` if that is unknown."""
+        loose = position - self._loose_first()
+        if loose >= 0:
+            return self._loose_ticks(self.loose[loose : loose + 1])[0]
+        return self._tick if self._ticks is None else self._ticks.at(position)
+
+    def oldest_tick(self) -> int:
+        """Return when the oldest retained record was stored; `NO_TICK` if there is none, or it is unknown."""
+        first = self.first_record()
+        return NO_TICK if first is None else self.tick_at(first)
+
+    def newest_tick(self) -> int:
+        """Return when the newest retained record was stored; `NO_TICK` if there is none, or it is unknown."""
+        return self._loose_ticks(self.loose[-1:])[0] if self.loose else self._tick
+
+    def position_at(self, tick: int) -> int:
+        """Return the first position that was stored at *tick* or later; the next position if none was.
+
+        Every retained record before it was stored earlier, even if the clock went back since.
+        """
+        for start, stored in self._first_ticks(tick):
+            if stored >= tick:
+                return max(start, self.first_position)
+        return self.next_position
+
+    def _first_ticks(self, tick: int) -> Iterator[tuple[int, int]]:
+        """Yield positions with their ticks; among them, in order, the first of all with *tick* or a later one."""
+        if self._ticks is not None:
+            found = self._ticks.first_at(tick)
+            if found is not None:
+                yield found, tick
+        elif self._tick != NO_TICK:
+            yield self.first_position, self._tick
+        yield from zip(range(self._loose_first(), self.next_position), self._loose_ticks(self.loose), strict=True)
+
+    def ticks(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the positions in *start* … *stop* - 1 where the tick changes, with the new one; the first is *start*.
+
+        They must not be truncated, and there must be at least one.
+        """
+        loose = self._loose_first()
+        found: list[tuple[int, int]] = []
+        if start < loose:
+            found = self._ticks.between(start, min(stop, loose)) if self._ticks is not None else [(start, self._tick)]
+        if stop > loose and self.loose:
+            first = max(start, loose)
+            join_ticks(found, first, self._loose_ticks(self.loose[first - loose : stop - loose]))
+        return found
+
+    def _loose_ticks(self, places: Sequence[int]) -> list[int]:
+        return self._blocks.ticks(places) if self._blocks is not None else []
+
+    def _drop_ticks(self) -> None:
+        """Forget the times of the records that were truncated; some are retained."""
+        if not self._has_runs():
+            self._reset_ticks()
+        elif self._ticks is not None:
+            held = self._ticks.memory_bytes
+            self._ticks.drop_before(self.first_position)
+            self.memory_bytes += self._ticks.memory_bytes - held
+
+    def _reset_ticks(self) -> None:
+        """Forget all times: every record is loose, or there is none."""
+        if self._ticks is not None:
+            self.memory_bytes -= self._ticks.memory_bytes
+            self._ticks = None
+        self._tick = NO_TICK
+
+    def _has_runs(self) -> bool:
+        """Return whether there is a record that is not loose."""
+        return bool(self._sealed or self._open_runs)
+
     # Runs.
 
     def _keep(self, run: Run, records: int, size: int) -> None:
@@ -196,7 +296,11 @@ class RetainedRecords:
         if not self.loose:
             return 0
         held = self.memory_bytes
-        run = self._loose_run(self._loose_first(), self.next_position)
+        first = self._loose_first()
+        run = self._loose_run(first, self.next_position)
+        for position, tick in join_ticks([], first, self._loose_ticks(self.loose)):
+            if tick != self._tick:
+                self.note_tick(position, tick)
         self._keep(run, len(self.loose), len(run.payload))
         self._drop_places(len(self.loose))
         return self.memory_bytes - held
@@ -264,6 +368,7 @@ class RetainedRecords:
     def _clear(self) -> None:
         self._sealed = NO_SEALED_RUNS
         self._reset_open_runs()
+        self._reset_ticks()
         self.records = self.held_bytes = self._dead_records = 0
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
 

@@ -20,6 +20,7 @@ from mrecordlog_async.memory.loose import Blocks
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Applied, Queues
 from mrecordlog_async.memory.retention import SegmentPins
+from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES, Run
 from mrecordlog_async.recovery.replay import Replay
 
@@ -74,8 +75,9 @@ class PlacedQueue(Queue):
         """Belong to *owner*, which knows the batch that is being replayed."""
         self._owner = owner
 
-    def append(self, segment: int, run: Run, continues: bool = False) -> int:
-        """Note where *run* is stored; see `Queue.append`. Memory in use does not grow."""
+    def append(self, segment: int, run: Run, continues: bool = False, tick: int = NO_TICK) -> int:
+        """Note where *run* is stored, and when; see `Queue.append`."""
+        held = self.memory_bytes
         first, offsets, payload = run
         if first < self.next_position:
             raise self._taken(first)
@@ -84,12 +86,14 @@ class PlacedQueue(Queue):
             self._enter(segment)
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
+        if tick != self._tick:
+            self.note_tick(first, tick)
         records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
         self.next_position = first + records
         self.records += records
         self.held_bytes += size
         self._note(segment, first, records, size)
-        return 0
+        return self.memory_bytes - held
 
     def digest(self) -> None:
         """Compute the checksum of the last append and drop its runs."""
@@ -100,6 +104,10 @@ class PlacedQueue(Queue):
     def held_end(self) -> int | None:
         """Return the position after the newest retained record, or None if nothing is retained."""
         return self._places[_NEXT - _FIELDS] if self._places else None
+
+    def first_record(self) -> int | None:
+        """Return the position of the oldest retained record; too low by a gap where a truncate cut a place."""
+        return max(self._places[_FIRST], self.first_position) if self._places else None
 
     def live_bytes(self) -> int:
         """Return the payload bytes that are held."""
@@ -159,6 +167,9 @@ class PlacedQueue(Queue):
     def _digest_last_append(self) -> None:
         self.digest()
 
+    def _has_runs(self) -> bool:
+        return bool(self._places)
+
     def _clear(self) -> None:
         super()._clear()
         del self._places[:]
@@ -193,9 +204,9 @@ class PlacedQueues(Queues):
         self._undigested[queue.id] = queue
         self.undigested_bytes += size
 
-    def apply_all(self, segment: int, records: list[LogRecord]) -> Applied:  # type: ignore[override]  # a batch's records are a list
+    def apply_all(self, segment: int, records: list[LogRecord], tick: int = NO_TICK) -> Applied:  # type: ignore[override]  # a batch's records are a list
         """Apply the records of one batch in order."""
-        applied = super().apply_all(segment, records)
+        applied = super().apply_all(segment, records, tick)
         # Only after the batch: an append does not go on in the next one.
         if self.undigested_bytes > UNDIGESTED_BYTES_MAX:
             for queue in self._undigested.values():

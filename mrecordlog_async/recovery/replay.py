@@ -10,6 +10,7 @@ from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import Counts
 
 
@@ -42,7 +43,7 @@ class Replay:
         counts.batches += 1
         self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
         try:
-            applied = self.queues.apply_all(segment, batch.records)
+            applied = self.queues.apply_all(segment, batch.records, batch.commit.time_ns // TICK_NS)
         except ReplayError as error:
             raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
         counts.records += applied.records

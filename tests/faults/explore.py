@@ -284,7 +284,7 @@ def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync
     """Store a batch and apply it, as the writer does."""
     request = CommitRequest(records, opened.queues.pins.oldest(), sync, True)
     result = opened.journal.commit(request)
-    opened.queues.apply_all(result.segment, result.records)
+    opened.queues.apply_all(result.segment, result.records, result.tick)
 
 
 def empty(opened: OpenedLog) -> None:

@@ -316,10 +316,10 @@ def queue_id_reused() -> AbstractContextManager[Any]:
 def fold_that_looks_at_records() -> AbstractContextManager[Any]:
     original = Queue.append
 
-    def append(self: Queue, segment: int, run: Any, continues: bool = False) -> int:
+    def append(self: Queue, segment: int, run: Any, continues: bool = False, tick: int = 0) -> int:
         if not self.records and run.first_position >= self.next_position:
             self.first_position = run.first_position
-        return original(self, segment, run, continues)
+        return original(self, segment, run, continues, tick)
 
     return patch.object(Queue, "append", append)
 

@@ -1,0 +1,181 @@
+"""The time of each record: whatever is appended, settled and truncated, it is what a dictionary says."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from unittest.mock import patch
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from mrecordlog_async.format.record import Create, Truncate
+from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.memory import retained
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.times import NO_TICK, TICK_NS, TimeIndex, tick_of_time, time_of_tick
+from mrecordlog_async.model import Run
+
+QUEUES = 5
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("run"), st.integers(1, QUEUES), st.integers(0, 3), st.integers(1, 300)),
+        st.tuples(st.just("many"), st.just(0), st.integers(0, 1), st.integers(1, 3)),
+        st.tuples(st.just("truncate"), st.integers(1, QUEUES), st.integers(0, 400), st.just(0)),
+        st.tuples(st.just("segment"), st.just(0), st.just(0), st.just(0)),
+        st.tuples(st.just("clock"), st.just(0), st.integers(-3, 40), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+class Model:
+    """The tick of every retained record, by queue and position, next to the queues themselves."""
+
+    def __init__(self) -> None:
+        self.queues = Queues(1)
+        self.ticks: dict[int, dict[int, int]] = {}
+        self.segment = 0
+        self.now = 1_000
+        for queue_id in range(1, QUEUES + 1):
+            self.queues.apply(0, Create(queue_id, str(queue_id)))
+            self.ticks[queue_id] = {}
+
+    def queue(self, queue_id: int) -> Queue:
+        """Return a queue."""
+        queue = self.queues.by_id(queue_id)
+        assert queue is not None
+        return queue
+
+    def step(self, kind: str, queue_id: int, number: int, records: int) -> None:
+        """Do one step to both."""
+        if kind == "clock":
+            self.now = max(self.now + number, 1)
+        elif kind == "segment":
+            self.segment += 1
+        elif kind == "run":
+            first = self.queue(queue_id).next_position + number
+            run = Run.of(first, [b"x"] * records)
+            self.queues.apply_all(self.segment, [Append(queue_id, run)], self.now)
+            self.ticks[queue_id] |= dict.fromkeys(range(first, first + records), self.now)
+        elif kind == "many":
+            self._many(gap=number, rounds=records)
+        else:
+            position = self.queue(queue_id).first_position + number - 3
+            if position >= 0:
+                self.queues.apply_all(self.segment, [Truncate(queue_id, position)])
+                ticks = self.ticks[queue_id]
+                self.ticks[queue_id] = {at: tick for at, tick in ticks.items() if at > position}
+
+    def _many(self, gap: int, rounds: int) -> None:
+        ids = [*range(1, QUEUES + 1)] * rounds
+        positions = []
+        after = {queue_id: self.queue(queue_id).next_position for queue_id in ids}
+        after[1] += gap
+        for queue_id in ids:
+            positions.append(after[queue_id])
+            self.ticks[queue_id][after[queue_id]] = self.now
+            after[queue_id] += 1
+        self.queues.apply_all(self.segment, [Many.of(ids, positions, [b""] * len(ids))], self.now)
+
+    def check(self) -> None:
+        """Check every queue."""
+        assert self.queues.queue_bytes == sum(queue.memory_bytes for queue in self.queues)
+        for queue_id, ticks in self.ticks.items():
+            _check(self.queue(queue_id), ticks)
+
+
+def _check(queue: Queue, ticks: dict[int, int]) -> None:
+    positions = sorted(ticks)
+    assert {at: queue.tick_at(at) for at in positions} == ticks
+    assert queue.oldest_tick() == (ticks[positions[0]] if positions else NO_TICK)
+    assert queue.newest_tick() == (ticks[positions[-1]] if positions else NO_TICK)
+    for tick in {near for stored in ticks.values() for near in (stored - 1, stored, stored + 1)} | {NO_TICK}:
+        found = queue.position_at(tick)
+        assert queue.first_position <= found <= queue.next_position
+        first = next((at for at in positions if ticks[at] >= tick), queue.next_position)
+        assert found <= first
+        assert not any(found <= at < first for at in positions)
+    first, last = queue.first_position, queue.next_position
+    for start, stop in ((first, last), ((first + last) // 2, last), (first, (first + last) // 2)):
+        if start < stop:
+            changes = queue.ticks(start, stop)
+            assert changes[0][0] == start
+            spread = {
+                at: tick
+                for (at, tick), end in zip(changes, [*changes[1:], (stop, 0)], strict=True)
+                for at in range(at, end[0])
+            }
+            assert {at: spread[at] for at in positions if start <= at < stop} == {
+                at: tick for at, tick in ticks.items() if start <= at < stop
+            }
+
+
+@given(steps)
+@settings(max_examples=150, deadline=None)
+def test_times_are_what_a_dictionary_says(history: list[tuple[str, int, int, int]]) -> None:
+    """The tick of each record, the first one since any tick, and the oldest; memory is charged for to the byte."""
+    with (
+        patch.object(retained, "LOOSE_RECORDS_MAX", 6),
+        patch.object(retained, "LOOSE_SPREAD", 2),
+        patch("mrecordlog_async.memory.queues.LOOSE_RECORDS_LEAST", 5),
+        patch.object(retained, "KEPT_RECORDS", 5),
+    ):
+        model = Model()
+        for step in history:
+            model.step(*step)
+        model.check()
+
+
+def test_a_queue_with_one_time_needs_no_index() -> None:
+    """The first time costs nothing; the memory for others is charged, and freed with them."""
+    queues = Queues(1)
+    queues.apply(0, Create(1, "q"))
+    queue = queues.by_id(1)
+    assert queue is not None
+    for number in range(3):
+        queues.apply(0, Append(1, Run.of(number, [b"x"])), 7)
+    before = queue.memory_bytes
+    queues.apply(0, Truncate(1, 1))
+    without = queue.memory_bytes
+    queues.apply(0, Append(1, Run.of(3, [b"x"])), 8)
+    assert queue.memory_bytes > before
+    queues.apply(0, Truncate(1, 3))
+    assert queue.memory_bytes < without
+
+
+@pytest.mark.parametrize("back_at", [None, 3_000])
+def test_an_index_stays_short_while_its_queue_is_truncated(back_at: int | None) -> None:
+    """Entries before the first record are dropped, and searches find the same with the clock going back once."""
+    index = TimeIndex(0, 1)
+    ticks = {0: 1}
+    for position in range(1, 5_000):
+        ticks[position] = position + 1 if position != back_at else 2
+        index.add(position, ticks[position])
+        index.drop_before(position - 50)
+        assert len(index) <= 51
+        assert index.memory_bytes < 6_000
+        ticks.pop(position - 51, None)
+    assert {position: index.at(position) for position in ticks} == ticks
+    for tick in range(4_900, 5_002):
+        assert index.first_at(tick) == min((at for at in ticks if ticks[at] >= tick), default=None)
+
+
+def test_a_time_needs_a_zone_and_must_not_be_in_the_future() -> None:
+    """Each mistake is named; a minute ahead is allowed, because clocks differ."""
+    now = datetime.now(UTC)
+    assert time_of_tick(tick_of_time(now)) == now - timedelta(microseconds=now.microsecond % 100_000)
+    east = now.astimezone(timezone(timedelta(hours=5)))
+    assert tick_of_time(east) == tick_of_time(now)
+    assert tick_of_time(now + timedelta(seconds=30)) > tick_of_time(now)
+    assert tick_of_time(datetime(1969, 12, 31, tzinfo=UTC)) < 0
+    assert tick_of_time(time_of_tick(17_000_000_001)) == 17_000_000_001
+    with pytest.raises(ValueError, match="is in the future"):
+        tick_of_time(now + timedelta(minutes=5))
+    with pytest.raises(ValueError, match="has no time zone"):
+        tick_of_time(datetime(2020, 1, 1))  # the mistake under test
+    with pytest.raises(TypeError, match="must be a datetime"):
+        tick_of_time(1.5e9)  # type: ignore[arg-type]  # the mistake under test
+    assert TICK_NS * 10 == 1_000_000_000
