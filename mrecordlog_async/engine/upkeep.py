@@ -199,7 +199,7 @@ class Upkeep:
     def _apply_opening(self, result: CommitResult) -> None:
         """Apply a batch without calls: it holds OPENED if it is the first one since the log was opened."""
         if result.records:
-            self._queues.apply_all(result.segment, result.records)
+            self._queues.apply_all(result.segment, result.records, result.tick)
 
     async def sync(self) -> None:
         """Sync every batch, and time it."""

@@ -17,6 +17,7 @@ from mrecordlog_async.format.record import (
 )
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.times import age_of
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.options import QueueOptions
 
@@ -63,7 +64,16 @@ def consumer_summaries(queues: Queues, queue: Queue) -> Iterator[ConsumerSummary
             epoch=state.epoch,
             owner=owner_text(state.owner),
             skipped=queues.skipped.get((queue.id, name), 0),
+            oldest_seconds=age_of(_oldest_tick(queue, state.position)) if records else None,
         )
+
+
+def _oldest_tick(queue: Queue, position: int) -> int:
+    """Return when the first record from *position* on was stored; there must be one."""
+    if position <= queue.first_position:
+        return queue.oldest_tick()
+    (piece, *_) = queue.held(position, None, 1) or queue.held(position, None)
+    return queue.tick_at(piece.first_position)
 
 
 def waiting_from(queue: Queue, position: int) -> tuple[int, int]:

@@ -115,6 +115,11 @@ def time_of_tick(tick: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=tick * 100)
 
 
+def age_of(tick: int) -> float:
+    """Return how many seconds ago *tick* was, by the clock of this machine; 0 for a tick in the future."""
+    return max(time.time() - tick / TICKS_PER_SECOND, 0.0)
+
+
 def tick_of_time(moment: datetime) -> int:
     """Return the tick that *moment* is in.
 
