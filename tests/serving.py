@@ -103,9 +103,10 @@ def free_port() -> int:
 class Process:
     """`mrecordlog serve` as a process."""
 
-    def __init__(self, directory: Path, arguments: Sequence[str] = (), *, port: int = 0) -> None:
+    def __init__(self, directory: Path, arguments: Sequence[str] = (), *, port: int = 0, scheme: str = "http") -> None:
         self._command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), *arguments]
         self.port = port
+        self._scheme = scheme
         self.address = ""
         self.process: subprocess.Popen[str] | None = None
 
@@ -126,7 +127,7 @@ class Process:
         log_lines = []
         for line in self.process.stderr:
             log_lines.append(line)
-            found = re.search(r"listening on (http://\S+?:(\d+)|unix:\S+)", line)
+            found = re.search(rf"listening on ({self._scheme}://\S+?:(\d+)|unix:\S+)", line)
             if found:
                 self.address = found[1]
                 self.port = int(found[2] or 0)

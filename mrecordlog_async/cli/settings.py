@@ -85,6 +85,10 @@ SETTINGS = (
         "file of accepted bearer tokens, one per line; only its owner may be able to read it; read once, at the start",
     ),
     Setting(
+        "tls_cert", str, "FILE", "", "serve HTTPS with this certificate (PEM, with its chain); a renewed one is read"
+    ),
+    Setting("tls_key", str, "FILE", "", "private key of --tls-cert (PEM); not needed if it is in the same file"),
+    Setting(
         "allow_host",
         names,
         "NAMES",

@@ -32,6 +32,7 @@ from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import is_loopback
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.systemd import EXTEND_TIMEOUT, Status, notify
+from mrecordlog_async.service.tls import Certificate
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
@@ -61,6 +62,7 @@ class ServeSettings:
         uds: Path of a Unix socket, instead of host and port.
         access_log: Log a line per request.
         failure_grace_seconds: How long a failed log can be read before the process ends; 0 leaves it to a signal.
+        certificate: Serve HTTPS with it; None for plain HTTP.
         options: Limits, tokens and host names.
         log_options: Keyword arguments of `MultiRecordLog.open`.
     """
@@ -71,6 +73,7 @@ class ServeSettings:
     uds: str | None = None
     access_log: bool = False
     failure_grace_seconds: float = 5.0
+    certificate: Certificate | None = None
     options: ServiceOptions = field(default_factory=ServiceOptions)
     log_options: dict[str, Any] = field(default_factory=dict)
 
@@ -141,6 +144,7 @@ async def _serve_until_stopped(
         service.trim_memory,
     )
     sweeping = asyncio.create_task(connections.watch(lambda: [check() for check in checks]))
+    renewing = asyncio.create_task(settings.certificate.watch()) if settings.certificate is not None else None
     try:
         await _recover(service, settings, stop, address)
         await _end_of_service(service, stop, settings.failure_grace_seconds)
@@ -150,6 +154,8 @@ async def _serve_until_stopped(
         listening.close()
         await _finish_requests(service, stop, settings.options.drain_seconds)
         sweeping.cancel()
+        if renewing is not None:
+            renewing.cancel()
         _remove_socket(settings)
 
 
@@ -246,7 +252,9 @@ async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.
     loop = asyncio.get_running_loop()
     if settings.uds is None:
         try:
-            return await loop.create_server(connections.accept, settings.host, settings.port, backlog=BACKLOG)
+            return await loop.create_server(
+                connections.accept, settings.host, settings.port, backlog=BACKLOG, **_tls_options(settings)
+            )
         except OSError as error:
             place = f"cannot listen on {settings.host} port {settings.port}"
             reason = os.strerror(number) if (number := error.errno or 0) > 0 else str(error)
@@ -258,6 +266,13 @@ async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.
         return await loop.create_unix_server(connections.accept, settings.uds, backlog=BACKLOG)
     finally:
         os.umask(before)
+
+
+def _tls_options(settings: ServeSettings) -> dict[str, Any]:
+    if settings.certificate is None:
+        return {}
+    # Until the handshake is done, no other deadline applies to the connection.
+    return {"ssl": settings.certificate.context, "ssl_handshake_timeout": settings.options.header_seconds}
 
 
 def _remove_stale_socket(path: str) -> None:
@@ -286,7 +301,7 @@ def _address(settings: ServeSettings, listening: asyncio.Server) -> str:
         return f"unix:{settings.uds}"
     port = listening.sockets[0].getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{port}"
+    return f"{'http' if settings.certificate is None else 'https'}://{host}:{port}"
 
 
 async def _recover(service: Service, settings: ServeSettings, stop: _Stop, address: str) -> None:

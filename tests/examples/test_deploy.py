@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from mrecordlog_async.cli.exit_codes import DAMAGE, LOCKED, LOG_FAILED, USAGE
 from mrecordlog_async.cli.settings import SETTINGS, add_settings, gather
 from tests.serving import Process
 
@@ -72,7 +75,7 @@ def test_what_scrapes_metrics_brings_a_token() -> None:
     """Annotations cannot provide a token, so the file has none for Prometheus."""
     text = (DEPLOY / "kubernetes.yaml").read_text()
     assert re.findall(r"^\s*prometheus\.io", text, re.MULTILINE) == []
-    assert "credentials_file" in text
+    assert "prometheus.yml" in text
 
 
 def ask(port: int, path: str, host: str) -> int:
@@ -89,3 +92,118 @@ def test_systemd_takes_the_unit() -> None:
     unit = str(DEPLOY / "mrecordlog.service")
     done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
     assert "Unknown" not in done.stderr
+
+
+# Where the log is.
+
+
+@pytest.mark.parametrize(
+    ("file", "mounted"),
+    [("Dockerfile", "/data"), ("mrecordlog.service", "/var/lib/mrecordlog")],
+)
+def test_the_log_is_below_what_is_mounted(file: str, mounted: str) -> None:
+    """`repair` writes a sibling that is renamed to the log's place: neither works with a mount point."""
+    text = (DEPLOY / file).read_text()
+    assert re.search(rf'serve"?,? "?{mounted}/wal\b', text)
+    assert f"VOLUME {mounted}" in text or f"StateDirectory={Path(mounted).name}" in text
+
+
+# Kubernetes.
+
+
+def documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+
+
+def pod() -> dict[str, Any]:
+    found: dict[str, Any] = documents()[1]["spec"]["template"]["spec"]
+    return found
+
+
+def test_the_pod_meets_the_restricted_standard() -> None:
+    """Every container, also those that run before the service. The fields are those that the standard names."""
+    spec = pod()
+    context = spec["securityContext"]
+    assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    assert all(set(volume) - {"name"} <= allowed for volume in spec["volumes"])
+    for container in [*spec["initContainers"], *spec["containers"]]:
+        own = container["securityContext"]
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert "privileged" not in own and "hostPort" not in str(container.get("ports"))
+
+
+def test_an_image_that_the_node_has_is_not_pulled() -> None:
+    """A tag other than latest and a policy: what the Dockerfile's first line builds can be run as it is."""
+    spec = pod()
+    built = re.search(r"-t (\S+) ", (DEPLOY / "Dockerfile").read_text())
+    assert built is not None
+    for container in [*spec["initContainers"], *spec["containers"]]:
+        assert (container["image"], container["imagePullPolicy"]) == (built[1], "IfNotPresent")
+
+
+def test_a_pod_may_take_as_long_to_end_as_the_service_needs() -> None:
+    """Longer than requests may take, in Kubernetes and systemd; and a failed log ends in far less."""
+    values = gather(arguments(), {})
+    unit = (DEPLOY / "mrecordlog.service").read_text()
+    stop = re.search(r"TimeoutStopSec=(\d+)", unit)
+    assert stop is not None
+    needed = values["drain_seconds"] + values["failure_grace"] + 5
+    assert min(int(stop[1]), pod()["terminationGracePeriodSeconds"]) > needed
+
+
+# systemd.
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
+def test_systemd_rates_the_unit_as_hardened(tmp_path: Path) -> None:
+    """An exposure of 10 is a service without any hardening."""
+    unit = str(DEPLOY / "mrecordlog.service")
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", unit]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_supervisor_restarts_a_failed_log_and_nothing_that_restarting_cannot_help() -> None:
+    """The exit codes in the unit are those of the command line."""
+    unit = (DEPLOY / "mrecordlog.service").read_text()
+    assert "\nRestart=on-failure\n" in unit
+    prevented = re.search(r"RestartPreventExitStatus=(.*)", unit)
+    assert prevented is not None
+    assert prevented[1].split() == [str(code) for code in (USAGE, DAMAGE, LOCKED)]
+    assert LOG_FAILED not in (USAGE, DAMAGE, LOCKED)
+
+
+MDWE = """
+import ctypes, sys
+if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):
+    sys.exit(77)
+from mrecordlog_async.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_service_runs_where_no_memory_may_become_executable(tmp_path: Path) -> None:
+    """MemoryDenyWriteExecute of the unit; the kernel can be asked for the same (PR_SET_MDWE)."""
+    command = [sys.executable, "-c", MDWE, "serve", str(tmp_path / "wal"), "--port", "0", "--stall-seconds", "x"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode == 77:
+        pytest.skip("the kernel cannot deny it")
+    assert "--stall-seconds: 'x'" in done.stderr
+    with subprocess.Popen([*command[:-2]], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "new log" in line:
+                process.terminate()
+        assert process.wait(60) == 0

@@ -6,6 +6,7 @@ Ctrl-C stops it after the running requests have finished.
 
   mrecordlog serve ./wal
   mrecordlog serve ./wal --host 0.0.0.0 --token-file token --memory-bytes 2GiB
+  mrecordlog serve ./wal --host 0.0.0.0 --token-file token --tls-cert cert.pem --tls-key key.pem
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from mrecordlog_async.token_file import read_private_tokens
 
 if TYPE_CHECKING:
     from mrecordlog_async.service.options import ServiceOptions
+    from mrecordlog_async.service.tls import Certificate
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
@@ -65,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             values["uds"],
             values["access_log"],
             values["failure_grace"],
+            _certificate(values),
             _service_options(values),
             _log_options(values),
         )
@@ -101,6 +104,21 @@ def _command_of(process_id: int | None) -> str:
         return Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _certificate(values: dict[str, Any]) -> Certificate | None:
+    from mrecordlog_async.service.tls import Certificate
+
+    if not values["tls_cert"]:
+        if values["tls_key"]:
+            raise UsageError("--tls-key needs --tls-cert")
+        return None
+    if values["uds"] is not None:
+        raise UsageError("--tls-cert is for --host and --port; a Unix socket is private to this user already")
+    try:
+        return Certificate(values["tls_cert"], values["tls_key"])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _service_options(values: dict[str, Any]) -> ServiceOptions:
