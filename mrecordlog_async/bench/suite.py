@@ -61,7 +61,8 @@ def run_all(
     workloads: Sequence[Workload], scale: Scale, directory: str, say: Callable[[str], object]
 ) -> Iterator[list[Row]]:
     """Run each workload in its own process and directory below *directory*, which is left as it was."""
-    place = tempfile.mkdtemp(prefix="mrecordlog-bench-", dir=directory)
+    # Absolute: a workload may have processes of its own, which work in other directories.
+    place = tempfile.mkdtemp(prefix="mrecordlog-bench-", dir=os.path.abspath(directory))
     try:
         for number, workload in enumerate(workloads, 1):
             say(f"[{number}/{len(workloads)}] {workload.name}: {workload.what}")

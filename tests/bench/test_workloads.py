@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.bench import suite
 from mrecordlog_async.bench.results import NotReadBackError, Row
 from mrecordlog_async.bench.scale import Bench, Scale
 from mrecordlog_async.bench.subject import check_read_back, raw_disk, subject
@@ -31,6 +32,15 @@ def test_workload_ends_with_complete_rows(workload: Workload, tmp_path: Path) ->
     assert rows
     assert all(_is_complete(row) for row in rows)
     assert os.listdir(tmp_path) == []
+
+
+def test_workload_gets_an_absolute_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other stores run in processes that work elsewhere: they must find it too."""
+    places: list[str] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(suite, "_in_process", lambda workload, scale, place: places.append(place))
+    list(run_all(chosen(["one-caller"]), TINY, ".", lambda _: None))
+    assert [os.path.dirname(place) for place in places] == [str(tmp_path)]
 
 
 def test_collector_is_set_in_the_workload_s_own_process(tmp_path: Path) -> None:
