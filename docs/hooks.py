@@ -117,6 +117,8 @@ def _shape(schema: dict[str, Any]) -> str:
         return f"[{name}](#{name.lower()})"
     if "anyOf" in schema:
         return " or ".join(map(_shape, schema["anyOf"]))
+    if "prefixItems" in schema:
+        return f"[{', '.join(map(_shape, schema['prefixItems']))}]"
     if schema.get("type") == "array":
         return f"list of {_shape(schema.get('items', {}))}"
     return str(schema.get("type", "any"))
@@ -177,8 +179,19 @@ def _examples() -> list[Exception]:
         errors.QueueExistsError("q"),
         errors.QueueNameError("q", "is too long"),
         errors.PositionInPastError("q", 0, 1),
+        errors.PositionAheadError("q", 1, 1),
+        errors.PositionTruncatedError("q", 0, 1),
+        errors.QueueSealedError("q", 1),
+        errors.QueueOptionsError("q", "max_bytes is below what it holds"),
+        errors.ConsumerNotFoundError("q", "c"),
+        errors.ConsumerExistsError("q", "c"),
+        errors.ConsumerNameError("c", "is too long"),
+        errors.ConsumerFencedError("q", "c", 1, 2),
+        errors.ConsumerOwnedError("q", "c", "00000000-0000-0000-0000-000000000001"),
+        errors.ConsumerBehindError("q", "c", 0, 1),
         errors.RecordTooLargeError(2, 1),
         errors.LogFullError("memory", 1, 1),
+        errors.LogFullError("queue", 1, 1, "q"),
         errors.LogFullError("positions", 1, 1),
         errors.LogFullError("space"),
         errors.LogClosedError(),

@@ -1,7 +1,7 @@
 """Hear of the signal that stops a server, before the server acts on it.
 
 ASGI servers end an application only after every response has ended. A response that follows a queue would never end,
-and no message tells the application that the server wants to stop: the signal is the only notice.
+and the server sends the application no message before: the signal is the only notice.
 """
 
 from __future__ import annotations

@@ -18,13 +18,23 @@ from typing import Any
 import msgspec
 
 from mrecordlog_async.errors import (
+    ConsumerBehindError,
+    ConsumerExistsError,
+    ConsumerFencedError,
+    ConsumerNameError,
+    ConsumerNotFoundError,
+    ConsumerOwnedError,
     LogClosedError,
     LogFailedError,
     LogFullError,
+    PositionAheadError,
     PositionInPastError,
+    PositionTruncatedError,
     QueueExistsError,
     QueueNameError,
     QueueNotFoundError,
+    QueueOptionsError,
+    QueueSealedError,
     RecordLogError,
     RecordTooLargeError,
 )
@@ -123,7 +133,36 @@ def problem_of(error: Exception) -> ProblemError:
     return ProblemError(500, "internal", "internal error; see the service's log")
 
 
+def _of_consumer(error: RecordLogError) -> ProblemError | None:
+    """Return the problem of an error that names a consumer or its position, None for another error."""
+    detail = str(error)
+    match error:
+        case ConsumerNotFoundError():
+            return ProblemError(404, "consumer_not_found", detail, queue=error.queue, consumer=error.consumer)
+        case ConsumerExistsError():
+            return ProblemError(409, "consumer_exists", detail, queue=error.queue, consumer=error.consumer)
+        case ConsumerNameError():
+            return bad_request(detail, "consumer_name")
+        case ConsumerFencedError():
+            facts: dict[str, Any] = {"queue": error.queue, "consumer": error.consumer, "epoch": error.epoch}
+            return ProblemError(409, "consumer_fenced", detail, current_epoch=error.current_epoch, **facts)
+        case ConsumerOwnedError():
+            facts = {"queue": error.queue, "consumer": error.consumer, "owner": error.owner}
+            return ProblemError(409, "consumer_owned", detail, **facts)
+        case ConsumerBehindError():
+            facts = {"queue": error.queue, "consumer": error.consumer, "position": error.position}
+            return ProblemError(409, "consumer_behind", detail, consumer_position=error.consumer_position, **facts)
+        case PositionAheadError():
+            return ProblemError(409, "ahead", detail, queue=error.queue, next_position=error.next_position)
+        case PositionTruncatedError():
+            return ProblemError(410, "truncated", detail, queue=error.queue, first_position=error.first_position)
+    return None
+
+
 def _of_log(error: RecordLogError) -> ProblemError:
+    found = _of_consumer(error)
+    if found is not None:
+        return found
     detail = str(error)
     match error:
         case QueueNotFoundError():
@@ -141,6 +180,10 @@ def _of_log(error: RecordLogError) -> ProblemError:
             return ProblemError(409, "position_in_past", detail, **facts)
         case QueueNameError():
             return bad_request(detail, "queue_name")
+        case QueueSealedError():
+            return ProblemError(409, "queue_sealed", detail, queue=error.queue, next_position=error.next_position)
+        case QueueOptionsError():
+            return ProblemError(409, "queue_options", detail, queue=error.queue)
         case RecordTooLargeError():
             sizes: dict[str, Any] = {"size": error.size_bytes, "limit": error.limit_bytes, "limit_name": error.limit}
             return ProblemError(413, "too_large", detail, **sizes)
@@ -151,7 +194,8 @@ def _of_log(error: RecordLogError) -> ProblemError:
             detail = f"the queue has used all positions below {error.limit}; delete it, or append to another queue"
             return ProblemError(409, "log_full", detail, resource="positions", used=error.used, limit=error.limit)
         case LogFullError():
-            return retry(429, "log_full", detail, resource=error.resource, used=error.used, limit=error.limit)
+            more = {"queue": error.queue} if error.queue else {}
+            return retry(429, "log_full", detail, resource=error.resource, used=error.used, limit=error.limit, **more)
         case LogClosedError():
             return retry(503, "closing", "the service is shutting down; try again", state="closing")
         case LogFailedError():

@@ -47,6 +47,7 @@ class QueueResponse(Response, frozen=True, gc=False):
         first_segment: Oldest segment that its records keep on the disk; null if it keeps none.
         began: The queue never had a record below this position; 0 if unknown.
         opened_next: Its next_position when the log was opened; 0 for a queue created since.
+        sealed: The queue accepts no more records.
     """
 
     queue: str
@@ -58,6 +59,7 @@ class QueueResponse(Response, frozen=True, gc=False):
     first_segment: int | None = None
     began: int = 0
     opened_next: int = 0
+    sealed: bool = False
 
 
 class QueuesResponse(Response, frozen=True):
@@ -145,10 +147,12 @@ class TruncateRequest(Request, frozen=True):
     Attributes:
         position: Last position to drop.
         id: If given, truncate only this incarnation of the queue.
+        past_consumers: Truncate even what a consumer has not acknowledged.
     """
 
     position: Position
     id: QueueId | None = None
+    past_consumers: bool = False
 
 
 class TruncateResponse(Response, frozen=True):

@@ -8,7 +8,7 @@ A request passes these files, in this order:
     app             the aiohttp application: from the table of routes to handlers, from errors to problems
     security        who is admitted: token, Host, Origin
     parameters      queue name and query parameters
-    routes/         the handlers, one file per group: records, queues, tails, bulk, system, page
+    routes/         the handlers, one file per group of routes
     receive         request bodies, under limits and deadlines
     splitting       bodies into records, by content type
     formats         records into response bodies, by Accept

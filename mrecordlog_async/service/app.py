@@ -31,7 +31,7 @@ def build_app(service: Service) -> web.Application:
         for method in _methods(route):
             app.router.add_route(
                 method,
-                route.path.replace("{queue}", r"{queue:[^/]+}"),
+                _pattern(route.path),
                 _guarded(service, route.handler, route.open_to_all, takes_body=route.takes is not None),
                 expect_handler=_expecting(service, route),
             )
@@ -39,6 +39,10 @@ def build_app(service: Service) -> web.Application:
     nothing = _guarded(service, _nothing_here, False)
     app.router.add_route("*", r"/{path:[\s\S]*}", nothing, expect_handler=_refuse_expect)
     return app
+
+
+def _pattern(path: str) -> str:
+    return path.replace("{queue}", r"{queue:[^/]+}").replace("{consumer}", r"{consumer:[^/]+}")
 
 
 def _guarded(
@@ -165,5 +169,5 @@ def _methods(route: Route) -> tuple[str, ...]:
 def _fits(route: Route, segments: list[str]) -> bool:
     pattern = route.path.strip("/").split("/")
     return len(pattern) == len(segments) and all(
-        part in ("{queue}", segment) for part, segment in zip(pattern, segments, strict=True)
+        part in ("{queue}", "{consumer}", segment) for part, segment in zip(pattern, segments, strict=True)
     )

@@ -87,11 +87,13 @@ def _operation(route: Route, references: dict[type, Any]) -> dict[str, Any]:
 
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
-    if "{queue}" not in route.path:
-        return []
     schema = {"type": "string", "minLength": 1}
     description = "1 to 255 bytes of UTF-8 without control characters, percent-encoded once"
-    return [{"name": "queue", "in": "path", "required": True, "description": description, "schema": schema}]
+    return [
+        {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
+        for name in ("queue", "consumer")
+        if f"{{{name}}}" in route.path
+    ]
 
 
 def _query_parameters(route: Route) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The parameters of a request: the queue in its path, numbers and switches in its query. Checked once, here."""
+"""The parameters of a request: names in its path, numbers and switches in its query. Checked once, here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
-from mrecordlog_async.errors import QueueNameError
+from mrecordlog_async.errors import ConsumerNameError, QueueNameError
 from mrecordlog_async.protocol.problems import bad_request
 
 NAME_BYTES_MAX = 255
@@ -16,15 +16,28 @@ POSITION_LIMIT = 2**63
 
 def check_queue_name(name: str) -> str:
     """Return *name* if the service accepts it: 1 to 255 bytes of UTF-8 without control characters."""
+    if (reason := _wrong_with(name)) is not None:
+        raise QueueNameError(name, reason)
+    return name
+
+
+def check_consumer_name(name: str) -> str:
+    """Return the name of a consumer if the service accepts it; the rules are those of queues."""
+    if (reason := _wrong_with(name)) is not None:
+        raise ConsumerNameError(name, reason)
+    return name
+
+
+def _wrong_with(name: str) -> str | None:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise QueueNameError(name, "cannot be encoded as UTF-8") from None
+        return "cannot be encoded as UTF-8"
     if not 1 <= size <= NAME_BYTES_MAX:
-        raise QueueNameError(name, f"is {size} bytes long in UTF-8; 1 to {NAME_BYTES_MAX} are allowed")
+        return f"is {size} bytes long in UTF-8; 1 to {NAME_BYTES_MAX} are allowed"
     if not name.isprintable() and any(ord(char) < 32 or 127 <= ord(char) < 160 for char in name):
-        raise QueueNameError(name, "contains control characters; remove them")
-    return name
+        return "contains control characters; remove them"
+    return None
 
 
 def queue_of(request: web.Request) -> str:
@@ -33,7 +46,7 @@ def queue_of(request: web.Request) -> str:
     It is cut from the raw path and percent-decoded exactly once, so %2F is a character of the name and %252F is the
     text "%2F". It is never interpreted as a path.
     """
-    raw = _raw_segment(request)
+    raw = _raw_names(request)[0]
     if "%" not in raw and raw.isascii():
         return check_queue_name(raw)
     try:
@@ -42,20 +55,33 @@ def queue_of(request: web.Request) -> str:
         raise QueueNameError(raw, "is not UTF-8") from None
 
 
-def _raw_segment(request: web.Request) -> str:
-    """Return the part of the raw path that the router took as the name, still percent-encoded.
+def consumer_of(request: web.Request) -> str:
+    """Return the consumer that the path names, decoded as a queue is."""
+    raw = _raw_names(request)[1]
+    try:
+        return check_consumer_name(unquote_to_bytes(raw).decode())
+    except UnicodeDecodeError:
+        raise ConsumerNameError(raw, "is not UTF-8") from None
+
+
+def _raw_names(request: web.Request) -> tuple[str, str]:
+    """Return the parts of the raw path that the router took as names of queue and consumer, still percent-encoded.
 
     A proxy in front of the service may decide by the raw path, so the rest of the path must have only one reading: the
-    router drops what follows a '#', and it percent-decodes outside the name too.
+    router drops what follows a '#', and it percent-decodes outside the names too.
     """
     path = request.raw_path.partition("?")[0]
     _, fixed, rest = path.rpartition("/v1/queues/")
-    name, _, action = rest.partition("/")
+    queue, _, action = rest.partition("/")
+    consumer = ""
+    if action.startswith("consumers/"):
+        _, consumer, *after = action.split("/", 2)
+        action = "".join(after)
     if not fixed or "#" in path or "%" in action:
         raise bad_request(
-            "the path must be /v1/queues/NAME…, with only NAME percent-encoded, including its '#'", "path"
+            "the path must be /v1/queues/NAME…, with only names percent-encoded, including their '#'", "path"
         )
-    return name
+    return queue, consumer
 
 
 def check_query(request: web.Request, allowed: Collection[str]) -> None:

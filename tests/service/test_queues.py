@@ -38,6 +38,7 @@ async def test_listing_shows_positions_and_ids(served: Served) -> None:
         "first_segment": 0,
         "began": 5,
         "opened_next": 0,
+        "sealed": False,
     }
     assert (await served.call("GET", "/v1/queues/q")).json() == q
     assert [one["queue"] for one in (await served.call("GET", "/v1/queues?prefix=o")).json()["queues"]] == ["other"]

@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
-from mrecordlog_async.service.routes import bulk, page, queues, records, system, tails
+from mrecordlog_async.service.routes import (
+    bulk,
+    bulk_consumers,
+    consumers,
+    page,
+    queue_options,
+    queues,
+    records,
+    system,
+    tails,
+)
 from mrecordlog_async.service.routes.route import Route
 
-TABLE: tuple[Route, ...] = (*records.ROUTES, *queues.ROUTES, *tails.ROUTES, *bulk.ROUTES, *system.ROUTES, *page.ROUTES)
+TABLE: tuple[Route, ...] = (
+    *records.ROUTES,
+    *queues.ROUTES,
+    *queue_options.ROUTES,
+    *consumers.ROUTES,
+    *tails.ROUTES,
+    *bulk.ROUTES,
+    *bulk_consumers.ROUTES,
+    *system.ROUTES,
+    *page.ROUTES,
+)
 """Every route except the schema's; if several match, the first wins."""

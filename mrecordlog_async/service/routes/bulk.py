@@ -38,7 +38,7 @@ Body = TypeVar("Body")
 
 
 @asynccontextmanager
-async def _bulk_request(
+async def bulk_request(
     service: Service, request: web.Request, decoder: msgspec.json.Decoder[Body]
 ) -> AsyncIterator[tuple[MultiRecordLog, Body]]:
     """Receive and decode the body of a bulk request; it is charged until the end of the `with` block.
@@ -57,7 +57,7 @@ async def _bulk_request(
 
 async def plan_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Return ranges with counts and cut points, for start positions and limits."""
-    async with _bulk_request(service, request, _plan_decoder) as (log, requested):
+    async with bulk_request(service, request, _plan_decoder) as (log, requested):
         service.check_opening(requested.opening)
         starts = requested.queues
         if starts is None:
@@ -81,7 +81,7 @@ async def _encode_plans(plans: list[QueuePlan]) -> list[bytes]:
 
 async def fetch_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Send many ranges as one stream of runs; all are checked before the first byte."""
-    async with _bulk_request(service, request, _fetch_decoder) as (log, requested):
+    async with bulk_request(service, request, _fetch_decoder) as (log, requested):
         fetcher = Fetcher(log, service.options)
         response = web.StreamResponse()
         response.content_type = wire.CONTENT_TYPE
@@ -108,7 +108,7 @@ def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
 
 async def truncate_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Truncate many queues; each truncate is carried out, and durable, or refused independently."""
-    async with _bulk_request(service, request, _truncate_decoder) as (log, requested):
+    async with bulk_request(service, request, _truncate_decoder) as (log, requested):
         service.check_opening(requested.opening)
         results: list[QueueTruncated] = []
         for at in range(0, len(requested.queues), TRUNCATES_AT_ONCE):

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from mrecordlog_async.memory.ranking import RANKS
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.consumer_schemas import QueueOptionsRequest
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import (
     CreateResponse,
@@ -23,6 +24,7 @@ from mrecordlog_async.protocol.schemas import (
 from mrecordlog_async.service.formats import send
 from mrecordlog_async.service.parameters import check_query, flag, number, queue_of
 from mrecordlog_async.service.queue_checks import check_assigned, check_id, summary_of
+from mrecordlog_async.service.routes.queue_options import decode_options
 from mrecordlog_async.service.routes.route import JSON, Route, decode_control, encode_json, json_response
 from mrecordlog_async.service.service import Service
 
@@ -45,7 +47,7 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
     etag = f'"{service.opening}-{log.version}"'
     if request.headers.get("If-None-Match") == etag:
         return web.Response(status=304, headers={"ETag": etag})
-    names, next_name = await _page(service, request)
+    names, next_name = await page_of_names(service, request)
     tail = encode_json(next_name)
     head = b'{"log":%s,"opening":%s,"next":%s,"queues":[' % (
         encode_json(log.public_id),
@@ -61,7 +63,7 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
     return await send(request, response, pieces, service.sending.enter(request))
 
 
-async def _page(service: Service, request: web.Request) -> tuple[Sequence[str], str | None]:
+async def page_of_names(service: Service, request: web.Request) -> tuple[Sequence[str], str | None]:
     """Return the names to list, and the last of them if more follow."""
     prefix, after = request.query.get("prefix", ""), request.query.get("after")
     limit, order = number(request, "limit", minimum=1), request.query.get("order", "name")
@@ -103,19 +105,22 @@ async def show_queue(service: Service, request: web.Request) -> web.StreamRespon
 
 
 async def create_queue(service: Service, request: web.Request) -> web.StreamResponse:
-    """Create a queue; responds 200 instead of 201 if it exists and `exist_ok` allows that."""
+    """Create a queue; responds 200 instead of 201 if it exists and `exist_ok` allows that. The body has its options."""
     check_query(request, ("exist_ok",))
     queue = queue_of(request)
-    created = await service.log.create_queue(queue, exist_ok=flag(request, "exist_ok"))
+    with service.bodies.charge() as charge:
+        options = await decode_options(await service.bodies.receive_control(request, charge))
+    created = await service.log.create_queue(queue, exist_ok=flag(request, "exist_ok"), options=options)
     return json_response(CreateResponse(queue, created), 201 if created else 200)
 
 
 async def delete_queue(service: Service, request: web.Request) -> web.StreamResponse:
     """Delete a queue and all its records; with `id`, only if it is still that incarnation."""
-    check_query(request, ("id",))
+    check_query(request, ("id", "past_consumers"))
     queue, queue_id = queue_of(request), number(request, "id")
     check_id(service.log.queue_summary(queue), queue_id)
-    await service.log.delete_queue(queue, queue_id=queue_id)
+    past_consumers = flag(request, "past_consumers")
+    await service.log.delete_queue(queue, queue_id=queue_id, past_consumers=past_consumers)
     return web.Response(status=204)
 
 
@@ -132,7 +137,9 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     check_id(summary, requested.id)
     check_assigned(summary, requested.position)
     # With the id: the queue may be deleted and recreated while the truncate waits for the writer.
-    dropped = await log.truncate(queue, requested.position, queue_id=summary.id)
+    dropped = await log.truncate(
+        queue, requested.position, queue_id=summary.id, past_consumers=requested.past_consumers
+    )
     first = max(summary.first_position, requested.position + 1)
     return json_response(TruncateResponse(queue, dropped, first, summary.next_position))
 
@@ -149,6 +156,7 @@ def queue_response(service: Service, summary: QueueSummary) -> QueueResponse:
         summary.first_segment,
         summary.began,
         service.opened.get(summary.id, 0),
+        summary.sealed,
     )
 
 
@@ -183,6 +191,7 @@ ROUTES = (
         create_queue,
         "Create a queue",
         status=201,
+        takes=QueueOptionsRequest,
         returns=CreateResponse,
         parameters=(_EXIST_OK,),
         problems=(200, 409, 429, 507),
@@ -193,8 +202,11 @@ ROUTES = (
         delete_queue,
         "Delete a queue",
         status=204,
-        parameters=(("id", "only if the queue still has this id, else 404"),),
-        problems=(404,),
+        parameters=(
+            ("id", "only if the queue still has this id, else 404"),
+            ("past_consumers", "1: also if a consumer has not acknowledged all records"),
+        ),
+        problems=(404, 409),
     ),
     Route(
         "POST",

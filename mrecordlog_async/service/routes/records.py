@@ -10,7 +10,7 @@ from aiohttp import web
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, RecordResponse
@@ -98,25 +98,42 @@ def _appended(service: Service, last: int | None, position: int | None, records:
 async def read(service: Service, request: web.Request) -> web.StreamResponse:
     """Read records; the header X-Next-Position says where to continue, even if there were none."""
     check_query(request, _READ_NAMES)
-    log, options, queue = service.log, service.options, queue_of(request)
+    log, queue = service.log, queue_of(request)
     summary = log.queue_summary(queue)
     start, stop = number(request, "start"), number(request, "stop")
     limit = number(request, "limit", minimum=1)
-    bytes_max = min(number(request, "max_bytes", minimum=1) or READ_BYTES, options.read_bytes)
-    content_type, format_ = format_of(request.headers.get("Accept"), as_text(request))
-    if content_type == arrow.CONTENT_TYPE:
-        await arrow.ready(406)
+    bytes_max = number(request, "max_bytes", minimum=1) or READ_BYTES
     if start is None:
         start = summary.first_position
     check_start(summary, start)
-    await _wait(service, request, queue, start)
+    await wait_for_records(service, request, queue, start)
     if log.queue_summary(queue).id != summary.id:
         raise QueueNotFoundError(queue)  # deleted while we waited, and created again
-    check_start(log.queue_summary(queue), start)
-    records_max = min(limit or POSITION_LIMIT, options.read_records)
+    summary = log.queue_summary(queue)
+    check_start(summary, start)
+    return await respond(service, request, summary, start, stop, limit, bytes_max)
+
+
+async def respond(
+    service: Service,
+    request: web.Request,
+    summary: QueueSummary,
+    start: int,
+    stop: int | None,
+    records_max: int | None,
+    bytes_max: int,
+    more_headers: dict[str, str] | None = None,
+) -> web.StreamResponse:
+    """Send the records of a queue from *start* on, within the limits, in the format that the request accepts."""
+    log, options, queue = service.log, service.options, summary.queue
+    content_type, format_ = format_of(request.headers.get("Accept"), as_text(request))
+    if content_type == arrow.CONTENT_TYPE:
+        await arrow.ready(406)
+    records_max = min(records_max or POSITION_LIMIT, options.read_records)
     held = log.held(queue, start, stop, most=READ_RUNS)
-    runs = take_head(islice(runs_of(held), READ_RUNS), records_max, bytes_max)
+    runs = take_head(islice(runs_of(held), READ_RUNS), records_max, min(bytes_max, options.read_bytes))
     headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
+    headers |= more_headers or {}
     if sum(len(run.payload) + LINE_BYTES * run.record_count for run in runs) <= READ_AT_ONCE_BYTES:
         body = b"".join(format_.encode(queue, summary.id, runs))
         return web.Response(body=body, content_type=content_type, headers=headers)
@@ -134,7 +151,8 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     return await send(request, response, pieces, out)
 
 
-async def _wait(service: Service, request: web.Request, queue: str, start: int) -> None:
+async def wait_for_records(service: Service, request: web.Request, queue: str, start: int) -> None:
+    """Wait as long as the parameter `wait` says, unless there is a record at or after *start*."""
     seconds = number(request, "wait")
     if not seconds or service.log.next_position(queue) > start:
         return
@@ -146,7 +164,7 @@ async def _wait(service: Service, request: web.Request, queue: str, start: int) 
         service.leave_tail()
 
 
-_FORMATS = (NDJSON, TEXT, OCTET_STREAM, wire.CONTENT_TYPE, arrow.CONTENT_TYPE)
+FORMATS = (NDJSON, TEXT, OCTET_STREAM, wire.CONTENT_TYPE, arrow.CONTENT_TYPE)
 
 ROUTES = (
     Route(
@@ -166,7 +184,7 @@ ROUTES = (
         read,
         "Read records",
         returns=RecordResponse,
-        formats=_FORMATS,
+        formats=FORMATS,
         parameters=READ_PARAMETERS,
         problems=(404, 406, 410, 429),
     ),

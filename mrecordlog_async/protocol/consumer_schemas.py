@@ -1,0 +1,367 @@
+"""JSON bodies of the routes for consumers, and for the options of queues.
+
+A holder attaches with `POST …/attach` and gets an epoch. It sends the epoch with every read, acknowledgement and seek;
+once another holder has attached, the older epoch is refused (409 "consumer_fenced"). An epoch is never used twice, not
+even after a queue was deleted and created again, so it also names the incarnation of the queue; `id` is checked too if
+it is sent.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from mrecordlog_async.protocol.schemas import Count, NextPosition, Position, QueueId, QueueName, Request, Response
+
+Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+ConsumerName = Annotated[str, Meta(max_length=65_535)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+# Options of a queue.
+
+
+class QueueOptionsRequest(Request, frozen=True):
+    """The options of a queue; those that are left out have their defaults.
+
+    Attributes:
+        keep: "until_truncated", or "until_acknowledged": records go once every consumer has acknowledged them.
+        max_bytes: Payload bytes that the queue may hold; null sets no limit.
+        max_records: Records that the queue may hold; null sets no limit.
+        max_age: Age in seconds at which records are removed; null sets no limit.
+        when_full: "refuse" appends beyond a limit, or "drop_oldest" to make room for them.
+    """
+
+    keep: Literal["until_truncated", "until_acknowledged"] = "until_truncated"
+    max_bytes: Count | None = None
+    max_records: Count | None = None
+    max_age: Seconds | None = None
+    when_full: Literal["refuse", "drop_oldest"] = "refuse"
+
+
+class QueueOptionsResponse(Response, frozen=True):
+    """The options of a queue.
+
+    Attributes:
+        queue: Name of the queue.
+        keep: "until_truncated" or "until_acknowledged".
+        max_bytes: Payload bytes that the queue may hold; null for no limit.
+        max_records: Records that the queue may hold; null for no limit.
+        max_age: Age in seconds at which records are removed; null for no limit.
+        when_full: "refuse" or "drop_oldest".
+        sealed: The queue accepts no more records.
+    """
+
+    queue: str
+    keep: str
+    max_bytes: int | None
+    max_records: int | None
+    max_age: float | None
+    when_full: str
+    sealed: bool
+
+
+class SealRequest(Request, frozen=True):
+    """Seal a queue: it accepts no more records.
+
+    Attributes:
+        id: If given, seal only this incarnation of the queue.
+    """
+
+    id: QueueId | None = None
+
+
+class SealResponse(Response, frozen=True):
+    """Result of sealing a queue.
+
+    Attributes:
+        queue: Name of the queue.
+        next_position: Its next position, which no record will have.
+    """
+
+    queue: str
+    next_position: int
+
+
+# Consumers of a queue.
+
+
+class ConsumerResponse(Response, frozen=True, gc=False):
+    """Where a consumer stands.
+
+    Attributes:
+        queue: Name of the queue.
+        consumer: Its name.
+        position: The first position that it has not acknowledged.
+        records: Number of retained records from there on.
+        bytes: Their payload bytes.
+        epoch: Number of its holder.
+        owner: The UUID that alone may attach to it; null for anybody.
+        skipped: Records that were truncated before it acknowledged them, since the log was opened.
+        oldest_seconds: Age of the oldest of its waiting records; null if none waits.
+    """
+
+    queue: str
+    consumer: str
+    position: int
+    records: int
+    bytes: int
+    epoch: int
+    owner: str | None = None
+    skipped: int = 0
+    oldest_seconds: float | None = None
+
+
+class RuleResponse(Response, frozen=True, gc=False):
+    """A rule: every queue whose name matches gets the consumer when it is created.
+
+    Attributes:
+        pattern: What names are compared with; `*` stands for any characters.
+        consumer: Name of the consumer.
+    """
+
+    pattern: str
+    consumer: str
+
+
+class ConsumersResponse(Response, frozen=True):
+    """Consumers, by queue and name.
+
+    Attributes:
+        consumers: The consumers.
+        rules: The rules, if consumers of all queues were requested.
+        next: If a page was requested and more queues follow, the `after` of the next page; otherwise null.
+    """
+
+    consumers: list[ConsumerResponse]
+    rules: list[RuleResponse] = field(default_factory=list)
+    next: str | None = None
+
+
+class ConsumerCreateRequest(Request, frozen=True):
+    """Create a consumer.
+
+    Attributes:
+        start: The first position that it has not acknowledged, moved into what the queue retains; null for the first
+            retained record.
+    """
+
+    start: NextPosition | None = None
+
+
+class ConsumerCreateResponse(Response, frozen=True):
+    """Result of creating a consumer.
+
+    Attributes:
+        queue: Name of the queue, or the pattern.
+        consumer: Name of the consumer.
+        created: False if it existed and `exist_ok` was given.
+    """
+
+    queue: str
+    consumer: str
+    created: bool
+
+
+class AttachRequest(Request, frozen=True):
+    """Become the holder of a consumer; every earlier holder is fenced off.
+
+    Attributes:
+        create: Create the consumer if it does not exist.
+        start: Where it begins if it is created.
+        owner: A UUID that alone may attach from now on; null for a consumer without an owner.
+        take_over: Attach even if the consumer has another owner.
+    """
+
+    create: bool = False
+    start: NextPosition | None = None
+    owner: str | None = None
+    take_over: bool = False
+
+
+class AttachResponse(Response, frozen=True, gc=False):
+    """What the holder sends with its later requests.
+
+    Attributes:
+        queue: Name of the queue.
+        consumer: Name of the consumer.
+        id: Id of the queue.
+        epoch: Number of this holder.
+        position: The first position that is not acknowledged.
+    """
+
+    queue: str
+    consumer: str
+    id: int
+    epoch: int
+    position: int
+
+
+class AcknowledgeRequest(Request, frozen=True):
+    """Acknowledge everything up to a position.
+
+    Attributes:
+        position: The last position that is acknowledged.
+        epoch: As `attach` returned it.
+        id: Id of the queue, if it is to be checked.
+    """
+
+    position: Position
+    epoch: Epoch
+    id: QueueId | None = None
+
+
+class SeekRequest(Request, frozen=True):
+    """Continue at a position, forward or back.
+
+    Attributes:
+        position: From the first retained position up to the next one.
+        epoch: As `attach` returned it; null for an operator, whose move fences off the holder.
+        id: Id of the queue, if it is to be checked.
+    """
+
+    position: NextPosition
+    epoch: Epoch | None = None
+    id: QueueId | None = None
+
+
+class ConsumerPositionResponse(Response, frozen=True, gc=False):
+    """Where a consumer stands now.
+
+    Attributes:
+        queue: Name of the queue.
+        consumer: Name of the consumer.
+        position: The first position that it has not acknowledged.
+    """
+
+    queue: str
+    consumer: str
+    position: int
+
+
+# Consumers of many queues.
+
+
+class ConsumerStatus(StrEnum):
+    """What a bulk route found about one consumer."""
+
+    OK = "ok"
+    MISSING = "missing"
+    """The queue does not exist."""
+    RECREATED = "recreated"
+    """The queue exists with another id."""
+    NO_CONSUMER = "no_consumer"
+    """The queue has no consumer of this name."""
+    FENCED = "fenced"
+    """Another holder has attached."""
+    OWNED = "owned"
+    """The consumer belongs to another owner."""
+    AHEAD = "ahead"
+    """The queue has not assigned the position yet."""
+    FULL = "full"
+    """There is no room: the disk is full, or the limit on consumers is reached. Try again later."""
+
+
+class AttachManyRequest(Request, frozen=True):
+    """Become the holder of the consumer of one name on many queues.
+
+    Attributes:
+        consumer: Name of the consumer.
+        queues: Names of the queues.
+        create: Create the consumers that do not exist.
+        owner: As for one consumer.
+        take_over: As for one consumer.
+    """
+
+    consumer: ConsumerName
+    queues: list[QueueName]
+    create: bool = False
+    owner: str | None = None
+    take_over: bool = False
+
+
+class AttachedOne(Response, frozen=True, gc=False):
+    """Result of one attach; id, epoch and position are 0 unless the status is "ok".
+
+    Attributes:
+        queue: Name of the queue.
+        status: See `ConsumerStatus`.
+        id: Id of the queue.
+        epoch: Number of this holder.
+        position: The first position that is not acknowledged.
+        detail: What happened, for people; null if it is attached.
+    """
+
+    queue: str
+    status: ConsumerStatus
+    id: int = 0
+    epoch: int = 0
+    position: int = 0
+    detail: str | None = None
+
+
+class AttachManyResponse(Response, frozen=True):
+    """Results of many attaches.
+
+    Attributes:
+        queues: One result for each queue, in the order of the request.
+    """
+
+    queues: list[AttachedOne]
+
+
+class AcknowledgeOne(Request, frozen=True, gc=False):
+    """One acknowledgement.
+
+    Attributes:
+        queue: Name of the queue.
+        consumer: Name of the consumer.
+        position: The last position that is acknowledged.
+        epoch: As `attach` returned it.
+        id: Id of the queue, if it is to be checked.
+    """
+
+    queue: QueueName
+    consumer: ConsumerName
+    position: Position
+    epoch: Epoch
+    id: QueueId | None = None
+
+
+class AcknowledgeManyRequest(Request, frozen=True):
+    """Acknowledgements of many queues; each is carried out or refused independently.
+
+    Attributes:
+        consumers: The acknowledgements.
+    """
+
+    consumers: list[AcknowledgeOne]
+
+
+class AcknowledgedOne(Response, frozen=True, gc=False):
+    """Result of one acknowledgement.
+
+    Attributes:
+        queue: Name of the queue.
+        consumer: Name of the consumer.
+        status: See `ConsumerStatus`.
+        position: The first position that is not acknowledged; 0 unless the status is "ok".
+        detail: What happened, for people; null if it is acknowledged.
+    """
+
+    queue: str
+    consumer: str
+    status: ConsumerStatus
+    position: int = 0
+    detail: str | None = None
+
+
+class AcknowledgeManyResponse(Response, frozen=True):
+    """Results of many acknowledgements.
+
+    Attributes:
+        consumers: One result for each acknowledgement, in the order of the request.
+    """
+
+    consumers: list[AcknowledgedOne]

@@ -1,0 +1,128 @@
+"""Consumers of many queues: attach and acknowledge in one request, each queue carried out or refused independently."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from mrecordlog_async.errors import (
+    ConsumerFencedError,
+    ConsumerNameError,
+    ConsumerNotFoundError,
+    ConsumerOwnedError,
+    LogFullError,
+    PositionAheadError,
+    QueueNotFoundError,
+    RecordLogError,
+)
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.protocol.consumer_schemas import (
+    AcknowledgedOne,
+    AcknowledgeManyRequest,
+    AcknowledgeManyResponse,
+    AcknowledgeOne,
+    AttachedOne,
+    AttachManyRequest,
+    AttachManyResponse,
+    ConsumerStatus,
+)
+from mrecordlog_async.service.parameters import check_consumer_name
+from mrecordlog_async.service.queue_checks import status_of, summary_of
+from mrecordlog_async.service.routes.bulk import bulk_request
+from mrecordlog_async.service.routes.consumers import checked_owner
+from mrecordlog_async.service.routes.route import Route, encode_list, send_json
+from mrecordlog_async.service.service import Service
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+AT_ONCE = 1_000
+"""Calls that wait for the writer at once: starting and finishing this many takes 20 ms."""
+
+STATUSES: dict[type[RecordLogError], ConsumerStatus] = {
+    QueueNotFoundError: ConsumerStatus.MISSING,
+    ConsumerNotFoundError: ConsumerStatus.NO_CONSUMER,
+    ConsumerFencedError: ConsumerStatus.FENCED,
+    ConsumerOwnedError: ConsumerStatus.OWNED,
+    PositionAheadError: ConsumerStatus.AHEAD,
+    LogFullError: ConsumerStatus.FULL,
+}
+
+
+async def attach_many(service: Service, request: web.Request) -> web.StreamResponse:
+    """Become the holder of the consumer of one name on many queues."""
+    async with bulk_request(service, request, _attach_decoder) as (log, wanted):
+        check_consumer_name(wanted.consumer)
+        checked_owner(wanted.owner)
+        results = await _each(wanted.queues, lambda queue: _attach(log, wanted, queue))
+        parts = [b'{"queues":[', *await encode_list(results), b"]}"]
+    return await send_json(service, request, parts)
+
+
+async def _attach(log: MultiRecordLog, wanted: AttachManyRequest, queue: str) -> AttachedOne:
+    try:
+        attached = await log.attach_consumer(
+            queue, wanted.consumer, create=wanted.create, owner=wanted.owner, take_over=wanted.take_over
+        )
+    except tuple(STATUSES) as error:
+        return AttachedOne(queue, STATUSES[type(error)], detail=str(error))
+    return AttachedOne(queue, ConsumerStatus.OK, attached.queue_id, attached.epoch, attached.position)
+
+
+async def acknowledge_many(service: Service, request: web.Request) -> web.StreamResponse:
+    """Acknowledge records of many queues."""
+    async with bulk_request(service, request, _acknowledge_decoder) as (log, wanted):
+        results = await _each(wanted.consumers, lambda one: _acknowledge(log, one))
+        parts = [b'{"consumers":[', *await encode_list(results), b"]}"]
+    return await send_json(service, request, parts)
+
+
+async def _acknowledge(log: MultiRecordLog, one: AcknowledgeOne) -> AcknowledgedOne:
+    summary = summary_of(log, one.queue)
+    status = ConsumerStatus(status_of(summary, one.id))
+    if summary is None or status is not ConsumerStatus.OK:
+        return AcknowledgedOne(one.queue, one.consumer, status)
+    try:
+        position = await log.acknowledge(one.queue, one.consumer, one.position, queue_id=summary.id, epoch=one.epoch)
+    except ConsumerNameError as error:  # no consumer can have it
+        return AcknowledgedOne(one.queue, one.consumer, ConsumerStatus.NO_CONSUMER, detail=str(error))
+    except tuple(STATUSES) as error:
+        return AcknowledgedOne(one.queue, one.consumer, STATUSES[type(error)], detail=str(error))
+    return AcknowledgedOne(one.queue, one.consumer, ConsumerStatus.OK, position)
+
+
+async def _each(items: Sequence[Item], call: Callable[[Item], Awaitable[Result]]) -> list[Result]:
+    """Return what *call* returns for each item, in order."""
+    results: list[Result] = []
+    for at in range(0, len(items), AT_ONCE):
+        results += await asyncio.gather(*map(call, items[at : at + AT_ONCE]))
+    return results
+
+
+_attach_decoder = msgspec.json.Decoder(AttachManyRequest)
+_acknowledge_decoder = msgspec.json.Decoder(AcknowledgeManyRequest)
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/attach",
+        attach_many,
+        "Become the holder of consumers of many queues",
+        takes=AttachManyRequest,
+        returns=AttachManyResponse,
+        problems=(413, 429),
+    ),
+    Route(
+        "POST",
+        "/v1/acknowledge",
+        acknowledge_many,
+        "Acknowledge records of many queues",
+        takes=AcknowledgeManyRequest,
+        returns=AcknowledgeManyResponse,
+        problems=(413, 429),
+    ),
+)

@@ -1,0 +1,98 @@
+"""Options and seal of one queue."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+
+from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.protocol.consumer_schemas import (
+    QueueOptionsRequest,
+    QueueOptionsResponse,
+    SealRequest,
+    SealResponse,
+)
+from mrecordlog_async.protocol.problems import bad_request
+from mrecordlog_async.service.parameters import check_query, queue_of
+from mrecordlog_async.service.queue_checks import check_id
+from mrecordlog_async.service.routes.route import Route, decode_control, json_response
+from mrecordlog_async.service.service import Service
+
+
+async def show_options(service: Service, request: web.Request) -> web.StreamResponse:
+    """Show the options of a queue, and whether it is sealed."""
+    check_query(request, ())
+    return json_response(_response(service, queue_of(request)))
+
+
+async def configure_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """Replace all options of a queue; a sealed queue stays sealed."""
+    check_query(request, ())
+    queue = queue_of(request)
+    with service.bodies.charge() as charge:
+        options = await decode_options(await service.bodies.receive_control(request, charge))
+    await service.log.configure_queue(queue, options or QueueOptions())
+    return json_response(_response(service, queue))
+
+
+async def seal_queue(service: Service, request: web.Request) -> web.StreamResponse:
+    """Seal a queue for good: it accepts no more records, and readers end after its last one."""
+    check_query(request, ())
+    queue = queue_of(request)
+    with service.bodies.charge() as charge:
+        body = await service.bodies.receive_control(request, charge)
+        wanted = await decode_control(_seal_decoder, body or b"{}", 1)
+    check_id(service.log.queue_summary(queue), wanted.id)
+    return json_response(SealResponse(queue, await service.log.seal_queue(queue, queue_id=wanted.id)))
+
+
+async def decode_options(body: bytes) -> QueueOptions | None:
+    """Return the options in *body*, None if it is empty; raise the 400 problem for options that contradict."""
+    if not body:
+        return None
+    wanted = await decode_control(_options_decoder, body, 1)
+    try:
+        return QueueOptions(**{name: getattr(wanted, name) for name in QueueOptionsRequest.__struct_fields__})
+    except ValueError as error:
+        raise bad_request(str(error), "queue_options") from None
+
+
+def _response(service: Service, queue: str) -> QueueOptionsResponse:
+    options = service.log.queue_options(queue)
+    return QueueOptionsResponse(
+        queue,
+        options.keep,
+        options.max_bytes,
+        options.max_records,
+        options.max_age,
+        options.when_full,
+        service.log.queue_summary(queue).sealed,
+    )
+
+
+_options_decoder = msgspec.json.Decoder(QueueOptionsRequest)
+_seal_decoder = msgspec.json.Decoder(SealRequest)
+
+_OPTIONS = "/v1/queues/{queue}/options"
+
+ROUTES = (
+    Route("GET", _OPTIONS, show_options, "Show the options of a queue", returns=QueueOptionsResponse, problems=(404,)),
+    Route(
+        "PUT",
+        _OPTIONS,
+        configure_queue,
+        "Replace the options of a queue",
+        takes=QueueOptionsRequest,
+        returns=QueueOptionsResponse,
+        problems=(404, 409, 507),
+    ),
+    Route(
+        "POST",
+        "/v1/queues/{queue}/seal",
+        seal_queue,
+        "Seal a queue",
+        takes=SealRequest,
+        returns=SealResponse,
+        problems=(404, 409, 507),
+    ),
+)

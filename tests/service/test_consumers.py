@@ -1,0 +1,250 @@
+"""Consumers over HTTP: what a worker in another process needs."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+import yarl
+
+from tests.serving import Response, Served
+
+ONE = "/v1/queues/q/consumers/billing"
+
+
+async def attach(served: Served, path: str = ONE, **body: Any) -> dict[str, Any]:
+    response = await served.call("POST", f"{path}/attach", {"create": True, **body})
+    assert response.status == 200, response.body
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def read(served: Served, epoch: int, query: str = "", path: str = ONE) -> Response:
+    return await served.call("GET", f"{path}/records?as=text&epoch={epoch}{query}")
+
+
+async def test_a_worker_attaches_reads_and_acknowledges(served: Served) -> None:
+    """Records are handed out from the stored position on; what is acknowledged is not handed out again."""
+    await served.log.append_records("q", None, [b"a", b"b", b"c"])
+    held = await attach(served)
+    assert held == {
+        "queue": "q",
+        "consumer": "billing",
+        "id": served.log.queue_summary("q").id,
+        "epoch": held["epoch"],
+        "position": 0,
+    }
+    page = await read(served, held["epoch"], "&max_records=2")
+    assert list(page.body.splitlines()) == [
+        b'{"position":0,"payload":"a"}',
+        b'{"position":1,"payload":"b"}',
+    ]
+    assert page.headers["X-Next-Position"] == "2"
+    done = await served.call("POST", f"{ONE}/acknowledge", {"position": 1, "epoch": held["epoch"]})
+    assert done.json() == {"queue": "q", "consumer": "billing", "position": 2}
+    assert (await read(served, held["epoch"])).body == b'{"position":2,"payload":"c"}\n'
+    assert (await read(served, held["epoch"], "&start=3")).body == b""
+
+
+async def test_a_fenced_holder_neither_reads_nor_moves(served: Served) -> None:
+    """After another attach the older epoch is refused everywhere with 409, and nothing moves."""
+    await served.log.append_record("q", None, b"a")
+    old, new = await attach(served), await attach(served)
+    refused = [
+        await read(served, old["epoch"]),
+        await served.call("POST", f"{ONE}/acknowledge", {"position": 0, "epoch": old["epoch"]}),
+        await served.call("POST", f"{ONE}/seek", {"position": 1, "epoch": old["epoch"]}),
+    ]
+    assert [(one.status, one.json()["code"]) for one in refused] == [(409, "consumer_fenced")] * 3
+    assert refused[0].json()["current_epoch"] == new["epoch"]
+    assert (await served.call("GET", ONE)).json()["position"] == 0
+
+
+async def test_a_waiting_holder_learns_that_it_was_fenced(served: Served) -> None:
+    """A long poll that another attach overtakes ends with 409 once there is a record, not with the record."""
+    old = await attach(served)
+    waiting = asyncio.create_task(read(served, old["epoch"], "&wait=30"))
+    while not served.service.tails:
+        await asyncio.sleep(0)
+    await attach(served)
+    await served.log.append_record("q", None, b"a")
+    assert (await waiting).json()["code"] == "consumer_fenced"
+
+
+async def test_a_long_poll_returns_when_a_record_comes(served: Served) -> None:
+    """The request waits for the next record and responds with it."""
+    held = await attach(served)
+    waiting = asyncio.create_task(read(served, held["epoch"], "&wait=30"))
+    while not served.service.tails:
+        await asyncio.sleep(0)
+    await served.log.append_record("q", None, b"a")
+    assert (await waiting).body == b'{"position":0,"payload":"a"}\n'
+
+
+async def test_a_sealed_queue_says_that_nothing_follows(served: Served) -> None:
+    """Readers stop after the last record of a sealed queue: a header says so, and appends are refused."""
+    await served.log.append_record("q", None, b"a")
+    held = await attach(served)
+    assert (await served.call("POST", "/v1/queues/q/seal")).json() == {"queue": "q", "next_position": 1}
+    assert "X-Queue-Complete" not in (await read(served, held["epoch"])).headers
+    assert (await read(served, held["epoch"], "&start=1&wait=30")).headers["X-Queue-Complete"] == "1"
+    refused = await served.call("POST", "/v1/queues/q/records", b"b")
+    assert (refused.status, refused.json()["code"]) == (409, "queue_sealed")
+    again = await served.call("POST", "/v1/queues/q/seal")
+    assert (again.status, again.json()["code"]) == (409, "queue_sealed")
+
+
+async def test_consumers_are_created_listed_shown_and_deleted(served: Served) -> None:
+    """The list shows what waits for each; creating twice is 409, or 200 if `exist_ok` allows it."""
+    await served.log.append_records("q", None, [b"a", b"bb"])
+    assert (await served.call("PUT", ONE, {"start": 1})).status == 201
+    assert (await served.call("PUT", ONE)).json()["code"] == "consumer_exists"
+    assert (await served.call("PUT", ONE + "?exist_ok=1")).json()["created"] is False
+    (listed,) = (await served.call("GET", "/v1/queues/q/consumers")).json()["consumers"]
+    assert {name: listed[name] for name in ("consumer", "position", "records", "bytes", "owner", "skipped")} == {
+        "consumer": "billing",
+        "position": 1,
+        "records": 1,
+        "bytes": 2,
+        "owner": None,
+        "skipped": 0,
+    }
+    assert (await served.call("GET", ONE)).json() == listed
+    assert (await served.call("DELETE", ONE)).status == 204
+    assert (await served.call("GET", ONE)).json()["code"] == "consumer_not_found"
+    assert (await served.call("DELETE", ONE)).status == 404
+
+
+async def test_a_pattern_gives_every_queue_a_consumer(served: Served) -> None:
+    """A rule covers queues that exist and those that are created later; deleting it deletes their consumers."""
+    path = "/v1/queues/*/consumers/lake"
+    assert (await served.call("PUT", path)).status == 201
+    await served.log.create_queue("later")
+    page = (await served.call("GET", "/v1/consumers")).json()
+    assert [(one["queue"], one["consumer"]) for one in page["consumers"]] == [("later", "lake"), ("q", "lake")]
+    assert page["rules"] == [{"pattern": "*", "consumer": "lake"}]
+    first = (await served.call("GET", "/v1/consumers?limit=1")).json()
+    assert ([one["queue"] for one in first["consumers"]], first["next"]) == (["later"], "later")
+    assert (await served.call("DELETE", path)).status == 204
+    page = (await served.call("GET", "/v1/consumers")).json()
+    assert (page["consumers"], page["rules"]) == ([], [])
+
+
+async def test_records_past_a_consumer_are_removed_only_by_force(served: Served) -> None:
+    """Truncating or deleting what a consumer has not acknowledged is 409 and names it, unless it is forced."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    await attach(served)
+    refused = await served.call("POST", "/v1/queues/q/truncate", {"position": 0})
+    assert (refused.status, refused.json()["code"], refused.json()["consumer"]) == (409, "consumer_behind", "billing")
+    forced = await served.call("POST", "/v1/queues/q/truncate", {"position": 0, "past_consumers": True})
+    assert forced.json()["dropped"] == 1
+    assert (await served.call("GET", ONE)).json()["skipped"] == 1
+    assert (await served.call("DELETE", "/v1/queues/q")).json()["code"] == "consumer_behind"
+    assert (await served.call("DELETE", "/v1/queues/q?past_consumers=1")).status == 204
+
+
+async def test_an_owner_keeps_others_out(served: Served) -> None:
+    """A consumer with an owner is attached to by its owner alone, unless somebody takes it over."""
+    owner = str(uuid.uuid4())
+    await attach(served, owner=owner)
+    refused = await served.call("POST", f"{ONE}/attach", {"owner": str(uuid.uuid4())})
+    assert (refused.status, refused.json()["code"], refused.json()["owner"]) == (409, "consumer_owned", owner)
+    await attach(served, take_over=True)
+
+
+async def test_an_operator_moves_a_consumer_without_its_epoch(served: Served) -> None:
+    """A seek without an epoch moves the consumer and fences off its holder."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    held = await attach(served)
+    assert (await served.call("POST", f"{ONE}/seek", {"position": 2})).json()["position"] == 2
+    assert (await read(served, held["epoch"])).json()["code"] == "consumer_fenced"
+
+
+async def test_many_consumers_attach_and_acknowledge_in_one_request(served: Served) -> None:
+    """Each queue is carried out or refused independently, with a status and a sentence."""
+    await served.log.create_queue("r")
+    for queue in ("q", "r"):
+        await served.log.append_record(queue, None, b"a")
+    body = {"consumer": "lake", "queues": ["q", "r", "none"], "create": True}
+    attached = (await served.call("POST", "/v1/attach", body)).json()["queues"]
+    assert [one["status"] for one in attached] == ["ok", "ok", "missing"]
+    done = [
+        {"queue": one["queue"], "consumer": "lake", "position": at, "epoch": one["epoch"], "id": one["id"]}
+        for one, at in zip(attached[:2], (0, 5), strict=True)
+    ]
+    done += [{**done[0], "epoch": 1}, {**done[0], "consumer": "other"}, {**done[0], "id": 1}]
+    results = (await served.call("POST", "/v1/acknowledge", {"consumers": done})).json()["consumers"]
+    assert [one["status"] for one in results] == ["ok", "ahead", "fenced", "no_consumer", "recreated"]
+    assert results[0]["position"] == 1
+    assert "was not assigned yet" in results[1]["detail"]
+
+
+async def test_options_are_set_at_creation_and_replaced(served: Served) -> None:
+    """A queue shows its options; what contradicts, or is below what it holds, is refused with a reason."""
+    created = await served.call("PUT", "/v1/queues/small", {"max_records": 2, "when_full": "drop_oldest"})
+    assert created.status == 201
+    path = "/v1/queues/small/options"
+    assert (await served.call("GET", path)).json() == {
+        "queue": "small",
+        "keep": "until_truncated",
+        "max_bytes": None,
+        "max_records": 2,
+        "max_age": None,
+        "when_full": "drop_oldest",
+        "sealed": False,
+    }
+    assert (await served.call("PUT", path, {"max_bytes": 10})).json()["max_records"] is None
+    await served.call("POST", "/v1/queues/small/records", b"12345678")
+    full = await served.call("POST", "/v1/queues/small/records", b"12345678")
+    assert (full.status, full.json()["resource"], full.json()["queue"]) == (429, "queue", "small")
+    below = await served.call("PUT", path, {"max_bytes": 4})
+    assert (below.status, below.json()["code"]) == (409, "queue_options")
+    both = await served.call("PUT", path, {"keep": "until_acknowledged", "when_full": "drop_oldest", "max_records": 1})
+    assert (both.status, both.json()["code"]) == (400, "queue_options")
+
+
+async def test_names_are_taken_from_the_path_as_they_were_sent(served: Served) -> None:
+    """Both names are percent-decoded once; a slash in a name is part of the name."""
+    await served.log.create_queue("a/b")
+    path = "/v1/queues/a%2Fb/consumers/w%2F1%20%C3%BC"
+    url = served.url + path
+
+    async with served.session.put(yarl.URL(url, encoded=True)) as response:
+        assert response.status == 201
+    assert list(served.log.consumers("a/b")) == ["w/1 ü"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("POST", f"{ONE}/attach", {}, 404, "consumer_not_found"),
+        ("GET", f"{ONE}/records", None, 400, "parameter"),
+        ("GET", f"{ONE}/records?epoch=1", None, 404, "consumer_not_found"),
+        ("POST", f"{ONE}/attach", {"owner": "me"}, 400, "bad_body"),
+        ("POST", f"{ONE}/acknowledge", {"position": 0}, 400, "bad_body"),
+        ("PUT", "/v1/queues/q/consumers/" + "x" * 256, None, 400, "consumer_name"),
+        ("PUT", "/v1/queues/none/consumers/c", None, 404, "queue_not_found"),
+        ("GET", "/v1/queues/none/consumers", None, 404, "queue_not_found"),
+        ("GET", f"{ONE}/none", None, 404, "no_route"),
+        ("PATCH", ONE, None, 405, "method"),
+    ],
+)
+async def test_bad_requests_say_what_is_wrong(
+    served: Served, method: str, path: str, body: Any, status: int, code: str
+) -> None:
+    """Each wrong request has its status and code."""
+    response = await served.call(method, path, body)
+    assert (response.status, response.json()["code"]) == (status, code)
+
+
+async def test_positions_outside_the_queue_are_refused(served: Served) -> None:
+    """Neither an acknowledgement nor a seek goes past the end, and no seek goes where records were truncated."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    await served.log.truncate("q", 0)
+    epoch = (await attach(served))["epoch"]
+    ahead = await served.call("POST", f"{ONE}/acknowledge", {"position": 2, "epoch": epoch})
+    assert (ahead.status, ahead.json()["code"], ahead.json()["next_position"]) == (409, "ahead", 2)
+    before = await served.call("POST", f"{ONE}/seek", {"position": 0, "epoch": epoch})
+    assert (before.status, before.json()["code"], before.json()["first_position"]) == (410, "truncated", 1)
