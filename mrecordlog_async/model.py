@@ -114,10 +114,10 @@ class Run(NamedTuple):
         assert first < last, "an empty part of a run is not a run"
         if first == 0 and last == self.record_count:
             return self
-        ends = memoryview(self.offsets).cast("i")[first : last + 1].tolist()
-        base = ends[0]
-        offsets = pack_offsets(end - base for end in ends)
-        return Run(self.first_position + first, offsets, self.payload[base : ends[-1]])
+        offsets = self.offsets[first * OFFSET_BYTES : (last + 1) * OFFSET_BYTES]
+        base = int.from_bytes(offsets[:OFFSET_BYTES], "little")
+        end = int.from_bytes(offsets[-OFFSET_BYTES:], "little")
+        return Run(self.first_position + first, _shifted(offsets, base), self.payload[base:end])
 
     def cut_records(self, records: int) -> Run:
         """Return the first *records* records, at least one and at most all of them."""
@@ -341,6 +341,15 @@ class ResourceUsage:
 def pack_offsets(offsets: Iterator[int] | Sequence[int]) -> bytes:
     """Pack integers as int32; raise OverflowError for 2 GiB or more."""
     return array("i", offsets).tobytes()
+
+
+def _shifted(offsets: bytes, base: int) -> bytes:
+    """Return int32 *offsets*, none of which is below *base*, minus *base*."""
+    if not base:
+        return offsets
+    # One subtraction of long integers: an eighth of the time that a thousand small ones take. No offset borrows.
+    ones = int.from_bytes(b"\1\0\0\0" * (len(offsets) // OFFSET_BYTES), "little")
+    return (int.from_bytes(offsets, "little") - base * ones).to_bytes(len(offsets), "little")
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,7 @@ EVERY = {
     "options": 7,
     "options, small": 41,
     "holders": 3,
-    "never, holders": 5,
+    "never, holders": 2,
     "reserve of consumers": 61,
     "consumers below a limit": 61,
 }
@@ -72,7 +72,12 @@ OPTIONS = st.sampled_from([(0, 0, 0), (KEEP, 0, 0), (KEEP, 0, 4), (0, 0, 3), (DR
 
 
 class ConsumerMachine(LogMachine):
-    """The machine of all logs, whose queues have consumers and options too."""
+    """The machine of all logs, whose queues have consumers and options too. One has them from the beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._do(self.run.do("create", "a", options=(KEEP, 0, 0)))
+        self._do(self.run.attach("a", "c"))
 
     @rule(queue=NAMES, options=OPTIONS)
     def create_with_options(self, queue: str, options: tuple[int, int, int]) -> None:
