@@ -25,6 +25,7 @@ from typing import Self
 from mrecordlog_async.engine.admission import ELSEWHERE
 from mrecordlog_async.engine.appends import Appends
 from mrecordlog_async.engine.capacity import Capacity
+from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open import OpenedLog
 from mrecordlog_async.engine.open_async import release_later
 from mrecordlog_async.engine.refusals import Refusals
@@ -102,6 +103,7 @@ class RunningLog:
         )
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
+        self._observation = Observation(opened, self._counters, thread.progress, self._writer)
         self._disk_watch = Watch(thread.progress, refusals, self._counters, self.directory, self._count_waiting())
         thread.on_job = self._disk_watch.arm
         _open_logs.add(self)
@@ -230,6 +232,7 @@ class RunningLog:
     def _on_failed(self, error: LogFailedError) -> None:
         """Pass the failure on. Every caller has had its error by then."""
         self._failed_error = error
+        self._observation.failed(error)
         self._ended.set()
         if self._on_failure is not None:
             try:
@@ -255,6 +258,7 @@ class RunningLog:
         """Note that the directory is released, or is about to be."""
         self._closed = True
         self._ended.set()
+        self._observation.end()
         self._unclosed.detach()
         _open_logs.discard(self)
 

@@ -83,6 +83,7 @@ class Upkeep:
         timers: Timers,
     ) -> None:
         self.state = UpkeepState()
+        self.on_commit: Callable[[CommitResult], object] | None = None  # for telemetry, if there is any
         self._journal = journal
         self._queues = queues
         self._admission = admission
@@ -210,6 +211,8 @@ class Upkeep:
     def count(self, result: CommitResult) -> None:
         """Count a stored batch. What failed for lack of space may be tried again after it."""
         counters = self._counters
+        if self.on_commit is not None:
+            self.on_commit(result)
         counters.commits += 1
         counters.written_bytes += result.written_bytes
         if result.rolled:

@@ -269,6 +269,10 @@ class Writer:
         """Number of records in the batch that is being stored."""
         return count_records(self._all_in_flight())
 
+    def observe_commits(self, observe: Callable[[CommitResult], object]) -> None:
+        """Call *observe* after every batch that was stored."""
+        self._upkeep.on_commit = observe
+
     def count_stored(self) -> None:
         """Bring the counters up to date: the straight path counts a batch a little later."""
         if self._straight is not None:

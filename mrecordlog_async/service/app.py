@@ -16,6 +16,7 @@ from mrecordlog_async.service.openapi import TABLE
 from mrecordlog_async.service.receive import closing
 from mrecordlog_async.service.routes.route import Handler, Route
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.telemetry import find
 
 UNREAD_BYTES = 256 * 1024
 """A client with more unread response bytes than this must read them before its next request is handled."""
@@ -32,7 +33,9 @@ def build_app(service: Service) -> web.Application:
             app.router.add_route(
                 method,
                 _pattern(route.path),
-                _guarded(service, route.handler, route.open_to_all, takes_body=route.takes is not None),
+                _traced(
+                    route.path, _guarded(service, route.handler, route.open_to_all, takes_body=route.takes is not None)
+                ),
                 expect_handler=_expecting(service, route),
             )
     # Other paths get a problem document too, after the same guard.
@@ -43,6 +46,23 @@ def build_app(service: Service) -> web.Application:
 
 def _pattern(path: str) -> str:
     return path.replace("{queue}", r"{queue:[^/]+}").replace("{consumer}", r"{consumer:[^/]+}")
+
+
+def _traced(
+    route: str, handle: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """Return *handle* with a span for each request; *handle* itself if OpenTelemetry is not configured."""
+    telemetry = find()
+    if telemetry is None:
+        return handle
+
+    async def traced(request: web.Request) -> web.StreamResponse:
+        with telemetry.request(request.method, route, request.path, request.headers) as note_status:
+            response = await handle(request)
+            note_status(response.status)
+            return response
+
+    return traced
 
 
 def _guarded(

@@ -1,0 +1,198 @@
+"""OpenTelemetry spans and metrics, for an application that has configured its SDK. The core does not depend on it.
+
+`find` decides once, when a log is opened or a service is built: without a configured provider it returns None, and
+nothing here is called. Not even the API package is imported then: an application that has configured a provider has
+imported it. So call `set_tracer_provider` and `set_meter_provider` first, or start the process with
+`opentelemetry-instrument`.
+
+| span | one for each | attributes |
+|---|---|---|
+| `mrecordlog.recovery` | opening of a log | directory, records, segments, bytes |
+| `mrecordlog.commit` | batch; a failed one has an error | directory, log_records, bytes, sync_seconds, rolled |
+| `GET /v1/queues/{queue}/records` … | request, below the caller's span if it sent one | those of HTTP servers |
+
+Spans of commits are roots: a batch belongs to many callers.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mrecordlog_async.metrics import Counters
+from mrecordlog_async.model import RecoveryReport
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+    from opentelemetry.trace import Span, Tracer
+
+NAME = "mrecordlog_async"
+_UNSET = ("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider")
+
+COUNTED = {
+    "appended_records": "{record}",
+    "appended_bytes": "By",
+    "truncated_records": "{record}",
+    "commits": "{commit}",
+    "syncs": "{sync}",
+    "io_errors": "{error}",
+}
+"""Attribute of `Counters` → unit. The instrument is called `mrecordlog.` and this name."""
+USED = {"memory_bytes": "By", "disk_bytes": "By", "segments": "{segment}", "queues": "{queue}", "under_way": "s"}
+"""The same for what a log uses now. `under_way`: how long the work on the disk has taken so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the instruments read of one open log. They read it on a thread of the SDK: plain numbers only."""
+
+    directory: str
+    counters: Counters
+    used: Mapping[str, Callable[[], float]]
+
+
+class Telemetry:
+    """The tracer and the meter of this process; either may be missing."""
+
+    def __init__(self, tracer: Tracer | None, meter: Meter | None) -> None:
+        self._tracer = tracer
+        self._observed: tuple[Observed, ...] = ()  # replaced, never changed: another thread iterates over it
+        self._commit_seconds: Histogram | None = None
+        self._request_seconds: Histogram | None = None
+        if meter is not None:
+            self._commit_seconds = meter.create_histogram("mrecordlog.commit.duration", "s", "Time of a batch")
+            self._request_seconds = meter.create_histogram("http.server.request.duration", "s", "HTTP requests")
+            self._observe(meter)
+
+    def watch(self, log: Observed) -> None:
+        """Have the instruments read *log*, until `forget`."""
+        self._observed = (*self._observed, log)
+
+    def forget(self, log: Observed) -> None:
+        """Stop reading *log*: it is closed."""
+        self._observed = tuple(one for one in self._observed if one is not log)
+
+    def recovered(self, directory: str, report: RecoveryReport) -> None:
+        """Record that *directory* was opened just now."""
+        facts = {"records": report.records, "segments": report.segments, "bytes": report.bytes, "clean": report.clean}
+        self._past("mrecordlog.recovery", report.seconds, {"directory": directory} | facts)
+
+    def committed(self, directory: str, seconds: float, facts: Mapping[str, Any]) -> None:
+        """Record a batch that was stored just now."""
+        if self._commit_seconds is not None:
+            self._commit_seconds.record(seconds, {"mrecordlog.directory": directory})
+        self._past("mrecordlog.commit", seconds, {"directory": directory, **facts})
+
+    def failed(self, directory: str, error: BaseException) -> None:
+        """Record the batch or the sync that failed just now."""
+        self._past("mrecordlog.commit", 0.0, {"directory": directory}, error)
+
+    @contextmanager
+    def request(
+        self, method: str, route: str, path: str, headers: Mapping[str, str]
+    ) -> Iterator[Callable[[int], None]]:
+        """Record a request while it is served. Yields a function to call with the status of the response."""
+        begun, statuses = time.perf_counter(), list[int]()
+        try:
+            if self._tracer is None:
+                yield statuses.append
+            else:
+                with self._server_span(self._tracer, method, route, path, headers) as span:
+                    yield statuses.append
+                    _finish(span, statuses)
+        finally:
+            if self._request_seconds is not None:
+                facts: dict[str, Any] = {"http.request.method": method, "http.route": route}
+                facts |= {"http.response.status_code": statuses[0]} if statuses else {}
+                self._request_seconds.record(time.perf_counter() - begun, facts)
+
+    @staticmethod
+    def _server_span(tracer: Tracer, method: str, route: str, path: str, headers: Mapping[str, str]) -> Any:
+        from opentelemetry.propagate import extract
+        from opentelemetry.trace import SpanKind
+
+        facts = {"http.request.method": method, "http.route": route, "url.path": path}
+        caller = extract({name.lower(): value for name, value in headers.items()})
+        name = f"{method} {route}"
+        return tracer.start_as_current_span(name, context=caller, kind=SpanKind.SERVER, attributes=facts)
+
+    def _past(self, name: str, seconds: float, facts: Mapping[str, Any], error: BaseException | None = None) -> None:
+        """Record a span that ends now."""
+        if self._tracer is None:
+            return
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Status, StatusCode
+
+        now = time.time_ns()
+        attributes = {f"mrecordlog.{fact}": value for fact, value in facts.items()}
+        span = self._tracer.start_span(name, Context(), attributes=attributes, start_time=now - int(seconds * 1e9))
+        if error is not None:
+            span.record_exception(error)
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+        span.end(now)
+
+    def _observe(self, meter: Meter) -> None:
+        for name, unit in COUNTED.items():
+            meter.create_observable_counter(f"mrecordlog.{name}", [self._reader(_counter_of(name))], unit)
+        for name, unit in USED.items():
+            meter.create_observable_gauge(f"mrecordlog.{name}", [self._reader(_use_of(name))], unit)
+        meter.create_observable_counter("mrecordlog.refused", [self._refused], "{append}")
+
+    def _reader(self, read: Callable[[Observed], float]) -> Callable[[CallbackOptions], Iterator[Observation]]:
+        from opentelemetry.metrics import Observation
+
+        def observe(options: CallbackOptions) -> Iterator[Observation]:
+            for log in self._observed:
+                yield Observation(read(log), {"mrecordlog.directory": log.directory})
+
+        return observe
+
+    def _refused(self, options: CallbackOptions) -> Iterator[Observation]:
+        from opentelemetry.metrics import Observation
+
+        for log in self._observed:
+            for reason, count in list(log.counters.refused.items()):
+                yield Observation(count, {"mrecordlog.directory": log.directory, "reason": reason})
+
+
+def _counter_of(name: str) -> Callable[[Observed], float]:
+    return lambda log: float(getattr(log.counters, name))
+
+
+def _use_of(name: str) -> Callable[[Observed], float]:
+    return lambda log: float(log.used[name]())
+
+
+def _finish(span: Span, statuses: list[int]) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    for status in statuses:
+        span.set_attribute("http.response.status_code", status)
+        if status >= 500:
+            span.set_status(Status(StatusCode.ERROR))
+
+
+_found: dict[tuple[int, int], Telemetry] = {}  # by the identities of the providers: instruments are made once
+
+
+def find() -> Telemetry | None:
+    """Return the telemetry of this process; None unless a provider of OpenTelemetry is configured."""
+    if "opentelemetry" not in sys.modules:
+        return None
+    try:
+        from opentelemetry import metrics, trace
+    except ImportError:  # something else has this name, or only a part of the package is installed
+        return None
+    tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+    traced, metered = (type(provider).__name__ not in _UNSET for provider in (tracers, meters))
+    if not traced and not metered:
+        return None
+    key = (id(tracers), id(meters))
+    if key not in _found:
+        tracer = trace.get_tracer(NAME) if traced else None
+        _found[key] = Telemetry(tracer, metrics.get_meter(NAME) if metered else None)
+    return _found[key]

@@ -1,0 +1,134 @@
+"""OpenTelemetry: what an application that has configured its SDK sees of the log and the service.
+
+The providers of a process can be set once, so each case is its own process.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def run(code: str, *arguments: object) -> Any:
+    """Run *code* in a new process; return what it printed, as JSON."""
+    command = [sys.executable, "-X", "dev", "-c", textwrap.dedent(code), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+OBSERVED = """
+import asyncio, errno, json, sys
+from pathlib import Path
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(spans))
+trace.set_tracer_provider(provider)
+metrics.set_meter_provider(MeterProvider([reader]))
+
+from mrecordlog_async import LogFailedError
+from tests.cached_files import CachedFiles
+from tests.serving import serving
+
+class Disk(CachedFiles):
+    fails = False
+    def sync(self, handle):
+        if self.fails:
+            raise OSError(errno.EIO, "the medium was removed")
+        super().sync(handle)
+
+def numbers():
+    found = {}
+    for resource in reader.get_metrics_data().resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                for point in metric.data.data_points:
+                    name = " ".join([metric.name, *[str(v) for k, v in point.attributes.items() if k == "reason"]])
+                    found[name] = getattr(point, "count", None) or getattr(point, "value", None)
+    return found
+
+async def main():
+    disk = Disk()
+    caller = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    async with serving(Path(sys.argv[1]), filesystem=disk) as served:
+        await served.log.create_queue("q")
+        await served.call("POST", "/v1/queues/q/records", b"a", headers=caller)
+        await served.call("GET", "/v1/queues/absent")
+        for _ in range(3):
+            await served.log.append_record("q", None, b"a")
+        served.log.stats()  # the last batch is counted once nobody waits for it
+        during = numbers()
+        disk.fails = True
+        await served.call("POST", "/v1/queues/q/records", b"a")
+    after = numbers()
+    rows = []
+    for span in spans.get_finished_spans():
+        parent = format(span.parent.span_id, "x") if span.parent else None
+        rows.append([span.name, parent, dict(span.attributes), span.status.status_code.name,
+                     (span.end_time - span.start_time) / 1e9])
+    print(json.dumps({"spans": rows, "during": during, "after": after}))
+
+asyncio.run(main())
+"""
+
+
+def test_recovery_commits_and_requests_have_spans_and_the_log_has_numbers(directory: Path) -> None:
+    """With the SDK's exporters in memory. A failed batch is a span with an error; a closed log is not read any more."""
+    pytest.importorskip("opentelemetry.sdk")
+    seen = run(OBSERVED, directory)
+    by_name: dict[str, list[Any]] = {}
+    for row in seen["spans"]:
+        by_name.setdefault(row[0], []).append(row)
+    (recovery,) = by_name["mrecordlog.recovery"]
+    assert recovery[2]["mrecordlog.directory"] == str(directory)
+    commits = by_name["mrecordlog.commit"]
+    assert len(commits) == 6  # the queue, four records, and the one that failed
+    assert all(parent is None for _, parent, *_ in commits)
+    assert [status for *_, status, _ in commits] == ["UNSET"] * 5 + ["ERROR"]
+    assert all(0 < seconds < 60 and facts["mrecordlog.bytes"] > 0 for _, _, facts, _, seconds in commits[:5])
+    appends = by_name["POST /v1/queues/{queue}/records"]
+    assert [(row[1], row[2]["http.response.status_code"], row[3]) for row in appends] == [
+        ("b7ad6b7169203331", 200, "UNSET"),
+        (None, 503, "ERROR"),
+    ]
+    assert [row[2]["http.response.status_code"] for row in by_name["GET /v1/queues/{queue}"]] == [404]
+    during, after = seen["during"], seen["after"]
+    assert (during["mrecordlog.appended_records"], during["mrecordlog.queues"]) == (4, 1)
+    assert (during["mrecordlog.commit.duration"], during["mrecordlog.refused failed"]) == (5, 0)
+    assert during["http.server.request.duration"] >= 1
+    assert "mrecordlog.queues" not in after
+
+
+def test_without_a_provider_nothing_is_imported_and_nothing_is_called(directory: Path) -> None:
+    """The API package may be installed, and other packages may import it."""
+    code = """
+    import asyncio, json, sys
+    from mrecordlog_async import MultiRecordLog
+    async def main():
+        async with MultiRecordLog.open(sys.argv[1]) as log:
+            await log.create_queue("q", exist_ok=True)
+            before = "opentelemetry" in sys.modules
+            hook = log._writer._upkeep.on_commit
+        if len(sys.argv) > 2:
+            import opentelemetry.trace, opentelemetry.metrics
+            async with MultiRecordLog.open(sys.argv[1]) as log:
+                hook = log._writer._upkeep.on_commit
+        print(json.dumps([before, hook]))
+    asyncio.run(main())
+    """
+    assert run(code, directory) == [False, None]
+    pytest.importorskip("opentelemetry.trace")
+    assert run(code, directory, "with the API") == [False, None]
