@@ -61,7 +61,7 @@ def run_all(
     workloads: Sequence[Workload], scale: Scale, directory: str, say: Callable[[str], object]
 ) -> Iterator[list[Row]]:
     """Run each workload in its own process and directory below *directory*, which is left as it was."""
-    # Absolute: a workload may have processes of its own, which work in other directories.
+    # Absolute: the processes that a workload starts may work in other directories.
     place = tempfile.mkdtemp(prefix="mrecordlog-bench-", dir=os.path.abspath(directory))
     try:
         for number, workload in enumerate(workloads, 1):

@@ -1,141 +1,86 @@
-"""What `top` shows: samples with their history, as a table for a terminal, as lines of text, and as facts for JSON."""
+"""What `top` shows: a table for a terminal of any size, or lines of text."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from mrecordlog_async.cli.output import columns, printable, size
-from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.cli.top_samples import ORDERS, History, Line, Service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SPARKS = "▁▂▃▄▅▆▇█"
-SPARK_SAMPLES = 60
 SPARK_WIDTH = 30
-HEADER = ("queue", "first", "next", "records", "bytes", "in/s", "out/s", "keeps from")
 BAR_WIDTH = 24
+KEYS = "q quit  sort: " + "  ".join(f"{key} {order.column}" for key, order in ORDERS.items()) + "  ↑↓ scroll"
+NAME_WIDTH_MIN = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What only a service reports. Pairs are (in use, limit) in bytes; times are seconds."""
+class Column(NamedTuple):
+    """A column of the table. It is left out on terminals that are narrower than min_width."""
 
-    state: str
-    memory: tuple[int, int]
-    disk: tuple[int, int]
-    pending: tuple[int, int]
-    segments: int
-    commit_p50: float
-    commit_p99: float
+    name: str
+    text: Callable[[Line], str]
+    min_width: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """All queues at one moment of a monotonic clock."""
-
-    source: str
-    at: float
-    queues: list[QueueSummary]
-    service: Service | None
+COLUMNS = (
+    Column("queue", lambda line: printable(line.summary.queue)),
+    Column("first", lambda line: str(line.summary.first_position), 100),
+    Column("next", lambda line: str(line.summary.next_position), 85),
+    Column("records", lambda line: str(line.summary.records)),
+    Column("bytes", lambda line: size(line.summary.bytes)),
+    Column("in/s", lambda line: f"{line.in_rate:,.0f}"),
+    Column("out/s", lambda line: f"{line.out_rate:,.0f}"),
+    Column("oldest", lambda line: _age(line.summary.age_seconds), 70),
+    Column(
+        "keeps from", lambda line: "-" if line.summary.first_segment is None else str(line.summary.first_segment), 95
+    ),
+)
+SPARK_MIN_WIDTH = 120
 
 
 @dataclass(slots=True)
-class Line:
-    """A queue with its rates; `past` are the records per second of the last samples."""
+class View:
+    """What the person at the terminal chose: an order, and how many rows are scrolled away."""
 
-    summary: QueueSummary
-    in_rate: float = 0.0
-    out_rate: float = 0.0
-    past: deque[float] = field(default_factory=lambda: deque(maxlen=SPARK_SAMPLES))
+    order: str = "i"
+    scrolled: int = 0
 
 
-class History:
-    """The newest sample, and each queue's rates since the sample before. Queues are identified by id, not by name."""
-
-    def __init__(self) -> None:
-        self.sample: Sample | None = None
-        self._lines: dict[int, Line] = {}
-
-    def add(self, sample: Sample) -> None:
-        """Add the next sample."""
-        seconds = sample.at - self.sample.at if self.sample is not None else 0.0
-        lines = {}
-        for summary in sample.queues:
-            line = self._lines.get(summary.id) or Line(summary)
-            if seconds > 0:
-                before = line.summary
-                line.in_rate = max(summary.next_position - before.next_position, 0) / seconds
-                line.out_rate = max(summary.first_position - before.first_position, 0) / seconds
-                line.past.append(line.in_rate)
-            line.summary = summary
-            lines[summary.id] = line
-        self._lines = lines
-        self.sample = sample
-
-    def lines(self) -> list[Line]:
-        """Return all queues, the busiest first, then the largest."""
-        return sorted(self._lines.values(), key=lambda line: (-line.in_rate, -line.summary.bytes, line.summary.queue))
-
-    def facts(self) -> dict[str, Any]:
-        """Return the newest sample for JSON."""
-        assert self.sample is not None
-        service = self.sample.service
-        facts: dict[str, Any] = {"source": self.sample.source}
-        if service is not None:
-            facts["state"] = service.state
-            facts["segments"] = service.segments
-            facts["commit_seconds"] = {"p50": service.commit_p50, "p99": service.commit_p99}
-            for name in ("memory", "disk", "pending"):
-                used, limit = getattr(service, name)
-                facts[name] = {"bytes": used, "limit_bytes": limit}
-        facts["queues"] = [
-            {
-                "queue": line.summary.queue,
-                "id": line.summary.id,
-                "first_position": line.summary.first_position,
-                "next_position": line.summary.next_position,
-                "records": line.summary.records,
-                "bytes": line.summary.bytes,
-                "first_segment": line.summary.first_segment,
-                "in_per_second": line.in_rate,
-                "out_per_second": line.out_rate,
-            }
-            for line in self.lines()
-        ]
-        return facts
+def plain(histories: Sequence[History]) -> Iterator[str]:
+    """Yield the newest samples as lines of text."""
+    for history in histories:
+        yield _head(history) + "\n"
+        if history.lost_since is None:
+            rows = [tuple(column.text(line) for column in COLUMNS) for line in history.lines()]
+            yield from columns([tuple(column.name for column in COLUMNS), *rows])
 
 
-def plain(history: History) -> Iterator[str]:
-    """Yield the newest sample as lines of text."""
-    assert history.sample is not None
-    yield _head(history.sample) + "\n"
-    yield from columns([HEADER, *map(_cells, history.lines())])
-
-
-def render(history: History) -> RenderableType:
-    """Draw the newest sample for a terminal."""
+def render(histories: Sequence[History], view: View, width: int, height: int) -> RenderableType:
+    """Draw the newest samples for a terminal of *width* columns and *height* lines."""
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    sample = history.sample
-    assert sample is not None
-    table = Table(expand=True, box=None, header_style="dim")
-    for index, name in enumerate(HEADER):
-        # Cells are Text, not markup: a name such as "[bold]" is shown unchanged.
-        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
-    table.add_column("last minute", justify="right", no_wrap=True)
-    for line in history.lines():
-        cells = [Text(cell) for cell in _cells(line)]
-        table.add_row(*cells, Text(spark(list(line.past)), style="cyan"))
-    parts: list[RenderableType] = [Text(_head(sample), style="bold")]
-    if sample.service is not None:
-        parts.append(_bars(sample.service))
-    return Group(*parts, Text(), table)
+    parts: list[RenderableType] = []
+    for history in histories:
+        lost = history.lost_since is not None
+        parts.append(_cut(_head(history), width, "bold red" if lost else "bold"))
+        if len(histories) == 1 and not lost and history.sample is not None and history.sample.service is not None:
+            parts += _bars(history.sample.service)
+    lines = sorted((line for history in histories for line in history.lines()), key=ORDERS[view.order].key)
+    parts += [_cut(_totals(histories, lines), width, ""), Text()]
+    rows = max(height - len(parts) - 3, 1)  # the header, what is below, the keys
+    view.scrolled = max(min(view.scrolled, len(lines) - rows), 0)
+    shown = lines[view.scrolled : view.scrolled + rows]
+    parts.append(_table(shown, view, width, several=len(histories) > 1))
+    below = len(lines) - view.scrolled - len(shown)
+    parts.append(_cut(f"… {below:,} more below" if below else "", width, "dim"))
+    parts.append(_cut(KEYS, width, "dim"))
+    return Group(*parts)
 
 
 def spark(values: list[float]) -> str:
@@ -146,42 +91,87 @@ def spark(values: list[float]) -> str:
     return "".join(SPARKS[min(int(value / top * len(SPARKS)), len(SPARKS) - 1)] for value in grouped)
 
 
-def _bars(service: Service) -> RenderableType:
+def _table(lines: list[Line], view: View, width: int, *, several: bool) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 1))
+    chosen = ORDERS[view.order].column
+    used = [column for column in COLUMNS if width >= column.min_width or column.name == chosen]
+    table = Table(expand=True, box=None, header_style="dim", padding=(0, 1, 0, 0))
+    if several:
+        table.add_column("server", no_wrap=True, overflow="ellipsis", ratio=1)
+    for column in used:
+        title = Text(f"{column.name} ▼", style="bold") if column.name == chosen else Text(column.name)
+        if column.name == "queue":
+            table.add_column(title, no_wrap=True, overflow="ellipsis", ratio=2, min_width=NAME_WIDTH_MIN)
+        else:
+            # A number that is cut would be read as another one.
+            table.add_column(title, justify="right", no_wrap=True, min_width=_widest(column, lines))
+    sparks = width >= SPARK_MIN_WIDTH
+    if sparks:
+        table.add_column("last minute", justify="right", no_wrap=True)
+    for line in lines:
+        # Cells are Text, not markup: a name such as "[bold]" is shown unchanged.
+        cells = [Text(line.source)] if several else []
+        cells += [Text(column.text(line)) for column in used]
+        table.add_row(*cells, *([Text(spark(list(line.past)), style="cyan")] if sparks else []))
+    return table
+
+
+def _widest(column: Column, lines: list[Line]) -> int:
+    return max([len(column.name), *(len(column.text(line)) for line in lines)])
+
+
+def _bars(service: Service) -> list[RenderableType]:
+    from rich.text import Text
+
+    bars: list[RenderableType] = []
     for name, (used, limit) in (("memory", service.memory), ("disk", service.disk), ("waiting", service.pending)):
         share = min(used / limit, 1.0) if limit else 0.0
         filled = round(share * BAR_WIDTH)
         colour = "red" if share > 0.9 else "yellow" if share > 0.7 else "green"
         bar = Text("█" * filled, style=colour) + Text("░" * (BAR_WIDTH - filled), style="dim")
-        grid.add_row(Text(name), bar, Text(f"{size(used)} of {size(limit)}"))
-    return grid
+        bars.append(Text(f"{name:<8}") + bar + Text(f" {size(used)} of {size(limit)}"))
+    return bars
 
 
-def _head(sample: Sample) -> str:
-    service = sample.service
+def _cut(text: str, width: int, style: str) -> RenderableType:
+    from rich.text import Text
+
+    return Text(text if len(text) <= width else text[: max(width - 1, 0)] + "…", style=style, no_wrap=True)
+
+
+def _head(history: History) -> str:
+    if history.lost_since is not None:
+        return f"{history.source}  unreachable since {history.lost_since}: {history.error}"
+    service = history.sample.service if history.sample is not None else None
     if service is None:
-        return sample.source
+        return history.source
     times = f"commit p50 {_time(service.commit_p50)}, p99 {_time(service.commit_p99)}"
-    return f"{sample.source}  {service.state}  {service.segments} segments  {times}"
+    more = [f"policy {service.policy}"] if service.policy else []
+    more += [f"up {_age(service.uptime)}"] if service.uptime else []
+    more += [service.failure] if service.failure else []
+    return "  ".join([history.source, service.state, f"{service.segments} segments", times, *more])
+
+
+def _totals(histories: Sequence[History], lines: list[Line]) -> str:
+    came, went = sum(line.in_rate for line in lines), sum(line.out_rate for line in lines)
+    services = [one.sample.service for one in histories if one.sample is not None and one.sample.service is not None]
+    known = max(sum(one.queues for one in services), len(lines))
+    left_out = f" (the {len(lines):,} largest are shown)" if known > len(lines) else ""
+    held = sum(line.summary.bytes for line in lines)
+    return f"{known:,} queues{left_out}  {size(held)}  in {came:,.0f}/s  out {went:,.0f}/s"
 
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e6:.0f} µs"
 
 
-def _cells(line: Line) -> tuple[str, ...]:
-    summary = line.summary
-    segment = "-" if summary.first_segment is None else str(summary.first_segment)
-    return (
-        printable(summary.queue),
-        str(summary.first_position),
-        str(summary.next_position),
-        str(summary.records),
-        size(summary.bytes),
-        f"{line.in_rate:,.0f}",
-        f"{line.out_rate:,.0f}",
-        segment,
-    )
+def _age(seconds: float | None) -> str:
+    """Return an age in its largest unit that gives two digits or more."""
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

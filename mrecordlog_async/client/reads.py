@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from mrecordlog_async.client.responses import Reply, ServiceError, decoded
 from mrecordlog_async.client.transport import Transport, path_of
@@ -145,13 +145,21 @@ class Reads:
         """Return the names of all queues, sorted."""
         return list(await self.summary())
 
-    async def summary(self) -> dict[str, QueueSummary]:
-        """Return positions and sizes of every queue.
+    async def summary(
+        self, *, order: Literal["bytes", "records", "segment"] | None = None, limit: int | None = None
+    ) -> dict[str, QueueSummary]:
+        """Return positions and sizes of every queue, or of the first ones in an order.
+
+        Args:
+            order: "bytes" or "records" for the queues that hold most, "segment" for those that keep the oldest segment;
+                needs a limit. None sorts by name.
+            limit: At most this many queues.
 
         Returns:
-            The summaries by name, sorted by name.
+            The summaries by name, in this order.
         """
-        reply = await self._transport.send("GET", "/v1/queues")
+        query = {name: str(value) for name, value in (("order", order), ("limit", limit)) if value is not None}
+        reply = await self._transport.send("GET", "/v1/queues", query=query or None)
         return {one.queue: _summary(one) for one in decoded(reply, QueuesResponse).queues}
 
     async def queue_summary(self, queue: str) -> QueueSummary:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
+import termios
 from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
 
-from mrecordlog_async.cli.top_view import History, Sample, Service, plain, render, spark
+from mrecordlog_async.cli.top_samples import History, Sample, Service
+from mrecordlog_async.cli.top_view import View, plain, render, spark
 from mrecordlog_async.model import QueueSummary
 from tests.cli.running import build, mrecordlog, three_queues
-from tests.serving import Process
+from tests.serving import Process, free_port
 
 SERVICE = Service("open", (50, 100), (95, 100), (0, 100), 3, 0.0004, 0.0064)
 
@@ -21,7 +27,7 @@ def queue(name: str, first: int, following: int, queue_id: int = 1) -> QueueSumm
 
 
 def two_samples(*, service: Service | None = SERVICE) -> History:
-    history = History()
+    history = History("here")
     history.add(Sample("here", 10.0, [queue("a", 0, 10), queue("[red]b", 0, 5, 2)], service))
     history.add(Sample("here", 12.0, [queue("a", 4, 30), queue("[red]b", 0, 5, 2)], service))
     return history
@@ -44,22 +50,80 @@ def test_a_queue_recreated_under_its_name_begins_at_zero() -> None:
     assert (line.in_rate, list(line.past)) == (0.0, [0.0])
 
 
-def test_the_picture_shows_names_as_they_are() -> None:
-    """No queue name is interpreted as colour markup; bars and times are shown."""
-    console = Console(width=140, file=StringIO())
-    console.print(render(two_samples()))
+def drawn(histories: list[History], width: int = 140, height: int = 40, view: View | None = None) -> list[str]:
+    console = Console(width=width, height=height, file=StringIO())
+    console.print(render(histories, view or View(), width, height))
     assert isinstance(console.file, StringIO)
-    shown = console.file.getvalue()
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_the_picture_shows_names_as_they_are() -> None:
+    """No queue name is interpreted as colour markup; bars, totals and times are shown."""
+    shown = "\n".join(drawn([two_samples()]))
     assert "[red]b" in shown
     assert "memory  ████████████░░░░░░░░░░░░ 50 B of 100 B" in shown
     assert "here  open  3 segments  commit p50 400 µs, p99 6.4 ms" in shown
+    assert "2 queues  310 B  in 10/s  out 2/s" in shown
+
+
+def test_a_narrow_terminal_shows_fewer_columns_and_whole_numbers() -> None:
+    """At 60 columns names are cut before numbers, and every line fits."""
+    history = History("here")
+    many = QueueSummary("a-queue-with-a-name-that-is-far-too-long", 1, 10**9, 10**9 + 98_765_432, 98_765_432, 10**12, 7)
+    history.add(Sample("here", 1.0, [many], SERVICE))
+    shown = drawn([history], 60)
+    assert max(map(len, shown)) <= 60
+    assert any("98765432" in line and "931.3 GiB" in line for line in shown)
+    assert not any("keeps from" in line for line in shown[:-1])
+    assert any("1000000000" in line for line in drawn([history], 120))
+
+
+def test_rows_below_the_screen_are_counted_and_can_be_scrolled_to() -> None:
+    """With more queues than lines, a line says how many are below; scrolling stops at the last one."""
+    history = History("here")
+    history.add(Sample("here", 1.0, [queue(f"q{n:03}", 0, 1, n) for n in range(300)], None))
+    view = View("n")
+    first = drawn([history], 80, 24, view)
+    assert len(first) <= 24
+    assert first[3].startswith("q000") or first[4].startswith("q000")
+    rows = sum(line.startswith("q0") for line in first)
+    assert f"… {300 - rows} more below" in first
+    view.scrolled = 10_000
+    last = drawn([history], 80, 24, view)
+    assert any(line.startswith("q299") for line in last)
+    assert not any("more below" in line for line in last)
+
+
+def test_every_key_sorts_by_its_column() -> None:
+    """The column that sorts is marked and shown even where it would not fit."""
+    history = History("here")
+    small, large = queue("small", 0, 3, 1), QueueSummary("large", 2, 5, 6, 1, 9_000, 4)
+    history.add(Sample("here", 1.0, [small, large], None))
+    for key, expected in {"n": "large", "b": "large", "r": "small", "s": "small"}.items():
+        shown = drawn([history], 60, 24, View(key))
+        assert next(line for line in shown if line.startswith(("small", "large"))).startswith(expected), key
+        assert any("▼" in line for line in shown)
+
+
+def test_a_service_that_is_gone_stays_with_the_time_since_when() -> None:
+    """Its last numbers stay without rates; another server is still shown."""
+    gone, there = two_samples(), History("there")
+    there.add(Sample("there", 12.0, [queue("c", 0, 1)], None))
+    gone.fail("connection refused", "12:03:05")
+    gone.fail("connection refused", "12:03:06")
+    shown = drawn([gone, there])
+    assert shown[0] == "here  unreachable since 12:03:05: connection refused"
+    assert any(line.split()[:2] == ["there", "c"] for line in shown)
+    assert gone.facts()["since"] == "12:03:05"
+    gone.add(Sample("here", 14.0, [queue("a", 4, 30)], SERVICE))
+    assert drawn([gone])[0].startswith("here  open")
 
 
 def test_lines_without_a_terminal_are_aligned() -> None:
     """Plain text, a header and a line for each queue."""
-    lines = list(plain(two_samples(service=None)))
+    lines = list(plain([two_samples(service=None)]))
     assert lines[0] == "here\n"
-    assert lines[1].split() == ["queue", "first", "next", "records", "bytes", "in/s", "out/s", "keeps", "from"]
+    assert lines[1].split() == "queue first next records bytes in/s out/s oldest keeps from".split()  # noqa: SIM905
     assert lines[2].split()[:4] == ["a", "4", "30", "26"]
 
 
@@ -85,3 +149,45 @@ def test_a_service_can_be_watched(directory: Path) -> None:
     facts = json.loads(ran.out)
     assert (ran.code, facts["state"], facts["queues"]) == (0, "open", [])
     assert facts["memory"]["limit_bytes"] > 0
+
+
+def test_several_logs_are_watched_together(tmp_path: Path) -> None:
+    """Each log has its own sample; one that cannot be reached is reported, and the others go on."""
+    directory = build(tmp_path / "wal", three_queues)
+    gone = f"http://127.0.0.1:{free_port()}"
+    ran = mrecordlog("top", directory, gone, "--once", "--interval", "0.1", "--json")
+    first, second = map(json.loads, ran.out.splitlines())
+    assert (ran.code, first["source"], len(first["queues"])) == (0, str(directory), 3)
+    assert (second["source"], second["state"]) == (gone, "unreachable")
+
+
+def test_a_time_that_shows_nothing_is_refused(tmp_path: Path) -> None:
+    """Without time between two samples there are no rates."""
+    ran = mrecordlog("top", tmp_path, "--interval", "0", "--once")
+    assert (ran.code, "--interval" in ran.err) == (2, True)
+
+
+def test_keys_sort_and_quit_on_a_real_terminal(tmp_path: Path) -> None:
+    """On a terminal the table is drawn, a key sorts it, q ends it with 0, and the terminal is as before."""
+    directory = build(tmp_path / "wal", three_queues)
+    controller, terminal = pty.openpty()
+    before = termios.tcgetattr(terminal)
+    command = [sys.executable, "-m", "mrecordlog_async", "top", str(directory), "--interval", "0.1"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment) as process:
+        read_until(controller, "in/s ▼")
+        os.write(controller, b"n")
+        read_until(controller, "queue ▼")
+        os.write(controller, b"q")
+        read_until(controller, "\x1b[?1049l")
+        assert process.wait() == 0
+    assert termios.tcgetattr(terminal) == before
+    os.close(controller)
+    os.close(terminal)
+
+
+def read_until(controller: int, text: str) -> None:
+    """Read from a terminal until *text* appears."""
+    seen = b""
+    while text.encode() not in seen:
+        seen += os.read(controller, 65_536)

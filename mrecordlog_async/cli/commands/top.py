@@ -1,10 +1,12 @@
-"""Watch the queues of a log: records in and out, sizes, retained segments.
+"""Watch the queues of one log or several: records in and out, sizes, ages, retained segments.
 
-On a terminal it redraws a table until you press Ctrl-C, with the busiest queue first (needs rich). If the output is not
-a terminal, or with --json, it prints a sample every interval. For a directory it shows queues and positions, even while
-another process writes to it; for a service it also shows memory, disk and commit times.
+On a terminal it redraws a table that fits it until you press q (needs rich); other keys sort and scroll. If the output
+is not a terminal, or with --json, it prints a sample every interval. For a directory it shows queues and positions,
+even while another process writes to it; for a service it also shows memory, disk and commit times. A service that
+cannot be reached stays on the screen, with the time since when.
 
   mrecordlog top http://127.0.0.1:8080
+  mrecordlog top http://wal-0:8080 http://wal-1:8080
   mrecordlog top ./wal --interval 5
   mrecordlog top ./wal --once --json | jq .queues
 """
@@ -16,56 +18,139 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import FINE
+from mrecordlog_async.cli.exit_codes import FINE, NotReadyError, UsageError
+from mrecordlog_async.cli.keyboard import keys
 from mrecordlog_async.cli.parser import TIME, CommandLine, Parser
-from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
-from mrecordlog_async.cli.top_view import History, Sample, Service, plain, render
+from mrecordlog_async.cli.target import RETRY_SECONDS, add_log, connect, is_service, log_argument, run_async
+from mrecordlog_async.cli.top_samples import ORDERS, History, Sample, Service
+from mrecordlog_async.cli.top_view import View, plain, render
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
 
-RETRY_SECONDS = 10.0
-"""Long enough to outlast a restart of the service."""
+if TYPE_CHECKING:
+    from mrecordlog_async.client.client import RecordLogClient
+    from mrecordlog_async.protocol.schemas import StatsResponse
+
+QUEUES_MAX = 1_000
+"""Of a service with more queues, only the largest are asked for: a list of 100,000 takes it a quarter of a second."""
+
+PAGE_ROWS = 20
+
+Take = Callable[[], Awaitable[Sample]]
 
 
 def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("top", "Watch queues: rates, sizes, retained segments", __doc__)
     add_log(parser)
+    parser.add_argument("more", nargs="*", type=log_argument, metavar="LOG", help="further logs, shown together")
     parser.add_argument("--interval", type=TIME, default=1.0, metavar="TIME", help="time between samples (default: 1s)")
+    parser.add_argument("--sort", choices=list(_SORTS), default="in/s", help="order of the table (default: in/s)")
     parser.add_argument("--once", action="store_true", help="print one sample, after one interval, and stop")
     parser.add_argument("--json", action="store_true", help="print one JSON object per sample")
     return parser
 
 
+_SORTS = {order.column.partition(" ")[0]: key for key, order in ORDERS.items()}
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Watch until Ctrl-C."""
+    """Watch until q or Ctrl-C."""
+    if arguments.interval <= 0:
+        raise UsageError("--interval must be above 0: a sample needs some time to show rates")
     return run_async(_run(arguments))
 
 
 async def _run(arguments: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
-        take = await _source(arguments, stack)
-        history = History()
-        history.add(await take())
-        live = _live(arguments, stack)
+        takes = [await _source(arguments, log, stack) for log in (arguments.log, *arguments.more)]
+        histories = [History(log) for log in (arguments.log, *arguments.more)]
+        await _sample(histories, takes, first=True)
+        screen = _screen(arguments, histories, stack)
         while True:
-            await asyncio.sleep(arguments.interval)
-            history.add(await take())
-            if live is not None:
-                live.update(render(history), refresh=True)
+            if await _pause(screen, arguments.interval):
+                return FINE
+            await _sample(histories, takes)
+            if screen is not None:
+                screen.draw()
             elif arguments.json:
-                print(json.dumps(history.facts()), flush=True)
+                for history in histories:
+                    print(json.dumps(history.facts()), flush=True)
             else:
-                sys.stdout.writelines(plain(history))
+                sys.stdout.writelines(plain(histories))
                 sys.stdout.flush()
             if arguments.once:
                 return FINE
 
 
-def _live(arguments: argparse.Namespace, stack: AsyncExitStack) -> Any:
+async def _sample(histories: Sequence[History], takes: Sequence[Take], *, first: bool = False) -> None:
+    """Take a sample of every log at once; one that cannot be reached keeps nobody waiting for longer than its retry.
+
+    Raises the error of the first samples if no log can be reached: most likely the address is wrong.
+    """
+    results = await asyncio.gather(*(take() for take in takes), return_exceptions=True)
+    for history, result in zip(histories, results, strict=True):
+        if isinstance(result, Sample):
+            history.add(result)
+        elif isinstance(result, RecordLogError | OSError | NotReadyError):
+            history.fail(str(result), time.strftime("%H:%M:%S"))
+        else:
+            raise result
+    if first and all(isinstance(result, BaseException) for result in results):
+        found = results[0]
+        assert isinstance(found, BaseException)
+        raise found
+
+
+async def _pause(screen: _Screen | None, seconds: float) -> bool:
+    """Wait for the next sample; return whether the person wants to stop."""
+    if screen is None:
+        await asyncio.sleep(seconds)
+        return False
+    try:
+        async with asyncio.timeout(seconds):
+            await screen.stopped.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+class _Screen:
+    """The terminal: draws the table, and follows the keys."""
+
+    def __init__(self, live: Any, histories: Sequence[History], order: str) -> None:
+        self.stopped = asyncio.Event()
+        self._live = live
+        self._histories = histories
+        self._view = View(order)
+
+    def draw(self) -> None:
+        """Draw the newest samples."""
+        size = self._live.console.size
+        self._live.update(render(self._histories, self._view, size.width, size.height), refresh=True)
+
+    def press(self, key: str) -> None:
+        """Do what *key* means; other keys do nothing."""
+        moves = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -PAGE_ROWS, "page down": PAGE_ROWS, " ": PAGE_ROWS}
+        if key == "q":
+            self.stopped.set()
+            return
+        if key in ORDERS:
+            self._view = View(key)
+        elif key in moves:
+            self._view.scrolled = max(self._view.scrolled + moves[key], 0)
+        elif key == "home":
+            self._view.scrolled = 0
+        else:
+            return
+        self.draw()
+
+
+def _screen(arguments: argparse.Namespace, histories: Sequence[History], stack: AsyncExitStack) -> _Screen | None:
     """Return rich's full-screen display, None where lines are to be printed."""
     if arguments.json or arguments.once or not sys.stdout.isatty():
         return None
@@ -73,34 +158,49 @@ def _live(arguments: argparse.Namespace, stack: AsyncExitStack) -> Any:
         from rich.live import Live
     except ModuleNotFoundError:
         return None
-    return stack.enter_context(Live(screen=True, auto_refresh=False))
+    live = stack.enter_context(Live(screen=True, auto_refresh=False))
+    screen = _Screen(live, histories, _SORTS[arguments.sort])
+    stack.enter_context(keys(screen.press))
+    screen.draw()
+    return screen
 
 
-async def _source(arguments: argparse.Namespace, stack: AsyncExitStack) -> Callable[[], Awaitable[Sample]]:
-    """Return the function that takes a sample."""
-    if not is_service(arguments.log):
-
-        async def read() -> Sample:
-            return await asyncio.to_thread(_read, arguments.log)
-
-        return read
-    client = await stack.enter_async_context(connect(arguments, RETRY_SECONDS))
+async def _source(arguments: argparse.Namespace, log: str, stack: AsyncExitStack) -> Take:
+    """Return the function that takes a sample of one log."""
+    if not is_service(log):
+        return lambda: asyncio.to_thread(_read, log)
+    one = argparse.Namespace(log=log, token_file=arguments.token_file)
+    client = await stack.enter_async_context(connect(one, RETRY_SECONDS))
 
     async def ask() -> Sample:
         stats = await client.stats()
-        usage, commits = stats.usage, stats.last_minute.commit_seconds
-        service = Service(
-            state=stats.state,
-            memory=(usage.memory_bytes, usage.memory_limit_bytes),
-            disk=(usage.disk_bytes, usage.disk_limit_bytes),
-            pending=(usage.pending_bytes, usage.pending_limit_bytes),
-            segments=usage.segments,
-            commit_p50=commits.p50,
-            commit_p99=commits.p99,
-        )
-        return Sample(client.url, time.monotonic(), list((await client.summary()).values()), service)
+        return Sample(log, time.monotonic(), await _queues(client, stats), _service(stats))
 
     return ask
+
+
+async def _queues(client: RecordLogClient, stats: StatsResponse) -> list[Any]:
+    """Return the queues, or of very many the largest."""
+    if stats.usage.queues <= QUEUES_MAX:
+        return list((await client.summary()).values())
+    return list((await client.summary(order="bytes", limit=QUEUES_MAX)).values())
+
+
+def _service(stats: StatsResponse) -> Service:
+    usage, commits = stats.usage, stats.last_minute.commit_seconds
+    return Service(
+        state=stats.state,
+        memory=(usage.memory_bytes, usage.memory_limit_bytes),
+        disk=(usage.disk_bytes, usage.disk_limit_bytes),
+        pending=(usage.pending_bytes, usage.pending_limit_bytes),
+        segments=usage.segments,
+        commit_p50=commits.p50,
+        commit_p99=commits.p99,
+        uptime=stats.uptime_seconds,
+        policy=stats.policy,
+        failure=stats.failure,
+        queues=usage.queues,
+    )
 
 
 def _read(directory: str) -> Sample:

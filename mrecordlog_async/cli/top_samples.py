@@ -1,0 +1,149 @@
+"""What `top` knows: samples of one log, the rates between them, and since when the log cannot be reached."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from mrecordlog_async.model import QueueSummary
+
+SPARK_SAMPLES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What only a service reports. Pairs are (in use, limit) in bytes; times are seconds."""
+
+    state: str
+    memory: tuple[int, int]
+    disk: tuple[int, int]
+    pending: tuple[int, int]
+    segments: int
+    commit_p50: float
+    commit_p99: float
+    uptime: float = 0.0
+    policy: str = ""
+    failure: str | None = None
+    queues: int = 0
+    """How many there are; a sample of a service with very many has only the largest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The queues at one moment of a monotonic clock."""
+
+    source: str
+    at: float
+    queues: list[QueueSummary]
+    service: Service | None
+
+
+@dataclass(slots=True)
+class Line:
+    """A queue with its rates; `past` are the records per second of the last samples."""
+
+    source: str
+    summary: QueueSummary
+    in_rate: float = 0.0
+    out_rate: float = 0.0
+    past: deque[float] = field(default_factory=lambda: deque(maxlen=SPARK_SAMPLES))
+
+
+class History:
+    """The newest sample of one log, and each queue's rates. Queues are identified by id, not by name."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.sample: Sample | None = None
+        self.lost_since: str | None = None
+        """Local time of the first sample that failed since the last one that did not."""
+        self.error = ""
+        self._lines: dict[int, Line] = {}
+
+    def add(self, sample: Sample) -> None:
+        """Add the next sample."""
+        seconds = sample.at - self.sample.at if self.sample is not None else 0.0
+        lines = {}
+        for summary in sample.queues:
+            line = self._lines.get(summary.id) or Line(self.source, summary)
+            if seconds > 0:
+                before = line.summary
+                line.in_rate = max(summary.next_position - before.next_position, 0) / seconds
+                line.out_rate = max(summary.first_position - before.first_position, 0) / seconds
+                line.past.append(line.in_rate)
+            line.summary = summary
+            lines[summary.id] = line
+        self._lines = lines
+        self.sample = sample
+        self.lost_since, self.error = None, ""
+
+    def fail(self, error: str, now: str) -> None:
+        """Note that a sample could not be taken at *now*; the last one stays, without rates."""
+        self.lost_since, self.error = self.lost_since or now, error
+        for line in self._lines.values():
+            line.in_rate = line.out_rate = 0.0
+
+    def lines(self) -> list[Line]:
+        """Return all queues, the busiest first, then the largest."""
+        return sorted(self._lines.values(), key=ORDERS["i"].key)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the newest sample for JSON."""
+        facts: dict[str, Any] = {"source": self.source}
+        if self.lost_since is not None:
+            return facts | {"state": "unreachable", "since": self.lost_since, "error": self.error, "queues": []}
+        assert self.sample is not None
+        service = self.sample.service
+        if service is not None:
+            facts["state"] = service.state
+            facts["segments"] = service.segments
+            facts["commit_seconds"] = {"p50": service.commit_p50, "p99": service.commit_p99}
+            for name in ("memory", "disk", "pending"):
+                used, limit = getattr(service, name)
+                facts[name] = {"bytes": used, "limit_bytes": limit}
+        return facts | {"queues": [_facts(line) for line in self.lines()]}
+
+
+class Order(NamedTuple):
+    """An order of the queues, its key on the keyboard aside: the column that shows it, and what is compared."""
+
+    column: str
+    key: Callable[[Line], Any]
+
+
+def _by(value: Callable[[Line], float]) -> Callable[[Line], Any]:
+    """Return a sort key: the largest value first, then the largest queue, then by name."""
+    return lambda line: (-value(line), -line.summary.bytes, line.summary.queue)
+
+
+ORDERS = {
+    "i": Order("in/s", _by(lambda line: line.in_rate)),
+    "o": Order("out/s", _by(lambda line: line.out_rate)),
+    "b": Order("bytes", _by(lambda line: line.summary.bytes)),
+    "r": Order("records", _by(lambda line: line.summary.records)),
+    "a": Order("oldest", _by(lambda line: line.summary.age_seconds or -1.0)),
+    "s": Order("keeps from", _by(lambda line: -_segment(line.summary))),
+    "n": Order("queue", lambda line: (line.summary.queue, line.source)),
+}
+
+
+def _segment(summary: QueueSummary) -> float:
+    return float("inf") if summary.first_segment is None else summary.first_segment
+
+
+def _facts(line: Line) -> dict[str, Any]:
+    summary = line.summary
+    return {
+        "queue": summary.queue,
+        "id": summary.id,
+        "first_position": summary.first_position,
+        "next_position": summary.next_position,
+        "records": summary.records,
+        "bytes": summary.bytes,
+        "first_segment": summary.first_segment,
+        "oldest_seconds": summary.age_seconds,
+        "in_per_second": line.in_rate,
+        "out_per_second": line.out_rate,
+    }
