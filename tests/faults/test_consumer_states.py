@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
@@ -72,16 +74,30 @@ OPTIONS = st.sampled_from([(0, 0, 0), (KEEP, 0, 0), (KEEP, 0, 4), (0, 0, 3), (DR
 
 
 class ConsumerMachine(LogMachine):
-    """The machine of all logs, whose queues have consumers and options too. One has them from the beginning."""
+    """The machine of all logs, whose queues have consumers and options too."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._do(self.run.do("create", "a", options=(KEEP, 0, 0)))
-        self._do(self.run.attach("a", "c"))
-
-    @rule(queue=NAMES, options=OPTIONS)
-    def create_with_options(self, queue: str, options: tuple[int, int, int]) -> None:
+    @rule(queue=NAMES, options=OPTIONS, seed=st.integers(0, 10_000))
+    def work(self, queue: str, options: tuple[int, int, int], seed: int) -> None:
+        """Append and attach; then holders, present ones and some that were fenced off, move in any order."""
+        chance = random.Random(seed)
         self._begin("create", queue, options=options, exist_ok=True)
+        self._begin("append", queue, payloads=self.run.payloads(5, 6, 700))
+        if (queue, "c") not in self.run.holders or not seed % 3:
+            self.attach(queue, "c")
+            self._do(self.run.turns(12))
+        for _ in range(4):
+            self._move(chance)
+
+    def _move(self, chance: random.Random) -> None:
+        held = sorted(self.run.holders.items())
+        if not held or self.run.log is None:
+            return
+        (queue, consumer), holder = chance.choice(held)
+        found = self.run.log.consumers(queue).get(consumer) if self.run.log.queue_exists(queue) else None
+        position = max((found.position if found is not None else 0) + chance.randint(-1, 2), 0)
+        kind = chance.choice(["acknowledge", "acknowledge", "seek"])
+        epoch = holder.epoch - (chance.random() < 0.15)  # of the holder before, or of nobody
+        self._begin(kind, queue, consumer=consumer, position=position, holder=(holder.queue_id, epoch))
 
     @rule(queue=NAMES, consumer=CONSUMERS)
     def attach(self, queue: str, consumer: str) -> None:
@@ -92,36 +108,15 @@ class ConsumerMachine(LogMachine):
         await self.run.turns(1)
         return task
 
-    @rule(queue=NAMES, consumer=CONSUMERS, distance=st.integers(-5, 2))
-    def consume(self, queue: str, consumer: str, distance: int) -> None:
-        self._begin("consume", queue, consumer=consumer, position=max(self._next(queue) + distance, 0))
-
-    @rule(queue=NAMES, consumer=CONSUMERS, distance=st.integers(-5, 1), kind=st.sampled_from(["acknowledge", "seek"]))
-    def move(self, queue: str, consumer: str, distance: int, kind: str) -> None:
-        position = max(self._next(queue) + distance, 0)
-        held = self.run.holders.get((queue, consumer))
-        holder = (held.queue_id, held.epoch) if held is not None else (0, 0)
-        self._begin(kind, queue, consumer=consumer, position=position, holder=holder)
-
-    @rule(queue=NAMES, consumer=CONSUMERS)
-    def move_by_an_operator(self, queue: str, consumer: str) -> None:
-        self._begin("move", queue, consumer=consumer, position=self._next(queue))
-
-    @rule(queue=NAMES, consumer=CONSUMERS)
-    def release(self, queue: str, consumer: str) -> None:
-        self._begin("release", queue, consumer=consumer)
+    @rule(queue=NAMES, consumer=CONSUMERS, kind=st.sampled_from(["consume", "move", "release", "seal", "rule"]))
+    def manage(self, queue: str, consumer: str, kind: str) -> None:
+        """An operator creates, moves or deletes a consumer, seals a queue or adds a rule."""
+        position = max(self._next(queue) - 2, 0)
+        self._begin(kind, queue, consumer=consumer, position=position)
 
     @rule(queue=NAMES, options=OPTIONS)
     def configure(self, queue: str, options: tuple[int, int, int]) -> None:
         self._begin("configure", queue, options=options)
-
-    @rule(queue=NAMES)
-    def seal(self, queue: str) -> None:
-        self._begin("seal", queue)
-
-    @rule(consumer=CONSUMERS)
-    def add_rule(self, consumer: str) -> None:
-        self._begin("rule", "", consumer=consumer)
 
     @rule(queue=NAMES, distance=st.integers(-5, 2), forced=st.booleans())
     def truncate_past(self, queue: str, distance: int, forced: bool) -> None:
