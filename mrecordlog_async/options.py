@@ -30,8 +30,9 @@ class PersistPolicy:
     | `interval(seconds)` | write | the batches of the last *seconds*, newest first |
     | `never()` | write | what the operating system had not written yet, newest first |
 
-    `kill -9` loses nothing under any policy. With `action=FLUSH` no policy syncs by itself. Creating and deleting
-    queues, rolling to a new segment, `sync()` and `close()` always sync the whole log.
+    `kill -9` loses nothing under any policy. With `action=FLUSH` no policy syncs by itself. The first batch of an open
+    log, creating and deleting queues and consumers, attaching to a consumer, options, seals, rolling to a new segment,
+    `sync()` and `close()` always sync the whole log.
 
     Attributes:
         kind: The policy's name.

@@ -6,14 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from mrecordlog_async.engine.arguments import check_position
 from mrecordlog_async.engine.collecting import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS
 from mrecordlog_async.engine.setting_commands import Attached
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.model import Batch, Record
+from mrecordlog_async.model import Batch, Record, Start
 
 
 class HeldQueue(QueueWatch):
@@ -46,10 +45,10 @@ def check_holder(queue: Queue, consumer: str, epoch: int, epochs_from: int) -> N
 
 
 class ConsumerCalls(NamedTuple):
-    """What a consumer asks of its log. move: to a position, which *seeks* may set back; for one holder."""
+    """What a consumer asks of its log. move: acknowledge up to a position, or seek one or a time; for one holder."""
 
     attach: Callable[[], Awaitable[Attached]]
-    move: Callable[[int, bool, Attached], Awaitable[int]]
+    move: Callable[[Start, bool, Attached], Awaitable[int]]
     watch: Callable[[Attached], QueueWatch]
 
 
@@ -180,14 +179,14 @@ class Consumer(AsyncIterator[Record]):
                 raise ValueError(f"the batch is of queue {done.queue!r} with id {done.queue_id}, not of this consumer")
             position = done.last_position
         else:
-            position = check_position(done.position if isinstance(done, Record) else done)
-        return await self._calls.move(position + 1, False, holder)
+            position = done.position if isinstance(done, Record) else done
+        return await self._calls.move(position, False, holder)
 
-    async def seek(self, position: int) -> int:
+    async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
 
         Args:
-            position: From the first retained position up to the next one.
+            position: From the first retained position up to the next one, or a time (see `position_at`).
 
         Returns:
             The position.
@@ -195,6 +194,7 @@ class Consumer(AsyncIterator[Record]):
         Raises:
             PositionAheadError: The position is past the next one.
             PositionTruncatedError: The position was truncated.
+            ValueError: It is a time in the future.
             ConsumerFencedError: Another holder has attached.
             ConsumerNotFoundError: The consumer was deleted.
             QueueNotFoundError: The queue was deleted.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from datetime import datetime
 from functools import partial
 
 from mrecordlog_async.engine.arguments import check_consumer_name, check_position, check_start
@@ -22,6 +23,8 @@ from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.memory.setting_reads import SettingReader
 from mrecordlog_async.memory.settings import is_pattern, matches, owner_bytes
+from mrecordlog_async.memory.times import tick_of_time
+from mrecordlog_async.model import Start
 
 QUEUES_AT_ONCE = 1_000
 """So many queues that match a pattern get their consumer, or lose it, before the event loop turns."""
@@ -33,7 +36,7 @@ class ConsumingLog(LiveReader, SettingReader):
     # Creating and deleting.
 
     async def create_consumer(
-        self, queue: str, consumer: str, *, start: int | None = None, exist_ok: bool = False
+        self, queue: str, consumer: str, *, start: Start | None = None, exist_ok: bool = False
     ) -> bool:
         """Create *consumer* on *queue*. Durable under every policy.
 
@@ -44,8 +47,8 @@ class ConsumingLog(LiveReader, SettingReader):
         Args:
             queue: The queue, or a pattern.
             consumer: Its name, at most `Limits.name_bytes` long in UTF-8.
-            start: The first position that it has not acknowledged, moved into what the queue retains; None for the
-                first retained record.
+            start: The first position that it has not acknowledged, moved into what the queue retains, or a time (see
+                `position_at`); None for the first retained record.
             exist_ok: Return False instead of raising if the consumer, or the rule for the pattern, already exists.
 
         Returns:
@@ -55,20 +58,25 @@ class ConsumingLog(LiveReader, SettingReader):
             QueueNotFoundError: No queue has this name.
             ConsumerExistsError: The consumer exists, and *exist_ok* is False.
             ConsumerNameError: The name is invalid.
+            ValueError: *start* is not a position, or a time in the future.
             LogFullError: The limit on consumers is reached, or there is no space.
         """
         check_name(queue)
         check_consumer_name(consumer, self.limits.name_bytes)
-        if start is not None:
-            check_start(start)
         if not is_pattern(queue):
-            return bool(await self._begin(CreateConsumer(self._new_future(), queue, consumer, start, exist_ok)))
+            position = self._start(queue, start)
+            return bool(await self._begin(CreateConsumer(self._new_future(), queue, consumer, position, exist_ok)))
+        if isinstance(start, datetime):
+            tick_of_time(start)  # raises for one in the future, whether a queue matches or not
         # The rule comes first: no queue can be created between the two without its consumer.
         created = await self._begin(ChangeRule(self._new_future(), queue, consumer, False, exist_ok))
         for found in self._matching(queue):
             calls = [
-                self._begin(CreateConsumer(self._new_future(), name, consumer, start, True, queue_id))
+                self._begin(
+                    CreateConsumer(self._new_future(), name, consumer, self._start(name, start), True, queue_id)
+                )
                 for name, queue_id in found
+                if self.queue_exists(name)
             ]
             await _all_but_deleted(calls)
         return bool(created)
@@ -112,7 +120,7 @@ class ConsumingLog(LiveReader, SettingReader):
         consumer: str,
         *,
         create: bool = True,
-        start: int | None = None,
+        start: Start | None = None,
         owner: uuid.UUID | str | None = None,
         take_over: bool = False,
     ) -> Consumer:
@@ -147,7 +155,7 @@ class ConsumingLog(LiveReader, SettingReader):
         consumer: str,
         *,
         create: bool = False,
-        start: int | None = None,
+        start: Start | None = None,
         owner: uuid.UUID | str | None = None,
         take_over: bool = False,
     ) -> Attached:
@@ -175,11 +183,9 @@ class ConsumingLog(LiveReader, SettingReader):
         """
         check_name(queue)
         check_consumer_name(consumer, self.limits.name_bytes)
-        if start is not None:
-            check_start(start)
-        owned = owner_bytes(owner)
+        owned, position = owner_bytes(owner), self._start(queue, start)
         attached = await self._begin(
-            AttachConsumer(self._new_future(), queue, consumer, create, start, owned, take_over)
+            AttachConsumer(self._new_future(), queue, consumer, create, position, owned, take_over)
         )
         assert isinstance(attached, Attached)
         return attached
@@ -219,14 +225,14 @@ class ConsumingLog(LiveReader, SettingReader):
         return await self._move(queue, consumer, position + 1, False, queue_id, epoch)
 
     async def seek_consumer(
-        self, queue: str, consumer: str, position: int, *, queue_id: int | None = None, epoch: int | None = None
+        self, queue: str, consumer: str, position: Start, *, queue_id: int | None = None, epoch: int | None = None
     ) -> int:
         """Have *consumer* continue at *position*; see `Consumer.seek`.
 
         Args:
             queue: The queue.
             consumer: The name.
-            position: From the first retained position up to the next one.
+            position: From the first retained position up to the next one, or a time (see `position_at`).
             queue_id: As `attach_consumer` returned it.
             epoch: As `attach_consumer` returned it. None for an operator: the present holder is fenced off, and the
                 move is durable under every policy.
@@ -237,8 +243,9 @@ class ConsumingLog(LiveReader, SettingReader):
         Raises:
             RecordLogError: The errors of `Consumer.seek`.
         """
-        check_start(position)
-        return await self._move(queue, consumer, position, True, queue_id, epoch)
+        goal = self._start(queue, position)
+        assert goal is not None
+        return await self._move(queue, consumer, goal, True, queue_id, epoch)
 
     async def _move(
         self, queue: str, consumer: str, position: int, seeks: bool, queue_id: int | None, epoch: int | None
@@ -249,9 +256,16 @@ class ConsumingLog(LiveReader, SettingReader):
         assert isinstance(found, int)
         return found
 
-    async def _move_as_holder(self, queue: str, consumer: str, position: int, seeks: bool, holder: Attached) -> int:
-        check_start(position)
-        return await self._move(queue, consumer, position, seeks, holder.queue_id, holder.epoch)
+    def _start(self, queue: str, start: Start | None) -> int | None:
+        """Return the position that *start* means; None stays None."""
+        position = self.position_at(queue, start) if isinstance(start, datetime) else start
+        return None if position is None else check_start(position)
+
+    async def _move_as_holder(self, queue: str, consumer: str, goal: Start, seeks: bool, holder: Attached) -> int:
+        if seeks:
+            return await self.seek_consumer(queue, consumer, goal, queue_id=holder.queue_id, epoch=holder.epoch)
+        assert isinstance(goal, int)
+        return await self.acknowledge(queue, consumer, goal, queue_id=holder.queue_id, epoch=holder.epoch)
 
     def _watch_as_holder(self, consumer: str, attached: Attached) -> HeldQueue:
         watch = HeldQueue(

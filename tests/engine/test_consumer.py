@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -66,7 +68,7 @@ async def test_positions_survive_a_reopen(directory: Path, log: MultiRecordLog) 
     found = (await asyncio.to_thread(ReadOnlyLog.open, directory)).consumers("q")["c"]
     assert (found.position, found.records, found.bytes, found.epoch, found.owner) == (7, 3, 3, epoch, str(OWNER))
     async with MultiRecordLog.open(directory) as again:
-        assert again.consumers("q") == {"c": found}
+        assert replace(again.consumers("q")["c"], oldest_seconds=found.oldest_seconds) == found
         async with again.consumer("q", "c", owner=OWNER) as c:
             assert c.epoch > epoch and c.position == 7
 
@@ -176,6 +178,25 @@ async def test_where_a_consumer_begins(log: MultiRecordLog) -> None:
     assert [found.position for found in log.consumers("q").values()] == [3, 3, 10, 5]
     assert not await log.create_consumer("q", "there", start=9, exist_ok=True)
     assert position_of(log, "there") == 5
+
+
+async def test_a_consumer_begins_at_a_time(log: MultiRecordLog) -> None:
+    """At the first record that was stored then or later; it can also be sent there."""
+    stored = log.time_of("q", 9)
+    assert stored is not None
+    later, early = stored + timedelta(seconds=0.3), stored - timedelta(days=1)
+    await log.create_consumer("q", "from then on", start=stored)
+    await log.create_consumer("*", "from later on", start=later)
+    assert [found.position for found in log.consumers("q").values()] == [10, log.position_at("q", stored)]
+    async with log.consumer("q", "c", start=later) as c:
+        assert c.position == 10
+        assert await c.seek(early) == 0
+        with pytest.raises(ValueError, match="is in the future"):
+            await c.seek(stored + timedelta(days=1))
+    for queue in ("q", "*"):
+        with pytest.raises(ValueError, match="is in the future"):
+            await log.create_consumer(queue, "d", start=stored + timedelta(days=1))
+    assert log.consumer_rules() == [("*", "from later on")]
 
 
 async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRecordLog) -> None:
