@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import UsageError
+from mrecordlog_async.errors import PositionInPastError, RecordLogError, RecordTooLargeError
 from mrecordlog_async.log import MultiRecordLog
 
 if TYPE_CHECKING:
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 10_000
 """One append has about this many bytes, or this many records."""
+
+
+class LineError(RecordLogError):
+    """A log refuses the records of lines *first* … *last*. Nothing of them was stored; the lines before them were."""
+
+    def __init__(self, first: int, last: int, error: RecordLogError) -> None:
+        super().__init__(first, last, error)
+
+    def message(self) -> str:
+        """Return which lines were refused, and why."""
+        first, last, error = self.facts
+        lines = f"line {first}" if first == last else f"lines {first} to {last}"
+        return f"{lines}: {error}; everything before line {first} is stored"
 
 
 async def load(target: MultiRecordLog | RecordLogClient, lines: Iterable[str]) -> Loader:
@@ -45,6 +59,8 @@ class Loader:
     _position: int | None = None
     _payloads: list[bytes] = field(default_factory=list)
     _bytes: int = 0
+    _first_line: int = 0
+    _last_line: int = 0
 
     async def take(self, number: int, line: str) -> None:
         """Take one line. Raises UsageError with its number if it is invalid."""
@@ -58,7 +74,7 @@ class Loader:
             await self.flush()
             await self._create(queue, facts.get("first_position", 0))
         else:
-            await self._add(queue, facts.get("position"), payload)
+            await self._add(number, queue, facts.get("position"), payload)
 
     async def flush(self) -> None:
         """Store what was collected."""
@@ -67,7 +83,10 @@ class Loader:
             return
         if self._queue not in self._known:
             await self._create(self._queue, 0)
-        last = await self.target.append_records(self._queue, self._position, payloads)
+        try:
+            last = await self.target.append_records(self._queue, self._position, payloads)
+        except (PositionInPastError, RecordTooLargeError) as error:
+            raise LineError(self._first_line, self._last_line, error) from error
         if last is None:
             self.repeats += len(payloads)
         else:
@@ -84,14 +103,15 @@ class Loader:
             await self.target.append_record(queue, first_position - 1, b"")
             await self.target.truncate(queue, first_position - 1)
 
-    async def _add(self, queue: str, position: int | None, payload: bytes) -> None:
+    async def _add(self, number: int, queue: str, position: int | None, payload: bytes) -> None:
         follows = queue == self._queue and (
             position is None if self._position is None else position == self._position + len(self._payloads)
         )
         if self._payloads and (not follows or self._bytes >= BATCH_BYTES or len(self._payloads) >= BATCH_RECORDS):
             await self.flush()
         if not self._payloads:
-            self._queue, self._position = queue, position
+            self._queue, self._position, self._first_line = queue, position, number
+        self._last_line = number
         self._payloads.append(payload)
         self._bytes += len(payload)
 

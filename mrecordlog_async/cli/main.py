@@ -36,8 +36,10 @@ from mrecordlog_async.cli.commands import (
     truncate,
     verify,
 )
-from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of, sentence_of
+from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
+from mrecordlog_async.cli.explain import explain, refuse_crate_directory
 from mrecordlog_async.cli.parser import CommandLine, Parser
+from mrecordlog_async.cli.target import is_service
 from mrecordlog_async.errors import RecordLogError
 
 EPILOG = """\
@@ -80,8 +82,11 @@ GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    _open_standard_streams()
     arguments = build_parser().parse_args(argv)
+    directory = _directory_of(arguments)
     try:
+        _check(arguments, directory)
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
@@ -94,12 +99,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(f"{error.name} is not installed: {_extra_of(error.name or '')}", FAILED)
     except (RecordLogError, UsageError, OSError, ValueError) as error:
-        return _fail(sentence_of(error), exit_code_of(error))
+        return _fail(explain(error, directory), exit_code_of(error))
     except Exception as error:
         code = exit_code_of(error)
         if code == FAILED:
             raise  # a bug in this package: the traceback is the report
         return _fail(str(error), code)
+
+
+def _open_standard_streams() -> None:
+    """Open those of the descriptors 0, 1 and 2 that are closed: otherwise a segment could get the number of one.
+
+    What goes to a closed standard error is dropped. `_check` refuses to run without a standard output.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(opened)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  # it stays open
+
+
+def _directory_of(arguments: argparse.Namespace) -> str | None:
+    """Return the directory that a command reads or changes, if it has one that must be a log's."""
+    log: str | None = getattr(arguments, "log", None) or getattr(arguments, "directory", None)
+    return None if log is None or is_service(log) or hasattr(arguments, "source") else log
+
+
+def _check(arguments: argparse.Namespace, directory: str | None) -> None:
+    """Refuse what no command can work with, before it begins. `serve` needs no output, and reports in its own format.
+
+    Raises UsageError.
+    """
+    if arguments.run is serve.run:
+        sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  # it stays open
+        return
+    if sys.stdout is None:
+        raise UsageError("standard output is closed: send it to a file, or to /dev/null")
+    if directory is not None:
+        refuse_crate_directory(directory)
 
 
 def build_parser() -> CommandLine:

@@ -22,9 +22,17 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
     """
     path = os.path.abspath(os.fsdecode(directory))
     partial = path + PARTIAL_SUFFIX
-    if _names(files, path):
-        raise FileExistsError(errno.EEXIST, "the directory is not empty; name one that does not exist yet", path)
     parent, name = os.path.split(partial)
+    try:
+        is_taken = bool(_names(files, path))
+    except NotADirectoryError:
+        if os.path.basename(path) not in _names(files, parent):
+            raise  # a parent is a file
+        raise FileExistsError(
+            errno.EEXIST, "exists and is not a directory; name one that does not exist yet", path
+        ) from None
+    if is_taken:
+        raise FileExistsError(errno.EEXIST, "the directory is not empty; name one that does not exist yet", path)
     if name in _names(files, parent):
         raise FileExistsError(errno.EEXIST, "exists, left over from an interrupted run; remove it and retry", partial)
     return path, partial

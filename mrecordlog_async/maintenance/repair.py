@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mrecordlog_async.errors import LogLockedError
+from mrecordlog_async.maintenance.new_directory import free_names
 from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues
 from mrecordlog_async.maintenance.salvage import Salvage, salvage_from, salvaged_runs
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
-from mrecordlog_async.storage.lock import LOCK_NAME
+from mrecordlog_async.storage.lock import LOCK_NAME, locked_by_another
 
 REPAIRED_SUFFIX = ".repaired"
 
@@ -74,6 +74,8 @@ def repair(
     """
     log = LogDirectory.at(directory, filesystem)
     path = log.path + REPAIRED_SUFFIX if target is None else os.path.abspath(os.fsdecode(target))
+    if write:
+        free_names(log.files, path)  # a name that is taken is reported before the whole log is read
     with _locked(log):
         found = salvage_from(log, on_progress, keeps_payloads=False)
         written = bool(write and found.damage)
@@ -122,7 +124,7 @@ def _lock(log: LogDirectory) -> int | None:
     try:
         return log.files.lock(f"{log.path}/{LOCK_NAME}")
     except BlockingIOError:
-        raise LogLockedError(log.path, None) from None
+        raise locked_by_another(log) from None
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES):
             return None

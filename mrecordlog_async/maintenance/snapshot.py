@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
@@ -23,6 +23,8 @@ from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import read_headers
 from mrecordlog_async.maintenance.new_directory import free_names, remove_directory, rename_durably
 from mrecordlog_async.maintenance.scan import SegmentScan
+from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories
 from mrecordlog_async.storage.filesystem import Buffer, FileSystem, read_exact, write_all
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, segment_name
@@ -47,6 +49,8 @@ def snapshot(
     target: str | os.PathLike[str],
     *,
     link: bool = True,
+    check: bool = False,
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
     filesystem: FileSystem | None = None,
 ) -> Snapshot:
     """Copy the log in *directory* to *target*, even while a service writes to it.
@@ -60,6 +64,9 @@ def snapshot(
         target: the directory to create; missing parents are created too.
         link: create hard links to finished segments, which never change, instead of copies. If a link is impossible,
             for example on another file system, the segment is copied.
+        check: read every byte of the snapshot before it gets its name, as `verify` does. Otherwise only the last
+            segment is read, and damage in the others is not noticed.
+        on_progress: called with the bytes checked so far.
         filesystem: the disk to work on; the operating system's by default.
 
     Returns:
@@ -68,7 +75,7 @@ def snapshot(
     Raises:
         FileExistsError: *target* is not empty, or an interrupted snapshot left `TARGET.partial`.
         FileNotFoundError: there is no log in *directory*.
-        CorruptionError: the end of the log is damaged. The target is removed.
+        CorruptionError: the end of the log is damaged, or with *check* any of it. The target is removed.
         OSError: the disk could not be read or written. The target is removed, unless that fails too.
     """
     source = LogDirectory.at(directory, filesystem)
@@ -78,6 +85,8 @@ def snapshot(
     make_directories(files, partial)
     try:
         made = _Copier(source, LogDirectory(files, partial), link).copy()
+        if check:
+            StoredLog.open(partial, on_progress=on_progress, filesystem=files).close()
     except BaseException:
         remove_directory(files, partial)
         raise

@@ -23,13 +23,18 @@ def take_lock(directory: LogDirectory) -> int:
     try:
         handle = _lock_own_file(files, path)
     except BlockingIOError:
-        raise LogLockedError(directory.path, *_owner(files, path)) from None
+        raise locked_by_another(directory) from None
     try:
         _write_owner(files, handle)
     except BaseException:
         files.close(handle)
         raise
     return handle
+
+
+def locked_by_another(directory: LogDirectory) -> LogLockedError:
+    """Return the error for a directory whose lock is held, with the pid of its holder."""
+    return LogLockedError(directory.path, *_owner(directory.files, f"{directory.path}/{LOCK_NAME}"))
 
 
 def _lock_own_file(files: FileSystem, path: str) -> int:

@@ -36,9 +36,10 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Export."""
+    files = OsFileSystem()
+    _check_empty(files, arguments.target)  # before the whole log is read
     with open_log(arguments.log) as log:
-        files = OsFileSystem()
-        _make_empty(files, arguments.target)
+        make_directories(files, os.path.abspath(arguments.target))
         target = Directory(files, arguments.target)
         try:
             records = export(log, Writer(target, keeps_records=False))
@@ -68,8 +69,13 @@ def export(log: StoredLog, writer: Writer) -> int:
     return records
 
 
-def _make_empty(files: FileSystem, path: str) -> None:
-    """Create the directory durably, unless it exists. Raises UsageError if anything is in it."""
-    make_directories(files, os.path.abspath(path))
-    if files.list_names(path):
+def _check_empty(files: FileSystem, path: str) -> None:
+    """Raise UsageError if *path* is a file, or a directory with anything in it."""
+    try:
+        names = files.list_names(path)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise UsageError(f"{path} is not a directory: name one that does not exist yet") from None
+    if names:
         raise UsageError(f"{path} is not empty: name a directory that does not exist yet")

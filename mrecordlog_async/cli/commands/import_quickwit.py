@@ -19,9 +19,12 @@ from itertools import accumulate
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE, UsageError
+from mrecordlog_async.cli.explain import refuse_log_directory
 from mrecordlog_async.cli.output import Progress, plural, size
 from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
 from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.maintenance.new_directory import free_names
 from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import RecoveryProgress, Run
@@ -49,7 +52,10 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Import."""
-    source = Directory(OsFileSystem(), arguments.source)
+    refuse_log_directory(arguments.source)
+    files = OsFileSystem()
+    free_names(files, arguments.log)  # a name that is taken is reported before everything is read
+    source = Directory(files, arguments.source)
     try:
         with Progress("reading") as progress:
             report = _read(source, arguments.source, progress)
@@ -74,6 +80,8 @@ def _read(source: Directory, path: str, progress: Progress) -> Report:
         return read(source, PlacedState(), _meter(source, progress))
     except FileNotFoundError as error:
         raise FileNotFoundError(error.errno, error.strerror, path) from None
+    except CorruptionError as error:
+        raise CorruptionError(f"{path}/{error.segment}", error.offset, error.reason) from None
 
 
 def _meter(source: Directory, progress: Progress) -> OnBlock:

@@ -27,6 +27,7 @@ from mrecordlog_async.cli.exit_codes import DAMAGE, FINE
 from mrecordlog_async.cli.output import Progress, plural, printable, ranges, size
 from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
 from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance import Damage, Salvage, SalvagedQueue, repair
 from mrecordlog_async.maintenance.repair import REPAIRED_SUFFIX
 
@@ -53,15 +54,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Repair."""
     directory = arguments.directory.rstrip("/") or "/"
     target = arguments.to or directory + REPAIRED_SUFFIX
-    with Progress("reading") as reading, Progress("writing") as writing:
-        outcome = repair(
-            directory,
-            target,
-            write=arguments.apply,
-            segment_bytes=arguments.segment_bytes,
-            on_progress=reading,
-            on_write=writing,
-        )
+    try:
+        with Progress("reading") as reading, Progress("writing") as writing:
+            outcome = repair(
+                directory,
+                target,
+                write=arguments.apply,
+                segment_bytes=arguments.segment_bytes,
+                on_progress=reading,
+                on_write=writing,
+            )
+    except CorruptionError as error:
+        print(f"mrecordlog: {directory}: nothing of it can be read: {error}; restore a snapshot", file=sys.stderr)
+        return DAMAGE
     found, written = outcome.salvage, outcome.written
     if arguments.json:
         print(json.dumps(_facts(found, target if written else None)))

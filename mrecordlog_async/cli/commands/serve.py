@@ -15,10 +15,10 @@ import argparse
 import asyncio
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
+from mrecordlog_async.cli.explain import command_of, explain, refuse_crate_directory
 from mrecordlog_async.cli.logging_setup import configure
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.settings import add_settings, gather
@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("serve needs the directory of the log: `mrecordlog serve DIR`, or set MRECORDLOG_DIRECTORY")
     configure(values["log_format"], values["log_level"])
     try:
+        refuse_crate_directory(directory)
         settings = ServeSettings(
             directory,
             values["host"],
@@ -88,22 +89,13 @@ def log_end(error: Exception, directory: str) -> int:
     text = sentence_of(error)
     if isinstance(error, CorruptionError):
         facts |= {"directory": directory, "segment": error.segment, "offset": error.offset}
-        advice = f"list the damage with `mrecordlog verify {directory}`, then run `mrecordlog repair {directory}`"
-        text = f"{directory} is damaged: {text}; nothing was changed: {advice}"
+        text = explain(error, directory)
     elif isinstance(error, LogLockedError):
-        owner = _command_of(error.owner_pid)
+        owner = command_of(error.owner_pid)
         facts |= {"directory": directory, "owner_pid": error.owner_pid, "owner": owner}
         text += f" (process {error.owner_pid} is: {owner})" if owner else ""
     logger.critical("%s", text, exc_info=error if bug else None, extra={"facts": facts})
     return code
-
-
-def _command_of(process_id: int | None) -> str:
-    """Return the command line of a process of this machine; "" if it cannot be read."""
-    try:
-        return Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _certificate(values: dict[str, Any]) -> Certificate | None:

@@ -11,7 +11,11 @@ another file system, all segments are copied.
 The snapshot is a log: you can open, verify or dump it. It has the identity of the original, so keep it as a backup and
 do not write to both.
 
-  mrecordlog snapshot ./wal ./backups/2026-01-31
+Linking reads only the last segment, so damage in an older one gets into the snapshot unnoticed. With --verify, every
+byte of the snapshot is checked before it gets its name, and a snapshot of a damaged log is refused: the exit code is 3,
+and nothing is left of it. Use it in scripts that remove older backups.
+
+  mrecordlog snapshot ./wal ./backups/2026-01-31 --verify
   mrecordlog snapshot ./wal /mnt/backup/2026-01-31 --copy
 """
 
@@ -21,7 +25,7 @@ import argparse
 import json
 
 from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.output import plural, size
+from mrecordlog_async.cli.output import Progress, plural, size
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import snapshot
@@ -33,18 +37,27 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser.add_argument("directory", metavar="DIR", type=directory_argument, help="directory of the log; only read")
     parser.add_argument("target", metavar="TARGET", help="directory to create for the copy")
     parser.add_argument("--copy", action="store_true", help="copy finished segments instead of linking them")
+    parser.add_argument("--verify", action="store_true", help="check every byte; refuse a snapshot of a damaged log")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Take the snapshot."""
-    made = snapshot(arguments.directory, arguments.target, link=not arguments.copy)
+    with Progress("verifying") as progress:
+        made = snapshot(
+            arguments.directory,
+            arguments.target,
+            link=not arguments.copy,
+            check=arguments.verify,
+            on_progress=progress,
+        )
     if arguments.json:
         print(json.dumps({"target": arguments.target, **made._asdict()}))
     else:
         print(
             f"snapshot of {plural(made.segments, 'segment')} in {arguments.target}: "
             f"{size(made.linked_bytes)} linked, {size(made.copied_bytes)} copied"
+            f"{', every byte verified' if arguments.verify else ''}"
         )
     return FINE

@@ -1,0 +1,72 @@
+"""What goes wrong with a directory, in the words of somebody at a shell: which one it is, and what to run next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mrecordlog_async.cli.exit_codes import UsageError, sentence_of
+from mrecordlog_async.errors import CorruptionError, LogLockedError
+from mrecordlog_async.format.header import HeaderError
+from mrecordlog_async.quickwit.recognize import is_crate_directory
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
+
+
+def explain(error: BaseException, directory: str | None) -> str:
+    """Return *error* as a sentence. *directory*: of the log that the command was given, if it was given one."""
+    if isinstance(error, CorruptionError) and directory is not None:
+        return (
+            f"{directory} is damaged: {error}; nothing was changed: list the damage with "
+            f"`mrecordlog verify {directory}`, then run `mrecordlog repair {directory}`"
+        )
+    if isinstance(error, LogLockedError) and not error.is_linked:
+        owner = f"process {error.owner_pid}" if error.owner_pid else "another process"
+        command = command_of(error.owner_pid)
+        return (
+            f"{error.directory} is in use by {owner}{f' ({command})' if command else ''}: stop it, or if it is a "
+            "service, name its URL instead of the directory"
+        )
+    return sentence_of(error)
+
+
+def command_of(process_id: int | None) -> str:
+    """Return the command line of a process of this machine; "" if it cannot be read."""
+    try:
+        return Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def refuse_crate_directory(path: str) -> None:
+    """Raise UsageError if *path* holds the files of Quickwit's Rust crate, where a log is expected."""
+    try:
+        is_foreign = is_crate_directory(OsFileSystem(), path)
+    except OSError:
+        return  # the command itself reports it
+    if is_foreign:
+        raise UsageError(
+            f"{path} holds files of Quickwit's Rust crate, not a log: import them into a new directory with "
+            f"`mrecordlog import-quickwit {path} DIR`"
+        )
+
+
+def refuse_log_directory(path: str) -> None:
+    """Raise UsageError if *path* holds a log, where the files of Quickwit's Rust crate are expected."""
+    log = LogDirectory.at(path)
+    try:
+        is_log = any(_has_header(log, number) for number in log.list().segments)
+    except OSError:
+        return  # the command itself reports it
+    if is_log:
+        raise UsageError(
+            f"{path} is a log, not a directory of Quickwit's Rust crate: use it as it is (`mrecordlog ls {path}`), or "
+            f"write it for the crate with `mrecordlog export-quickwit {path} TARGET`"
+        )
+
+
+def _has_header(log: LogDirectory, number: int) -> bool:
+    try:
+        log.header_of(number)
+    except HeaderError:
+        return False
+    return True

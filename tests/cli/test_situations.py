@@ -1,0 +1,199 @@
+"""Every command on every kind of directory: the documented exit code, a sentence that says what to do, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.cli.commands.export_quickwit import export
+from mrecordlog_async.cli.exit_codes import DAMAGE, FAILED, FINE, LOCKED, USAGE
+from mrecordlog_async.cli.main import main
+from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.quickwit.files import Directory
+from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.lock import take_lock
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests import damage
+from tests.cli.running import build, mrecordlog, three_queues
+
+READING = (
+    ("ls", "DIR"),
+    ("cat", "DIR", "orders"),
+    ("dump", "DIR"),
+    ("top", "DIR", "--once"),
+    ("verify", "DIR"),
+    ("inspect", "DIR"),
+    ("snapshot", "DIR", "NEW"),
+    ("snapshot", "DIR", "NEW", "--verify"),
+    ("export-quickwit", "DIR", "NEW"),
+)
+WRITING = (("truncate", "DIR", "orders", "35"), ("delete", "DIR", "orders"), ("load", "DIR", "LINES"))
+REPAIR = (("repair", "DIR"), ("repair", "DIR", "--apply", "--to", "NEW"))
+IMPORT = ("import-quickwit", "DIR", "NEW")
+COMMANDS = (*READING, *WRITING, *REPAIR)
+
+
+class Place:
+    """One directory of each kind, made from the same log."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.intact = build(path / "intact", three_queues)
+        self.new = path / "new"
+        (path / "lines").write_text('{"queue": "orders", "text": "hello"}\n')
+
+    def damaged(self) -> Path:
+        copy = damage.copy(self.intact, self.path / "damaged")
+        damage.flip_byte(damage.segments(copy)[1], 40_000)
+        return copy
+
+    def locked(self) -> Path:
+        take_lock(LogDirectory.at(self.intact))  # until the process ends: the handle is not closed
+        return self.intact
+
+    def crate(self) -> Path:
+        path = self.path / "crate"
+        path.mkdir()
+        files = Directory(OsFileSystem(), str(path))
+        with StoredLog.open(self.intact) as log:
+            export(log, Writer(files))
+        files.close()
+        return path
+
+    def empty(self) -> Path:
+        path = self.path / "empty"
+        path.mkdir()
+        return path
+
+    def missing(self) -> Path:
+        return self.path / "missing"
+
+    def file(self) -> Path:
+        path = self.path / "file"
+        path.write_text("not a directory")
+        return path
+
+
+def codes(place: Place, directory: Path, capsys: pytest.CaptureFixture[str]) -> dict[tuple[str, ...], tuple[int, str]]:
+    """Run every command on *directory*; return its exit code and what it printed to standard error."""
+    found: dict[tuple[str, ...], tuple[int, str]] = {}
+    for command in sorted((*COMMANDS, IMPORT), key=lambda words: words[0] == "load"):  # it may create a log
+        words = {"DIR": str(directory), "NEW": str(place.new), "LINES": str(place.path / "lines")}
+        code = main([words.get(word, word) for word in command])
+        found[command] = code, capsys.readouterr().err
+        shutil.rmtree(place.new, ignore_errors=True)
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_damage_is_code_3_and_names_directory_and_next_command(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only what works around damage succeeds: a look at segments, a snapshot that is not verified, a repair."""
+    directory = place.damaged()
+    found = codes(place, directory, capsys)
+    fine = {("inspect", "DIR"), ("snapshot", "DIR", "NEW"), REPAIR[1]}
+    assert {command for command, (code, _) in found.items() if code == FINE} == fine
+    for command in {*COMMANDS} - fine - {("verify", "DIR"), REPAIR[0]}:
+        code, text = found[command]
+        assert code == DAMAGE and f"{directory} is damaged" in text and f"mrecordlog repair {directory}" in text
+    assert found["verify", "DIR"][0] == found[REPAIR[0]][0] == DAMAGE
+
+
+def test_a_directory_of_the_crate_is_told_from_a_log(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command says what it is and which command fits, and so does the import of a log. Nothing is changed."""
+    directory = place.crate()
+    before = damage.snapshot(directory)
+    found = codes(place, directory, capsys)
+    for command in COMMANDS:
+        code, text = found[command]
+        assert code == USAGE and f"mrecordlog import-quickwit {directory}" in text, command
+    assert found[IMPORT][0] == FINE
+    assert damage.snapshot(directory) == before
+    code, text = codes(place, place.damaged(), capsys)[IMPORT]
+    assert code == USAGE and "is a log" in text
+
+
+@pytest.mark.parametrize("kind", [Place.empty, Place.missing, Place.file])
+def test_no_log_is_code_1(place: Place, kind: Callable[[Place], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """A typing error is not damage. `load` creates a log in an empty or missing directory."""
+    directory = kind(place)
+    for command, (code, text) in codes(place, directory, capsys).items():
+        if command[0] == "load" and kind is not Place.file:
+            assert code == FINE
+            continue
+        assert code == FAILED and str(directory) in text, command
+
+
+def test_a_locked_directory_is_code_4_for_those_that_write(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message names the process and what to do; whoever only reads is not held up."""
+    directory = place.locked()
+    found = codes(place, directory, capsys)
+    for command in (*WRITING, *REPAIR):
+        code, text = found[command]
+        assert code == LOCKED and f"process {os.getpid()}" in text and "name its URL" in text, command
+    assert {found[command][0] for command in READING} == {FINE}
+
+
+@pytest.mark.parametrize("command", [READING[6], READING[8], REPAIR[1], IMPORT])
+def test_a_target_that_exists_is_code_2(
+    place: Place, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file in the place of the new directory is reported before anything is read or written."""
+    place.new.write_text("mine")
+    directory = place.crate() if command is IMPORT else place.damaged() if command is REPAIR[1] else place.intact
+    words = {"DIR": str(directory), "NEW": str(place.new)}
+    assert main([words.get(word, word) for word in command]) == USAGE
+    assert "not a directory" in capsys.readouterr().err
+    assert place.new.read_text() == "mine"
+    assert not place.new.with_name("new.partial").exists()
+
+
+def test_load_names_the_line_that_the_log_refuses(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """The lines before it are stored."""
+    lines = [{"queue": "orders", "position": at, "text": "x"} for at in (40, 41, 3)]
+    (place.path / "lines").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["load", str(place.intact), str(place.path / "lines")]) == FAILED
+    assert "line 3: queue 'orders': position 3 is already taken" in capsys.readouterr().err
+    with StoredLog.open(place.intact) as log:
+        assert log.summary()["orders"].next_position == 42
+
+
+def test_closed_standard_streams_are_no_traceback(place: Place) -> None:
+    """Without a standard output nothing begins; without a standard error only messages are missing."""
+    command = f"{sys.executable} -m mrecordlog_async dump {place.intact}"
+    ran = subprocess.run(["sh", "-c", f"{command} >&-"], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, "standard output is closed" in ran.stderr) == (USAGE, True)
+    ran = subprocess.run(["sh", "-c", f"{command} 2>&- <&-"], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout.count("\n")) == (FINE, 14)
+
+
+def test_ctrl_c_during_imports_is_no_traceback(tmp_path: Path) -> None:
+    """The command line is imported inside what catches Ctrl-C."""
+    interrupted = f"import os, signal; os.kill(os.getpid(), signal.{signal.SIGINT.name})"
+    (tmp_path / "main.py").write_text(interrupted)
+    program = (
+        "import sys, mrecordlog_async.cli, mrecordlog_async.__main__ as program;"
+        f"mrecordlog_async.cli.__path__.insert(0, {str(tmp_path)!r}); sys.exit(program.run())"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
+def test_append_to_nothing_names_the_switch(tmp_path: Path) -> None:
+    """A log is created only on purpose."""
+    ran = mrecordlog("append", tmp_path / "nowhere", "orders", stdin="x")
+    assert (ran.code, "--create" in ran.err) == (FAILED, True)
