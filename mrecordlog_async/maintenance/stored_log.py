@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.format.record import Truncate
 from mrecordlog_async.format.runs import Append
+from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.memory.cutting import check_limit, cut_stream
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.retention import SegmentPins
@@ -95,6 +96,11 @@ class StoredLog:
         """
         self._count(self._queues())
         return self._log.summary()
+
+    def settings(self, queue: str) -> QueueSettings:
+        """Return options, seal and consumers of *queue*; raise QueueNotFoundError if there is none."""
+        found = self._queue(queue)
+        return QueueSettings.of(found.options, found.consumers.items())
 
     def runs(
         self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
+from mrecordlog_async.format.record import Consumer, ConsumerDelete, Create, Delete, LogRecord, Options, Truncate
 from mrecordlog_async.format.runs import Append, appends_of
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, ProgressMeter, read_headers
+from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.maintenance.scan import SegmentScan
 from mrecordlog_async.model import RecoveryProgress, Run
 from mrecordlog_async.storage.directory import Listing, LogDirectory
@@ -87,16 +88,21 @@ class QueueUsage:
     first_segment: int | None = None
     records: int = 0
     bytes: int = 0
+    settings: QueueSettings = field(default_factory=QueueSettings)
 
 
 @dataclass(slots=True)
 class Pin:
-    """Segments *first* to *last* that only *queue* keeps. Truncating or deleting the queue frees them."""
+    """Segments *first* to *last* that only *queue* keeps. Truncating or deleting the queue frees them.
+
+    settings: of the queue. Its slowest consumer is the reason if it keeps records until they are acknowledged.
+    """
 
     queue: str
     first_position: int
     first: int
     last: int
+    settings: QueueSettings = field(default_factory=QueueSettings)
 
 
 @dataclass(slots=True)
@@ -128,16 +134,14 @@ class LogUsage:
         A segment stays while it, or an older one, holds a live record. So the queue with the oldest live record alone
         keeps every segment before the first one with a live record of another queue.
         """
-        starts = sorted(
-            (queue.first_segment, queue.name, queue.first_position)
-            for queue in self.queues
-            if queue.first_segment is not None
-        )
+        queues = {queue.name: queue for queue in self.queues}
+        starts = sorted((queue.first_segment, queue.name) for queue in self.queues if queue.first_segment is not None)
         if not starts:
             return []
-        first, name, position = starts[0]
+        first, name = starts[0]
         last = (starts[1][0] if len(starts) > 1 else self.segments[-1].number) - 1
-        return [Pin(name, position, first, last)] if first <= last else []
+        queue = queues[name]
+        return [Pin(name, queue.first_position, first, last, queue.settings)] if first <= last else []
 
 
 def usage(
@@ -245,13 +249,18 @@ class _UsageCounter:
             return
         for append in appends_of(record):
             self._append(segment, self._queues.get(append.id), append)
-        if type(record) is Truncate:
-            queue = self._queues.get(record.id)
-            if queue is not None and record.position >= queue.first_position:
-                queue.first_position = record.position + 1
-                queue.next_position = max(queue.next_position, queue.first_position)
-        elif type(record) is Delete:
+        if type(record) is Delete:
             self._queues.pop(record.id, None)
+        elif isinstance(record, Truncate | Consumer | ConsumerDelete | Options):
+            queue = self._queues.get(record.id)
+            if queue is not None:
+                self._set(queue, record)
+
+    def _set(self, queue: QueueUsage, record: Truncate | Consumer | ConsumerDelete | Options) -> None:
+        queue.settings.apply(record)
+        if isinstance(record, Truncate) and record.position >= queue.first_position:
+            queue.first_position = record.position + 1
+            queue.next_position = max(queue.next_position, queue.first_position)
 
     def _append(self, segment: SegmentUsage, queue: QueueUsage | None, record: Append) -> None:
         run = record.run
@@ -270,6 +279,7 @@ class _UsageCounter:
         for entry in table.entries:
             queue = self._queues.get(entry.id) or QueueUsage(entry.name, entry.first_position, entry.next_position)
             queue.first_position, queue.next_position = entry.first_position, entry.next_position
+            queue.settings = QueueSettings.of(entry.options, entry.consumers)
             queues[entry.id] = queue
         self._queues = queues
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from mrecordlog_async.maintenance.usage import usage
 from tests import damage
 from tests.cli.running import build, mrecordlog, three_queues
@@ -94,3 +94,37 @@ def test_a_queue_that_was_deleted_keeps_nothing(tmp_path: Path) -> None:
     found = usage(str(build(tmp_path / "wal", fill)))
     assert [(queue.records, queue.bytes) for queue in found.queues] == [(1, 1)]
     assert sum(segment.records for segment in found.segments) == 2
+
+
+async def settings_of_all_kinds(log: MultiRecordLog) -> None:
+    """Queue "orders" keeps the first segment for its consumer "audit"; "plain" has a consumer that keeps nothing."""
+    await log.create_queue("orders")
+    await log.configure_queue("orders", QueueOptions(keep="until_acknowledged", max_bytes=1 << 30))
+    await log.create_queue("plain")
+    for queue in ("orders", "orders", "plain", "orders"):
+        await log.append_records(queue, None, [bytes(20_000)] * 4)
+    await log.create_consumer("orders", "billing", start=9)
+    await log.create_consumer("orders", "audit", start=2)
+    await log.create_consumer("plain", "reader", start=1)
+    await log.truncate("plain", 2, past_consumers=True)
+    await log.seal_queue("plain")
+
+
+def test_pins_names_the_consumer_that_a_queue_waits_for(tmp_path: Path) -> None:
+    """Consumers keep segments only where the queue keeps records until they are acknowledged; others are shown."""
+    directory = build(tmp_path / "wal", settings_of_all_kinds)
+    found = usage(directory)
+    assert [queue.settings.consumers for queue in found.queues] == [{"audit": 2, "billing": 9}, {"reader": 3}]
+    (pin,) = found.pins()
+    assert (pin.queue, pin.settings.keeping_consumer()) == ("orders", ("audit", 2))
+    lines = mrecordlog("inspect", directory, "--pins").out.splitlines()
+    assert any("kept only by orders, whose consumer audit stands at 2:" in line for line in lines)
+    assert lines[-2:] == [
+        "orders: keeps until acknowledged, at most 1.0 GiB, consumer audit at 2, consumer billing at 9",
+        "plain: sealed, consumer reader at 3",
+    ]
+    listed = mrecordlog("ls", directory).out.splitlines()
+    assert listed[0].endswith("settings") and listed[2].endswith("  sealed, consumer reader at 3")
+    facts = [json.loads(line) for line in mrecordlog("ls", directory, "--json").out.splitlines()]
+    assert facts[0]["settings"]["consumers"] == {"audit": 2, "billing": 9}
+    assert facts[1]["settings"]["sealed"] is True

@@ -1,8 +1,9 @@
 """Show what the segments of a log contain, and with --pins which queues keep them on the disk.
 
 The log deletes a segment when neither this segment nor an older one contains a live record. So one record of a quiet
-queue can keep gigabytes; --pins names that queue. Each character of a segment's line is a part of its bytes: a letter
-for live records of a queue, a dot for dead bytes, a blank for space that is reserved but not written yet.
+queue can keep gigabytes. --pins names that queue, and its slowest consumer if it keeps records until they are
+acknowledged. Each character of a segment's line is a part of its bytes: a letter for live records of a queue, a dot for
+dead bytes, a blank for space that is reserved but not written yet.
 
 The command only reads. The log may be in use, and it may be damaged (`verify` reports damage).
 
@@ -22,6 +23,7 @@ from string import ascii_letters
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import Progress, columns, plural, printable, size, wants_colour
 from mrecordlog_async.cli.parser import CommandLine, Parser
+from mrecordlog_async.cli.settings_text import consumers_text, settings_text
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance import LogUsage, Pin, SegmentUsage, usage
 
@@ -53,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         return FINE
     sys.stdout.writelines(_overview(found))
     sys.stdout.writelines(_pins(found, colour=wants_colour()) if arguments.pins else _table(found))
+    sys.stdout.writelines(_settings(found))
     return FINE
 
 
@@ -154,10 +157,35 @@ def _pin_sentence(pin: Pin, found: LogUsage) -> str:
     held = [segment for segment in found.segments if pin.first <= segment.number <= pin.last]
     verb = "is" if pin.first == pin.last else "are"
     kept = size(sum(segment.file_bytes for segment in held))
+    them = "it" if pin.first == pin.last else "them"
     return (
-        f"{_span(pin.first, pin.last)} {verb} kept only by {printable(pin.queue)} "
-        f"(first position {pin.first_position}): {kept}; truncate or delete it to free them"
+        f"{_span(pin.first, pin.last)} {verb} kept only by {printable(pin.queue)}{_reason(pin)}: {kept}; "
+        f"{_advice(pin)} to free {them}"
     )
+
+
+def _reason(pin: Pin) -> str:
+    """Say why a queue keeps its records: its slowest consumer, or that nobody truncated it."""
+    slowest = pin.settings.keeping_consumer()
+    if slowest is not None:
+        return f", whose consumer {printable(slowest[0])} stands at {slowest[1]}"
+    if pin.settings.options.keep == "until_acknowledged":
+        return ", which keeps records until they are acknowledged and has no consumer"
+    where = "".join(f", {each}" for each in consumers_text(pin.settings))
+    return f" (first position {pin.first_position}{where})"
+
+
+def _advice(pin: Pin) -> str:
+    if pin.settings.options.keep != "until_acknowledged":
+        return "truncate or delete it"
+    return "have it acknowledge, or delete it or the queue," if pin.settings.consumers else "truncate or delete it"
+
+
+def _settings(found: LogUsage) -> Iterator[str]:
+    """List the queues for which anything is set."""
+    texts = [(queue.name, settings_text(queue.settings)) for queue in found.queues]
+    lines = [f"{printable(name)}: {text}\n" for name, text in texts if text]
+    yield from ["\n", *lines] if lines else []
 
 
 def _span(first: int, last: int) -> str:

@@ -1,6 +1,7 @@
 """List the queues of a log: their positions, records and bytes.
 
-The column first is the first retained position; the column next is the next position to be assigned.
+The column first is the first retained position; the column next is the next position to be assigned. For a directory,
+a last column shows options, seal and consumers, if any queue has them.
 
   mrecordlog ls ./wal
   mrecordlog ls http://127.0.0.1:8080 --json | jq .records
@@ -11,12 +12,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
+from itertools import chain, repeat
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import columns, open_log, printable
 from mrecordlog_async.cli.parser import CommandLine, Parser
+from mrecordlog_async.cli.settings_text import settings_text
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
+from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import QueueSummary
 
 HEADER = ("queue", "first", "next", "records", "bytes")
@@ -35,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     if is_service(arguments.log):
         return run_async(_list_service(arguments))
     with open_log(arguments.log) as log:
-        show(list(log.summary().values()), arguments.json)
+        summaries = list(log.summary().values())
+        show(summaries, arguments.json, [log.settings(summary.queue) for summary in summaries])
     return FINE
 
 
@@ -45,12 +52,26 @@ async def _list_service(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def show(summaries: list[QueueSummary], as_json: bool) -> None:
-    """Print one line per queue."""
+def show(summaries: list[QueueSummary], as_json: bool, settings: Sequence[QueueSettings] = ()) -> None:
+    """Print one line per queue, with its settings where they are given."""
     if as_json:
-        sys.stdout.writelines(json.dumps(asdict(summary)) + "\n" for summary in summaries)
-    else:
-        sys.stdout.writelines(columns([HEADER, *map(_row, summaries)]))
+        each = chain(({"settings": asdict(found)} for found in settings), repeat({}))
+        facts = ({**asdict(summary), **more} for summary, more in zip(summaries, each, strict=False))
+        sys.stdout.writelines(json.dumps(fact, default=_plain) + "\n" for fact in facts)
+        return
+    texts = [settings_text(found) for found in settings]
+    lines = columns([HEADER, *map(_row, summaries)])
+    sys.stdout.writelines(map(_with_settings, lines, ("settings", *texts)) if any(texts) else lines)
+
+
+def _plain(value: object) -> str:
+    """Return a time as JSON has it: with its zone, to 0.1 s."""
+    assert isinstance(value, datetime), "a summary holds numbers, texts and times"
+    return value.isoformat(timespec="milliseconds")
+
+
+def _with_settings(line: str, text: str) -> str:
+    return f"{line.rstrip()}  {text}".rstrip() + "\n"
 
 
 def _row(summary: QueueSummary) -> tuple[str, ...]:

@@ -1,0 +1,60 @@
+"""Options, seal and consumers of a queue, as commands that read a directory show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mrecordlog_async.format.record import (
+    DEFAULT_OPTIONS,
+    SEALED,
+    Consumer,
+    ConsumerDelete,
+    ConsumerState,
+    LogRecord,
+    Options,
+    OptionValues,
+    Truncate,
+)
+from mrecordlog_async.memory.settings import options_of
+from mrecordlog_async.options import QueueOptions
+
+
+@dataclass(slots=True)
+class QueueSettings:
+    """What is set for a queue.
+
+    Attributes:
+        options: how long it keeps its records, and how many.
+        sealed: it accepts no more records.
+        consumers: by name, the first position that each has not acknowledged.
+    """
+
+    options: QueueOptions = field(default_factory=QueueOptions)
+    sealed: bool = False
+    consumers: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: OptionValues | None, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
+        """Return the settings that a state of queues or a table has."""
+        flags = (values or DEFAULT_OPTIONS).flags
+        positions = {name: state.position for name, state in sorted(consumers)}
+        return cls(options_of(values), bool(flags & SEALED), positions)
+
+    def apply(self, record: LogRecord) -> None:
+        """Apply a log record that names the queue. Records that set nothing change nothing."""
+        match record:
+            case Consumer(_, name, state):
+                self.consumers[name] = state.position
+            case ConsumerDelete(_, name):
+                self.consumers.pop(name, None)
+            case Options(_, values):
+                self.options, self.sealed = options_of(values), bool(values.flags & SEALED)
+            case Truncate(_, position):
+                self.consumers = {name: max(at, position + 1) for name, at in self.consumers.items()}
+
+    def keeping_consumer(self) -> tuple[str, int] | None:
+        """Return the slowest consumer and its position, if the queue keeps its records until it acknowledges them."""
+        if self.options.keep != "until_acknowledged" or not self.consumers:
+            return None
+        return min(self.consumers.items(), key=lambda consumer: consumer[::-1])
