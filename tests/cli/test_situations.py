@@ -139,7 +139,7 @@ def test_no_log_is_code_1(place: Place, kind: Callable[[Place], Path], capsys: p
 
 
 def test_a_locked_directory_is_code_4_for_those_that_write(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message names the process and what to do; whoever only reads is not held up."""
+    """The message names the process and what to do; commands that only read are not held up."""
     directory = place.locked()
     found = codes(place, directory, capsys)
     for command in (*WRITING, *REPAIR):
