@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from mrecordlog_async.memory.ranking import QUEUES_PER_STEP
 from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.memory.settings import consumer_summaries, options_of
 from mrecordlog_async.model import ConsumerSummary
@@ -28,6 +31,17 @@ class SettingReader(QueueReader):
             QueueNotFoundError: No queue has this name.
         """
         return {found.consumer: found for found in consumer_summaries(self._queues, self._queue(queue))}
+
+    def queues_with_consumers(self) -> Iterator[list[str]]:
+        """Find the queues that have consumers, a thousand queues at a time, so that other work can run in between.
+
+        Yields:
+            The names found in each step, unsorted; nothing if no queue has a consumer.
+        """
+        self._check_readable()
+        listed = list(self._queues) if self._queues.consumer_count else []
+        for at in range(0, len(listed), QUEUES_PER_STEP):
+            yield [queue.name for queue in listed[at : at + QUEUES_PER_STEP] if queue.consumers]
 
     def consumer_rules(self) -> list[tuple[str, str]]:
         """Return the rules that give new queues a consumer, as (pattern, consumer), in order."""

@@ -24,6 +24,8 @@ What the routes use:
     queue_names     the sorted names of all queues
     stats           numbers as JSON (/v1/stats)
     prometheus      numbers for Prometheus (/metrics)
+    consumer_metrics  … how far consumers are behind
+    metric_text     … the text format, for series in large numbers
     openapi         the schema (/openapi.json)
     page/           the page at /: HTML, style and scripts
 

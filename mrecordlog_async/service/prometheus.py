@@ -27,6 +27,8 @@ from prometheus_client.registry import Collector as PrometheusCollector
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
 from mrecordlog_async.model import LogState
+from mrecordlog_async.service.consumer_metrics import render_consumers
+from mrecordlog_async.service.metric_text import PREFIX, metric_head, metric_line
 from mrecordlog_async.service.queue_checks import summary_of
 from mrecordlog_async.service.service import VERSION, Service
 from mrecordlog_async.service.stats import find_pin
@@ -34,7 +36,6 @@ from mrecordlog_async.service.turns import Turns
 from mrecordlog_async.storage.segment import segment_name
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-PREFIX = "mrecordlog_"
 QUEUES_AT_ONCE = 250
 QUEUES_COLLECTED = 1_000
 
@@ -120,8 +121,10 @@ async def render(service: Service) -> list[bytes]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(service, await _find_oldest(log) if log is not None else None, queues=False))
     parts = [generate_latest(registry), await asyncio.to_thread(_process)]
-    if log is not None and service.options.metrics_per_queue and log.state is not LogState.CLOSED:
-        parts += await _render_queues(service, log)
+    if log is not None and log.state is not LogState.CLOSED:
+        if service.options.metrics_per_queue:
+            parts += await _render_queues(service, log)
+        parts += await render_consumers(service, log)
     return parts
 
 
@@ -137,28 +140,15 @@ async def _render_queues(service: Service, log: MultiRecordLog) -> list[bytes]:
     turns, most = Turns(), service.options.metrics_queues
     names = await service.names.sorted(log)
     left_out = "queues_without_series"
-    parts = [_head(left_out, "Queues without their own series"), _sample(left_out, max(len(names) - most, 0))]
+    parts = [metric_head(left_out, "Queues without their own series"), metric_line(left_out, max(len(names) - most, 0))]
     for name, (attribute, documentation) in PER_QUEUE.items():
-        parts.append(_head(name, documentation))
+        parts.append(metric_head(name, documentation))
         for at in range(0, min(len(names), most), QUEUES_AT_ONCE):
             some = [summary_of(log, queue) for queue in names[at : min(at + QUEUES_AT_ONCE, most)]]
-            lines = [_line(name, one.queue, getattr(one, attribute)) for one in some if one is not None]
-            parts.append("".join(lines).encode())
+            lines = [metric_line(name, getattr(one, attribute), queue=one.queue) for one in some if one is not None]
+            parts.append(b"".join(lines))
             await turns.rest()
     return parts
-
-
-def _head(name: str, documentation: str) -> bytes:
-    return f"# HELP {PREFIX}{name} {documentation}\n# TYPE {PREFIX}{name} gauge\n".encode()
-
-
-def _sample(name: str, value: int) -> bytes:
-    return f"{PREFIX}{name} {float(value)}\n".encode()
-
-
-def _line(name: str, queue: str, value: int) -> str:
-    label = queue.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-    return f'{PREFIX}{name}{{queue="{label}"}} {float(value)}\n'
 
 
 async def _find_oldest(log: MultiRecordLog) -> Oldest:

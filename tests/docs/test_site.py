@@ -40,13 +40,20 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
 def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
     """What `serve --help` and `/metrics` show is in the tables."""
     from mrecordlog_async.cli.settings import SETTINGS
-    from mrecordlog_async.service import prometheus
+    from mrecordlog_async.service import consumer_metrics, prometheus
+    from mrecordlog_async.service.metric_text import PREFIX
 
     settings = (site / "reference/settings/index.html").read_text()
     assert all(f"MRECORDLOG_{one.name.upper()}" in settings for one in SETTINGS)
     metrics = (site / "reference/metrics/index.html").read_text()
-    tables = (prometheus.COUNTERS, prometheus.HISTOGRAMS, prometheus.USAGE, prometheus.PER_QUEUE)
-    assert all(f"{prometheus.PREFIX}{name}" in metrics for table in tables for name in table)
+    tables = (
+        prometheus.COUNTERS,
+        prometheus.HISTOGRAMS,
+        prometheus.USAGE,
+        prometheus.PER_QUEUE,
+        consumer_metrics.PER_CONSUMER,
+    )
+    assert all(f"{PREFIX}{name}" in metrics for table in tables for name in table)
 
 
 def test_the_reference_has_every_route_and_error(site: Path) -> None:

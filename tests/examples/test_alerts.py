@@ -47,6 +47,7 @@ def queries() -> list[str]:
 async def test_every_query_selects_series_that_the_service_has(served: Served) -> None:
     """A renamed metric, label or reason breaks this before it silences an alert."""
     await served.log.append_record("q", None, b"a")
+    await served.log.create_consumer("q", "billing")
     await served.call("GET", "/v1/queues/absent")
     text = (await served.call("GET", "/metrics")).body.decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]

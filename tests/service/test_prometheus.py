@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.model import LogState
+from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.prometheus import Collector, oldest_age
 from tests import damage
 from tests.cached_files import CachedFiles
@@ -208,3 +209,27 @@ async def test_the_process_is_measured_too(served: Served) -> None:
     assert 0 < samples["process_open_fds"] < samples["process_max_fds"]
     assert samples["process_cpu_seconds_total"] > 0
     assert samples["process_start_time_seconds"] > 0
+
+
+async def test_how_far_consumers_are_behind_is_exported(served: Served) -> None:
+    """Each consumer has its own series; beyond the limit they are counted instead."""
+    await served.log.create_queue('r"')
+    for queue in ("q", 'r"'):
+        await served.log.append_records(queue, None, [b"a", b"bb"])
+        await served.log.create_consumer(queue, "billing", start=1)
+    text = (await served.call("GET", "/metrics")).body.decode()
+    assert 'mrecordlog_consumer_waiting_records{queue="q",consumer="billing"} 1.0' in text
+    assert 'mrecordlog_consumer_waiting_bytes{queue="r\\"",consumer="billing"} 2.0' in text
+    assert 'mrecordlog_consumer_waiting_seconds{queue="q",consumer="billing"}' in text
+    assert "mrecordlog_consumers_without_series 0.0" in text
+
+
+async def test_consumers_beyond_the_limit_are_counted(directory: Path) -> None:
+    """A rule for very many queues does not make /metrics very long."""
+    async with serving(directory, ServiceOptions(metrics_queues=1)) as served:
+        await served.log.create_consumer("*", "lake")
+        for queue in ("a", "b", "c"):
+            await served.log.create_queue(queue)
+        text = (await served.call("GET", "/metrics")).body.decode()
+        assert text.count("mrecordlog_consumer_waiting_records{") == 1
+        assert "mrecordlog_consumers_without_series 2.0" in text
