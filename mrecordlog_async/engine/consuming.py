@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 
@@ -27,7 +28,7 @@ from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Start
 
 QUEUES_AT_ONCE = 1_000
-"""So many queues that match a pattern get their consumer, or lose it, before the event loop turns."""
+"""So many queues are compared with a pattern, and get their consumer or lose it, before the event loop turns."""
 
 
 class ConsumingLog(LiveReader, SettingReader):
@@ -107,10 +108,12 @@ class ConsumingLog(LiveReader, SettingReader):
             ]
             await _all_but_deleted(calls)
 
-    def _matching(self, pattern: str) -> list[list[tuple[str, int]]]:
-        """Return the names and ids of the queues that match, as many together as are handled at once."""
-        found = [(queue.name, queue.id) for queue in self._queues if matches(pattern, queue.name)]
-        return [found[at : at + QUEUES_AT_ONCE] for at in range(0, len(found), QUEUES_AT_ONCE)]
+    def _matching(self, pattern: str) -> Iterator[list[tuple[str, int]]]:
+        """Yield the names and ids of the queues that match, a few queues at a time. Others may run in between."""
+        queues = list(self._queues)
+        for at in range(0, len(queues), QUEUES_AT_ONCE):
+            part = queues[at : at + QUEUES_AT_ONCE]
+            yield [(queue.name, queue.id) for queue in part if matches(pattern, queue.name)]
 
     # Holding.
 
@@ -290,6 +293,8 @@ class ConsumingLog(LiveReader, SettingReader):
 
 async def _all_but_deleted(calls: list[asyncio.Future[object]]) -> None:
     """Wait for *calls*; raise the first error of them, unless its queue or its consumer was deleted meanwhile."""
+    if not calls:
+        await asyncio.sleep(0)
     for result in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(result, BaseException) and not isinstance(result, QueueNotFoundError | ConsumerNotFoundError):
             raise result

@@ -253,9 +253,9 @@ def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
     made = plan(commands, queues, Limits())
     for outcome in made.immediate:
         finish(outcome, outcome.value)
-    dropped = iter(queues.apply_all(0, build_records(made.records)).dropped)
+    dropped = queues.apply_all(0, build_records(made.records)).dropped
     for outcome in made.outcomes:
-        finish(outcome, next(dropped) if outcome.dropped_by >= 0 else outcome.value)
+        finish(outcome, dropped[outcome.dropped_by] if outcome.dropped_by >= 0 else outcome.value)
     futures = [each for command in commands for each in getattr(command, "futures", None) or [command.future]]
     return [type(error) if (error := each.exception()) else each.result() for each in futures]
 

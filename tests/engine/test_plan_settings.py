@@ -1,0 +1,154 @@
+"""The plan of calls about consumers, options and seals, together with appends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from mrecordlog_async.engine.commands import Command
+from mrecordlog_async.engine.plan import plan
+from mrecordlog_async.engine.setting_commands import (
+    AttachConsumer,
+    ChangeRule,
+    ConfigureQueue,
+    CreateConsumer,
+    DeleteConsumer,
+    MoveConsumer,
+    SealQueue,
+)
+from mrecordlog_async.errors import ConsumerFencedError, QueueSealedError
+from mrecordlog_async.format.record import (
+    DROP_OLDEST,
+    KEEP_UNTIL_ACKNOWLEDGED,
+    NO_OWNER,
+    Consumer,
+    ConsumerDelete,
+    OptionValues,
+    Truncate,
+)
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.options import Limits
+
+from .test_plan import append, carry_out, contents, future, gathered, state
+
+KEEP = OptionValues(KEEP_UNTIL_ACKNOWLEDGED, 0, 0, 0)
+
+queues = st.sampled_from("qrs")
+consumers = st.sampled_from("cd")
+positions = st.integers(0, 8)
+options = st.sampled_from(
+    [OptionValues(0, 0, 0, 0), KEEP, OptionValues(0, 0, 3, 0), OptionValues(DROP_OLDEST, 4, 3, 0)]
+)
+
+CALLS = st.one_of(
+    st.tuples(st.just("single"), queues, st.binary(max_size=3)),
+    st.tuples(st.just("append"), queues, st.none() | positions, st.integers(0, 3)),
+    st.tuples(st.just("truncate"), queues, positions),
+    st.tuples(st.just("create"), queues),
+    st.tuples(st.just("delete"), queues),
+    st.tuples(st.just("attach"), queues, consumers),
+    st.tuples(st.just("consume"), queues, consumers, st.none() | positions),
+    st.tuples(st.just("release"), queues, consumers),
+    st.tuples(st.just("move"), queues, consumers, positions, st.booleans(), st.none() | st.integers(2, 6)),
+    st.tuples(st.just("configure"), queues, options),
+    st.tuples(st.just("seal"), queues),
+    st.tuples(st.just("rule"), st.sampled_from(["*", "s"]), consumers, st.booleans()),
+)
+
+
+def commands_of(calls: list[tuple[Any, ...]]) -> list[Command]:
+    """Make commands of *calls*, single records in a row in one group."""
+    commands: list[Command] = []
+    waiting: list[tuple[Any, ...]] = []
+    for call in calls:
+        made = setting_command(*call)
+        if made is None:
+            waiting.append(call)
+        else:
+            commands += [*gathered(waiting), made]
+            waiting = []
+    return commands + gathered(waiting)
+
+
+def setting_command(kind: str, queue: str, *rest: Any) -> Command | None:
+    """Make the command of a call about settings; None for another one."""
+    if kind == "attach":
+        return AttachConsumer(future(), queue, rest[0], True, None, NO_OWNER, False)
+    if kind == "consume":
+        return CreateConsumer(future(), queue, rest[0], rest[1], False)
+    if kind == "release":
+        return DeleteConsumer(future(), queue, rest[0])
+    if kind == "move":
+        consumer, position, seeks, epoch = rest
+        return MoveConsumer(future(), queue, consumer, position, seeks, None, epoch)
+    if kind == "configure":
+        return ConfigureQueue(future(), queue, rest[0])
+    if kind == "seal":
+        return SealQueue(future(), queue)
+    if kind == "rule":
+        return ChangeRule(future(), queue, rest[0], rest[1], False)
+    return None
+
+
+def everything(queues: Queues) -> object:
+    """Return all that the queues hold, without the digests of last appends, which a group of records changes."""
+    table = queues.table()
+    entries = [(entry.name, entry.options, entry.consumers) for entry in table.entries]
+    return contents(queues), table.next_queue_id, entries, table.rules, queues.consumer_count, queues.table_bytes
+
+
+@given(calls=st.lists(CALLS, max_size=25))
+@settings(deadline=None, max_examples=300)
+def test_batch_does_what_its_calls_would_do_one_by_one(calls: list[tuple[Any, ...]]) -> None:
+    """However calls are grouped, every caller gets the same result and the log ends the same."""
+
+    async def compared() -> None:
+        together, alone = state(), state()
+        results_together = carry_out(commands_of(calls), together)
+        results_alone = [outcome for call in calls for outcome in carry_out(commands_of([call]), alone)]
+        assert results_together == results_alone
+        assert everything(together) == everything(alone)
+
+    asyncio.run(compared())
+
+
+def kept() -> Queues:
+    """Make the queues of `state`, of which "q" keeps its two records for the consumers "c" and "d"."""
+    made = state()
+    carry_out(commands_of([("configure", "q", KEEP), ("attach", "q", "c"), ("attach", "q", "d")]), made)
+    return made
+
+
+async def test_the_truncate_comes_after_what_moved_the_slowest() -> None:
+    """The fold sees the consumer past the records before they go, in the same batch."""
+    planned = plan(commands_of([("move", "q", "d", 2, False, 4)]), kept(), Limits())
+    assert [type(record) for record in planned.records] == [Consumer] and planned.needs_space
+    calls = commands_of([("move", "q", "d", 2, False, 4), ("move", "q", "c", 1, False, 3), ("release", "q", "c")])
+    planned = plan(calls, kept(), Limits())
+    assert [type(record) for record in planned.records] == [Consumer, Consumer, Truncate, ConsumerDelete, Truncate]
+    assert [getattr(call, "frees_space", None) for call in calls] == [False, True, True]
+
+
+async def test_a_refusal_that_rests_on_the_batch_waits_for_it() -> None:
+    """A holder that this batch fences off, and an append after a seal of this batch, are refused after the sync."""
+    calls = commands_of(
+        [("attach", "q", "c"), ("move", "q", "c", 1, False, 3), ("seal", "q"), ("append", "q", None, 1)]
+    )
+    planned = plan(calls, kept(), Limits())
+    assert not planned.immediate
+    assert [type(outcome.error) for outcome in planned.outcomes if outcome.error is not None] == [
+        ConsumerFencedError,
+        QueueSealedError,
+    ]
+    planned = plan([append("q", 0, b"a"), *commands_of([("move", "q", "c", 1, False, 9)])], kept(), Limits())
+    assert len(planned.immediate) == 2
+
+
+async def test_an_acknowledgement_that_moves_nothing_writes_nothing() -> None:
+    """It is reported at once, with the position."""
+    planned = plan(commands_of([("move", "q", "c", 0, False, 3)]), kept(), Limits())
+    assert [outcome.value for outcome in planned.immediate] == [0]
+    assert not planned.records
