@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Literal, NamedTuple
+from collections.abc import AsyncIterator
+from typing import Literal
 
 from mrecordlog_async.client.responses import Reply, ServiceError, decoded
+from mrecordlog_async.client.tail import PAGE_BYTES, Page, Tail
 from mrecordlog_async.client.transport import Transport, path_of
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import POSITION_MAX, QueueSummary, Record, Run
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.protocol.schemas import QueueResponse, QueuesResponse
-
-WAIT_SECONDS = 30
-"""How long one request of a tail waits for records before it is repeated."""
-
-PAGE_BYTES = 8 * 1024 * 1024
-
-
-class _Page(NamedTuple):
-    """Runs of one queue. next_position: where the next page starts. queue_id: the incarnation that was read."""
-
-    runs: list[Run]
-    next_position: int
-    queue_id: int
 
 
 class Reads:
@@ -99,35 +87,30 @@ class Reads:
             if limit is not None:
                 limit -= sum(run.record_count for run in runs)
 
-    async def tail(self, queue: str, start: int | None = None) -> AsyncGenerator[Record, None]:
-        """Yield the records of *queue* from *start* on and wait for more, until the queue is deleted.
+    def tail(self, queue: str, start: int | None = None) -> Tail:
+        """Follow *queue* from *start*: iterate over its records, or take batches, and wait for more.
 
-        The tail survives restarts of the service. Records that are truncated before it reaches them are skipped.
+        The tail survives restarts of the service, and calls that are cancelled. Records that are truncated before it
+        reaches them are skipped. It ends when the queue is deleted.
 
         Args:
             queue: Its name.
             start: First position; None starts at the first retained record.
 
-        Yields:
-            Records in the order of their positions.
-
-        Raises:
-            QueueNotFoundError: The queue does not exist when the tail starts.
+        Returns:
+            An iterator over the records in the order of their positions. The first one raises QueueNotFoundError if the
+            queue does not exist.
         """
-        summary = await self.queue_summary(queue)
-        position = summary.first_position if start is None else start
-        while True:
-            try:
-                runs, position, queue_id = await _read_page(
-                    self._transport, queue, position, None, wait_seconds=WAIT_SECONDS
-                )
-            except QueueNotFoundError:
-                return
-            if queue_id != summary.id:
-                return
-            for run in runs:
-                for record in run.records():
-                    yield record
+
+        async def begin() -> QueueSummary:
+            return await self.queue_summary(queue)
+
+        async def fetch(position: int, records: int | None, size: int, wait_seconds: int) -> Page:
+            return await _read_page(
+                self._transport, queue, position, None, limit=records, max_bytes=size, wait_seconds=wait_seconds
+            )
+
+        return Tail(queue, start, begin, fetch)
 
     async def queue_exists(self, queue: str) -> bool:
         """Return whether *queue* exists.
@@ -226,10 +209,11 @@ async def _read_page(
     stop: int | None,
     *,
     limit: int | None = None,
+    max_bytes: int = PAGE_BYTES,
     wait_seconds: int = 0,
-) -> _Page:
+) -> Page:
     """Return runs of *queue* from *position* on, or from the first retained record after it."""
-    query = {"start": str(position), "max_bytes": str(PAGE_BYTES)}
+    query = {"start": str(position), "max_bytes": str(max_bytes)}
     if stop is not None:
         query["stop"] = str(stop)
     if limit is not None:
@@ -254,11 +238,11 @@ async def _read_page(
             query["start"] = str(first)
 
 
-def _page_of(reply: Reply) -> _Page:
+def _page_of(reply: Reply) -> Page:
     """Return the page in *reply*; ServiceError if the service did not write it."""
     try:
         runs = [block.run() for block in wire_decoder.decode(reply.body)]
-        return _Page(runs, int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"]))
+        return Page(runs, int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"]))
     except (ValueError, KeyError) as error:  # a WireError is a ValueError
         raise ServiceError(reply.status, "unreadable", f"not a response of this service: {error}") from None
 

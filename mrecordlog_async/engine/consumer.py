@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from mrecordlog_async.engine.collecting import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS
+from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS
 from mrecordlog_async.engine.setting_commands import Attached
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from itertools import chain
 
-from mrecordlog_async.engine.collecting import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits, Collector
+from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
+from mrecordlog_async.engine.collecting import Collector
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue

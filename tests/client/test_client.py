@@ -122,6 +122,48 @@ async def test_large_reads_come_in_pages(served: Served) -> None:
         assert [record.payload async for record in client.range("q")] == records
 
 
+async def test_a_timeout_does_not_end_a_tail(served: Served) -> None:
+    """The usual way to ask for the next record or none loses no record and does not end the tail."""
+    async with RecordLogClient(served.url) as client:
+        tail = client.tail("q")
+        for number in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(tail), 0.05)
+            await served.log.append("q", b"%d" % number)
+            assert await anext(tail) == (number, b"%d" % number)
+        assert tail.position == 3
+
+
+async def test_batches_by_number_bytes_and_time(served: Served) -> None:
+    """A batch ends at the first limit; records and batches of one tail continue each other."""
+    await served.log.append_records("q", None, [bytes(100)] * 10)
+    async with RecordLogClient(served.url) as client:
+        tail = client.tail("q")
+        first = await tail.batch(max_records=4, max_wait=None)
+        assert first is not None
+        assert (first.first_position, first.last_position, len(first)) == (0, 3, 4)
+        by_bytes = await tail.batch(max_bytes=250, max_wait=None)
+        assert by_bytes is not None
+        assert by_bytes.last_position == 5
+        assert (await anext(tail)).position == 6
+        rest = await tail.batch(max_wait=0.05)
+        assert rest is not None
+        assert (rest.first_position, rest.last_position) == (7, 9)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(tail.batch(), 0.05)
+        await served.log.append("q", b"more", 20)
+        waiting = asyncio.create_task(tail.batch(max_records=2, max_wait=None))
+        await asyncio.sleep(0)
+        await served.log.append("q", b"and more")
+        more = await waiting
+        assert more is not None
+        assert [record.position for record in more] == [20, 21]
+        await served.log.delete_queue("q")
+        assert [batch async for batch in tail.batches()] == []
+        with pytest.raises(ValueError, match="max_records must be at least 1"):
+            tail.batches(max_records=0)
+
+
 async def test_a_tail_waits_for_more_and_ends_with_its_queue(served: Served) -> None:
     """Records arrive as they are stored; deleting the queue ends the loop."""
     seen: list[bytes] = []

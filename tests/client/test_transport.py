@@ -72,7 +72,7 @@ async def test_a_long_poll_may_be_silent_for_as_long_as_it_waits(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deadlines of a call neither cut a poll that waits for records nor end the tail."""
-    monkeypatch.setattr("mrecordlog_async.client.reads.WAIT_SECONDS", 1)
+    monkeypatch.setattr("mrecordlog_async.client.tail.WAIT_SECONDS", 1)
     async with RecordLogClient(served.url, timeout_seconds=0.2, response_seconds=0.3, retry_seconds=0.1) as client:
         tail = client.tail("q")
         waiting = asyncio.create_task(anext(tail))

@@ -1,0 +1,336 @@
+"""`BlockingRecordLogClient`: the HTTP service from code without asyncio, such as Flask, Django, Celery and scripts.
+
+    from mrecordlog_async.client import BlockingRecordLogClient
+
+    with BlockingRecordLogClient("http://127.0.0.1:8080") as client:
+        client.append("orders", b"two coffees", create=True)
+        for position, payload in client.range("orders"):
+            print(position, payload)
+
+The methods are those of `RecordLogClient` without `await`. They run on an event loop in a thread that the first call
+starts, so all threads of a process share its connections, and concurrent appends share syncs in the service.
+
+A forked child starts its own thread with its own connections at its first call: servers may make the client before
+they fork their workers. Tails and producers belong to the process that made them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS
+from mrecordlog_async.client.client import RecordLogClient
+from mrecordlog_async.client.loop_thread import CLOSED, LoopThread
+from mrecordlog_async.client.producer import Producer
+from mrecordlog_async.client.tail import Tail
+from mrecordlog_async.client.transport import Payload, check_url
+from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.model import Batch, QueueSummary, Record, Run
+from mrecordlog_async.protocol.schemas import StatsResponse
+
+T = TypeVar("T")
+
+
+class BlockingRecordLogClient:
+    """Call one service from any thread. Use it as `with`, or call `close` at the end.
+
+    Every method does what the method of `RecordLogClient` with the same name does, and raises the same errors.
+
+    Args:
+        url: `http://host:port` or `unix:/path/to/socket`.
+        options: Keyword arguments of `RecordLogClient`: `token`, `retry_seconds`, `timeout_seconds`,
+            `response_seconds`, `connections`.
+
+    Raises:
+        ValueError: *url* is not the URL of a service; raised at once.
+        LogClosedError: This client is closed.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        check_url(url)
+        self.url = url
+        self._options = options
+        self._lock = threading.Lock()
+        self._running: _Running | None = None
+        self._closed = False
+        _clients.add(self)
+
+    def __repr__(self) -> str:
+        return f"<BlockingRecordLogClient {self.url!r}>"
+
+    def __enter__(self) -> BlockingRecordLogClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and end the thread. Calls of other threads raise LogClosedError."""
+        with self._lock:
+            self._closed = True
+            running, self._running = self._running, None
+        if running is not None:
+            running.end()
+
+    # Changes.
+
+    def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
+        """Create *queue*; see `RecordLogClient.create_queue`."""
+        return self._call(lambda client: client.create_queue(queue, exist_ok=exist_ok))
+
+    def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
+        """Delete *queue* and all its records; see `RecordLogClient.delete_queue`."""
+        self._call(lambda client: client.delete_queue(queue, queue_id=queue_id))
+
+    @overload
+    def append(self, queue: str, payload: Payload, *, create: bool = False) -> int: ...
+
+    @overload
+    def append(self, queue: str, payload: Payload, position: int | None, *, create: bool = False) -> int | None: ...
+
+    def append(self, queue: str, payload: Payload, position: int | None = None, *, create: bool = False) -> int | None:
+        """Append *payload* to *queue*; see `RecordLogClient.append`."""
+        return self._call(lambda client: client.append(queue, payload, position, create=create))
+
+    @overload
+    def append_record(self, queue: str, position: None, payload: Payload, *, create: bool = False) -> int: ...
+
+    @overload
+    def append_record(
+        self, queue: str, position: int | None, payload: Payload, *, create: bool = False
+    ) -> int | None: ...
+
+    def append_record(self, queue: str, position: int | None, payload: Payload, *, create: bool = False) -> int | None:
+        """Append *payload* to *queue*; see `RecordLogClient.append_record`."""
+        return self._call(lambda client: client.append_record(queue, position, payload, create=create))
+
+    def append_records(
+        self, queue: str, position: int | None, payloads: Iterable[Payload], *, create: bool = False
+    ) -> int | None:
+        """Append *payloads* to *queue*, all or none; see `RecordLogClient.append_records`."""
+        records = list(payloads)  # a generator of the caller runs in the caller's thread
+        return self._call(lambda client: client.append_records(queue, position, records, create=create))
+
+    def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
+        """Drop the records of *queue* up to and including *position*; see `RecordLogClient.truncate`."""
+        return self._call(lambda client: client.truncate(queue, position, queue_id=queue_id))
+
+    def producer(self, queue: str, *, create: bool = False) -> BlockingProducer:
+        """Return a producer for *queue*, to be used as `with`; see `RecordLogClient.producer`."""
+        running = self._start()
+        return BlockingProducer(self, running.thread, running.client.producer(queue, create=create))
+
+    # Reads.
+
+    def range(
+        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Record]:
+        """Yield the records of *queue* from *start* to *stop* - 1; see `RecordLogClient.range`."""
+        for run in self.runs(queue, start, stop, limit=limit):  # a wait per run, not per record
+            yield from run.records()
+
+    def iter_from(self, queue: str, position: int) -> Iterator[Record]:
+        """Yield the records of *queue* from *position* on; see `RecordLogClient.iter_from`."""
+        return self.range(queue, position)
+
+    def runs(
+        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Run]:
+        """Yield the records that `range` yields as whole runs; see `RecordLogClient.runs`."""
+        running = self._start()
+        yield from running.thread.iterate(running.client.runs(queue, start, stop, limit=limit))
+
+    def tail(self, queue: str, start: int | None = None) -> BlockingTail:
+        """Follow *queue* from *start*; see `RecordLogClient.tail`."""
+        running = self._start()
+        return BlockingTail(self, running.thread, running.client.tail(queue, start))
+
+    def queue_exists(self, queue: str) -> bool:
+        """Return whether *queue* exists."""
+        return self._call(lambda client: client.queue_exists(queue))
+
+    def list_queues(self) -> list[str]:
+        """Return the names of all queues, sorted."""
+        return self._call(lambda client: client.list_queues())
+
+    def summary(self) -> dict[str, QueueSummary]:
+        """Return positions and sizes of every queue, by name."""
+        return self._call(lambda client: client.summary())
+
+    def queue_summary(self, queue: str) -> QueueSummary:
+        """Return positions and sizes of *queue*."""
+        return self._call(lambda client: client.queue_summary(queue))
+
+    def first_position(self, queue: str) -> int:
+        """Return the lowest position of *queue* that is not truncated."""
+        return self._call(lambda client: client.first_position(queue))
+
+    def next_position(self, queue: str) -> int:
+        """Return the position that the next record of *queue* gets."""
+        return self._call(lambda client: client.next_position(queue))
+
+    def last_position(self, queue: str) -> int | None:
+        """Return the last position assigned in *queue*; None if it never had a record."""
+        return self._call(lambda client: client.last_position(queue))
+
+    def last_record(self, queue: str) -> Record | None:
+        """Return the newest retained record of *queue*; None if it holds none."""
+        return self._call(lambda client: client.last_record(queue))
+
+    def stats(self) -> StatsResponse:
+        """Return the statistics of the service and its log."""
+        return self._call(lambda client: client.stats())
+
+    def wait_ready(self) -> None:
+        """Wait until the service stores records; see `RecordLogClient.wait_ready`."""
+        self._call(lambda client: client.wait_ready())
+
+    def _call(self, call: Callable[[RecordLogClient], Coroutine[Any, Any, T]]) -> T:
+        running = self._start()
+        return running.thread.call(call(running.client))
+
+    def _start(self) -> _Running:
+        """Return the thread and the client of this process; start them at the first call."""
+        running = self._running
+        if running is not None:
+            return running
+        with self._lock:
+            if self._closed:
+                raise LogClosedError(CLOSED)
+            if self._running is None:
+                self._running = _Running(self.url, self._options)
+                self._running.end = weakref.finalize(self, self._running.stop)  # at the exit of the process, too
+            return self._running
+
+
+class _Running:
+    """The thread of one process, and the client on its loop."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self.client = RecordLogClient(url, **options)
+        self.thread = LoopThread("mrecordlog client")
+
+        self.end: weakref.finalize[[], BlockingRecordLogClient]
+
+    def stop(self) -> None:
+        """Close the client and end the thread."""
+        if self.thread.is_current():  # the garbage collector may run there
+            threading.Thread(target=self.stop, name="mrecordlog close").start()
+            return
+        self.thread.call(self.client.close())
+        self.thread.stop()
+
+
+_clients: weakref.WeakSet[BlockingRecordLogClient] = weakref.WeakSet()
+_of_parents: list[_Running] = []
+"""What a forked child inherited. It is kept: closing a loop would take descriptors out of the parent's epoll."""
+
+
+def _leave_to_parent() -> None:
+    """Have every client of this forked child begin again at its next call."""
+    for client in list(_clients):
+        client._lock = threading.Lock()  # another thread may have held it
+        if client._running is not None:
+            client._running.end.detach()
+            _of_parents.append(client._running)
+            client._running = None
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class _Blocking(Generic[T]):
+    """An object of the client, and the thread that its calls run on."""
+
+    def __init__(self, owner: BlockingRecordLogClient, thread: LoopThread, inner: T) -> None:
+        self._owner = owner  # or it would be closed if nobody else kept it
+        self._thread = thread
+        self._inner = inner
+
+
+class BlockingTail(_Blocking[Tail], Iterator[Record]):
+    """The records of a queue from a position on: iterate over them, or take batches. Any thread may call."""
+
+    @property
+    def position(self) -> int | None:
+        """The lowest position that may be handed out next; None before the first call of a tail without *start*."""
+        return self._inner.position
+
+    def __iter__(self) -> BlockingTail:
+        return self
+
+    def __next__(self) -> Record:
+        record = self._thread.call(_next_of(self._inner))
+        if record is None:
+            raise StopIteration
+        return record
+
+    def batch(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> Batch | None:
+        """Return the next records together, None once the tail has ended; see `Tail.batch` of the client."""
+        return self._thread.call(self._inner.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait))
+
+    def batches(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> Iterator[Batch]:
+        """Iterate over batches until the tail ends."""
+        while (batch := self.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)) is not None:
+            yield batch
+
+
+async def _next_of(tail: Tail) -> Record | None:
+    return await anext(tail, None)
+
+
+class BlockingProducer(_Blocking[Producer]):
+    """Append to one queue as its only writer: each record is stored once. Many threads may append at once.
+
+    Use it as `with`. See `Producer`, whose methods have the same names and errors.
+    """
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return self._inner.queue
+
+    @property
+    def next_position(self) -> int | None:
+        """Position of the next record."""
+        return self._inner.next_position
+
+    def __enter__(self) -> BlockingProducer:
+        self._thread.call(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def append_record(self, payload: Payload) -> int:
+        """Append *payload* and wait until it is stored."""
+        return self._thread.call(self._inner.append_record(payload))
+
+    def append_records(self, payloads: Iterable[Payload]) -> int | None:
+        """Append *payloads*, all or none, and wait until they are stored; return the last position."""
+        return self._thread.call(self._inner.append_records(list(payloads)))
+
+    def close(self) -> None:
+        """Wait until every appended record is stored or refused."""
+        self._thread.call(self._inner.close())

@@ -1,0 +1,188 @@
+"""`Tail`: the records of one queue of a service from a position on, as they arrive, one by one or in batches.
+
+Nothing is awaited between a response and the moment at which the position moves, and nothing moves before: a call that
+is cancelled, also by `wait_for`, loses no record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import chain
+from math import ceil
+from typing import NamedTuple
+
+from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
+from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.model import Batch, QueueSummary, Record, Run
+
+WAIT_SECONDS = 30
+"""How long one request of a tail waits for records before it is repeated."""
+
+PAUSE_SECONDS = 1.0
+"""Pause after a response without records that came early: the queue is sealed, or the service ends."""
+
+PAGE_BYTES = 8 * 1024 * 1024
+
+
+class Page(NamedTuple):
+    """Runs of one queue. next_position: where the next page starts. queue_id: the incarnation that was read."""
+
+    runs: list[Run]
+    next_position: int
+    queue_id: int
+
+
+Fetch = Callable[[int, int | None, int, int], Awaitable[Page]]
+"""Reads from a position: at most so many records and bytes, after waiting for the first one for so many seconds."""
+
+
+class Tail(AsyncIterator[Record]):
+    """What `RecordLogClient.tail` returns: iterate over it, or take batches. Both continue where the other stopped.
+
+    Cancelling a call, also by `asyncio.wait_for` or `asyncio.timeout`, loses nothing and does not end the tail. It ends
+    when the queue is deleted.
+    """
+
+    def __init__(
+        self, queue: str, start: int | None, begin: Callable[[], Awaitable[QueueSummary]], fetch: Fetch
+    ) -> None:
+        """Use `RecordLogClient.tail`."""
+        self.queue = queue
+        self._position = start
+        self._begin = begin
+        self._fetch = fetch
+        self._queue_id: int | None = None
+        self._records: Iterator[Record] = iter(())
+        self._ended = False
+
+    @property
+    def position(self) -> int | None:
+        """The lowest position that may be handed out next; None before the first call of a tail without *start*."""
+        return self._position
+
+    def __aiter__(self) -> Tail:
+        return self
+
+    async def __anext__(self) -> Record:
+        while True:
+            for record in self._records:
+                self._position = record.position + 1
+                return record
+            page = await self._page(None, PAGE_BYTES, WAIT_SECONDS)
+            if page is None:
+                raise StopAsyncIteration
+            self._records = chain.from_iterable(run.records() for run in page.runs)
+
+    async def batch(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> Batch | None:
+        """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
+
+        Cancelling the call loses nothing: the next one returns the same records.
+
+        Args:
+            max_records: At most this many records.
+            max_bytes: At most this many payload bytes, but at least one record.
+            max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
+                another limit is reached.
+
+        Returns:
+            At least one record; None once the tail has ended.
+
+        Raises:
+            ValueError: A limit is below 1, or the time is negative.
+        """
+        limits = BatchLimits.checked(max_records, max_bytes, max_wait)
+        self._records = iter(())  # they are read again from the position after the last one that was handed out
+        page = await self._page(limits.records, limits.bytes, WAIT_SECONDS)
+        if page is None:
+            return None
+        runs, after = list(page.runs), page.next_position
+        deadline = None if limits.seconds is None else asyncio.get_running_loop().time() + limits.seconds
+        try:
+            async with asyncio.timeout_at(deadline):
+                while (more := await self._more(limits, runs, after, deadline)) is not None:
+                    runs += more.runs
+                    after = more.next_position
+        except TimeoutError:
+            pass
+        self._position = after
+        return Batch(self.queue, page.queue_id, tuple(runs))
+
+    def batches(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> AsyncIterator[Batch]:
+        """Iterate over batches until the tail ends; the arguments are those of `batch`."""
+        return _Batches(self, BatchLimits.checked(max_records, max_bytes, max_wait))
+
+    async def aclose(self) -> None:
+        """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
+        self._ended = True
+        self._records = iter(())
+
+    async def _page(self, records: int | None, size: int, wait_seconds: int) -> Page | None:
+        """Return the next page with records; None once the tail has ended."""
+        if self._queue_id is None:
+            summary = await self._begin()
+            self._queue_id = summary.id
+            self._position = summary.first_position if self._position is None else self._position
+        assert self._position is not None
+        clock = asyncio.get_running_loop().time
+        while not self._ended:
+            begun = clock()
+            page = await self._read(self._position, records, size, wait_seconds)
+            if page is None or page.runs:
+                return page
+            self._position = page.next_position
+            if clock() - begun < wait_seconds / 2:
+                await asyncio.sleep(PAUSE_SECONDS)
+        return None
+
+    async def _more(self, limits: BatchLimits, runs: list[Run], after: int, deadline: float | None) -> Page | None:
+        """Return what else fits into a batch; None if it is full, or nothing more comes."""
+        records = limits.records - sum(run.record_count for run in runs)
+        size = limits.bytes - sum(len(run.payload) for run in runs)
+        if records <= 0 or size <= 0 or limits.seconds == 0:
+            return None
+        left = WAIT_SECONDS if deadline is None else deadline - asyncio.get_running_loop().time()
+        page = await self._read(after, records, size, min(max(ceil(left), 1), WAIT_SECONDS))
+        # A page has at least one record; a larger one than fits is left for the next batch.
+        if page is None or sum(len(run.payload) for run in page.runs) > size:
+            return None
+        if not page.runs:
+            await asyncio.sleep(PAUSE_SECONDS if deadline is None else max(left, 0))
+        return page
+
+    async def _read(self, position: int, records: int | None, size: int, wait_seconds: int) -> Page | None:
+        try:
+            page = await self._fetch(position, records, size, wait_seconds)
+        except QueueNotFoundError:
+            page = None
+        if page is None or page.queue_id != self._queue_id:
+            self._ended = True
+            return None
+        return page
+
+
+class _Batches(AsyncIterator[Batch]):
+    """An object, not an async generator: a cancelled `__anext__` would end a generator."""
+
+    def __init__(self, tail: Tail, limits: BatchLimits) -> None:
+        self._tail = tail
+        self._limits = limits
+
+    async def __anext__(self) -> Batch:
+        records, size, seconds = self._limits
+        batch = await self._tail.batch(max_records=records, max_bytes=size, max_wait=seconds)
+        if batch is None:
+            raise StopAsyncIteration
+        return batch

@@ -1,0 +1,195 @@
+"""`BlockingRecordLogClient`: the same calls from threads, from a WSGI application, and on both sides of a fork."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import pytest
+
+from mrecordlog_async import LogClosedError, QueueNotFoundError
+from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
+from tests.serving import Process
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with Process(tmp_path_factory.mktemp("blocking") / "wal") as service:
+        yield service.address
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[BlockingRecordLogClient]:
+    """Make a client of an empty queue, "q"."""
+    with BlockingRecordLogClient(url) as client:
+        if client.queue_exists("q"):
+            client.delete_queue("q")
+        client.create_queue("q")
+        yield client
+
+
+def test_it_has_the_methods_of_the_client() -> None:
+    """With the same parameters: code moves from one to the other by adding or removing `await`."""
+    for name, method in inspect.getmembers(RecordLogClient, inspect.isfunction):
+        if not name.startswith("_") and name != "append_new":
+            blocking = inspect.signature(getattr(BlockingRecordLogClient, name))
+            assert blocking.parameters.keys() == inspect.signature(method).parameters.keys(), name
+
+
+def test_every_call_returns_what_the_client_returns(client: BlockingRecordLogClient) -> None:
+    """And raises what it raises."""
+    client.wait_ready()
+    assert client.append("q", b"a") == 0
+    assert client.append_record("q", 0, b"a", create=True) is None
+    assert client.append_records("q", None, (payload for payload in (b"b", b"c"))) == 2
+    assert [record.payload for record in client.range("q")] == [b"a", b"b", b"c"]
+    assert [record.payload for record in client.range("q", 1, limit=1)] == [b"b"]
+    assert [record.payload for record in client.iter_from("q", 2)] == [b"c"]
+    assert sum(run.record_count for run in client.runs("q")) == 3
+    assert client.list_queues() == ["q"] == list(client.summary())
+    assert (client.first_position("q"), client.next_position("q"), client.last_position("q")) == (0, 3, 2)
+    assert client.last_record("q") == (2, b"c")
+    assert client.truncate("q", 0) == client.queue_summary("q").first_position == 1
+    assert client.stats().counters["appended_records"] >= 3
+    with pytest.raises(QueueNotFoundError):
+        client.append("nothing", b"a")
+    with pytest.raises(ValueError, match="write http://localhost:8080"):
+        BlockingRecordLogClient("localhost:8080")
+
+
+def test_a_tail_waits_gives_batches_and_ends_with_its_queue(client: BlockingRecordLogClient) -> None:
+    """One thread follows while another one appends."""
+    tail = client.tail("q")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, tail)
+        client.append("q", b"a")
+        assert waiting.result() == (0, b"a")
+        client.append_records("q", None, [b"b", b"c"])
+        batch = tail.batch(max_records=2)
+        assert batch is not None
+        assert batch.payloads() == [b"b", b"c"]
+        ended = pool.submit(lambda: list(tail.batches()))
+        client.delete_queue("q")
+        assert ended.result() == []
+
+
+def test_many_threads_share_one_client_and_one_producer(client: BlockingRecordLogClient) -> None:
+    """Every record is stored once."""
+    with ThreadPoolExecutor(16) as pool:
+        positions = list(pool.map(lambda n: client.append("q", b"%d" % n), range(100)))
+        assert sorted(positions) == list(range(100))
+        with client.producer("q") as producer:
+            positions = list(pool.map(lambda n: producer.append_record(b"%d" % n), range(100)))
+            assert sorted(positions) == list(range(100, 200))
+            assert producer.append_records([b"a", b"b"]) == 201
+            assert producer.next_position == 202
+    assert threading.active_count() < 16  # one thread serves all callers
+
+
+def test_close_ends_calls_of_other_threads(url: str, client: BlockingRecordLogClient) -> None:
+    """They raise LogClosedError, and so do later calls. Closing again is harmless."""
+    other = BlockingRecordLogClient(url)
+    tail = other.tail("q")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, tail)
+        while client.stats().tails == 0:
+            time.sleep(0.01)
+        other.close()
+        with pytest.raises(LogClosedError):
+            waiting.result()
+    other.close()
+    for call in (lambda: other.append("q", b"a"), lambda: next(tail)):
+        with pytest.raises(LogClosedError, match="the client is closed"):
+            call()
+
+
+def test_a_client_that_was_not_used_has_no_thread(url: str) -> None:
+    """Servers make it before they fork their workers."""
+    before = threading.active_count()
+    with BlockingRecordLogClient(url):
+        assert threading.active_count() == before
+
+
+def test_both_sides_of_a_fork_go_on(client: BlockingRecordLogClient) -> None:
+    """The child opens its own connections; what it inherited is the parent's, and stays usable there."""
+    client.append("q", b"before")
+    with client.producer("q") as producer:
+        child = os.fork()
+        if child == 0:
+            os._exit(_in_child(client, producer.append_record))
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        with pytest.raises(Exception, match="already taken"):
+            producer.append_record(b"parent")  # the child appended to the producer's queue
+    assert [record.payload for record in client.range("q")] == [b"before", b"child"]
+
+
+def _in_child(client: BlockingRecordLogClient, append_of_parent: Callable[[bytes], int]) -> int:
+    """Return 7 if a client works after a fork and a producer of the parent is refused."""
+    try:
+        client.append("q", b"child")
+        append_of_parent(b"wrong")
+    except LogClosedError as error:
+        client.close()
+        return 7 if "forked" in str(error) else 1
+    return 2
+
+
+def test_a_wsgi_application_stores_what_is_posted(client: BlockingRecordLogClient) -> None:
+    """Flask and Django are WSGI applications: each request runs in a thread without an event loop."""
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        payload = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+        position = client.append("q", payload)
+        start_response("202 Accepted", [("Content-Type", "text/plain")])
+        return [b"%d" % position]
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            """Print nothing."""
+
+    with make_server("127.0.0.1", 0, application, handler_class=Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        for number in range(3):
+            connection = HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+            connection.request("POST", "/", b"%d" % number)
+            response = connection.getresponse()
+            assert (response.status, response.read()) == (202, b"%d" % number)
+            connection.close()
+        server.shutdown()
+        thread.join()
+    assert [record.payload for record in client.range("q")] == [b"0", b"1", b"2"]
+
+
+def test_a_tail_keeps_its_client(url: str, client: BlockingRecordLogClient) -> None:
+    """A client without another name is not closed while something of it is in use; then its thread ends."""
+    client.append("q", b"a")
+    tail = BlockingRecordLogClient(url).tail("q")
+    gc.collect()
+    assert next(tail) == (0, b"a")
+    before = threading.active_count()
+    del tail
+    gc.collect()
+    assert threading.active_count() == before - 1
+
+
+def test_a_script_that_forgets_to_close_still_ends(url: str, tmp_path: Path) -> None:
+    """The thread does not keep the process alive."""
+    script = (
+        "from mrecordlog_async.client import BlockingRecordLogClient\n"
+        f"print(BlockingRecordLogClient({url!r}).append('script', b'a', create=True))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
