@@ -23,12 +23,13 @@ Only one process can open a directory: a second worker fails to start with LogLo
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from aiohttp import web
 
-from mrecordlog_async.engine.arguments import check_names
+from mrecordlog_async.embedding import Queues, Worker, embedded
+from mrecordlog_async.engine.arguments import check_queues
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.options import ServiceOptions
@@ -45,19 +46,22 @@ def setup(
     app: web.Application,
     directory: str | os.PathLike[str],
     *,
-    queues: Iterable[str] = (),
+    queues: Queues = (),
+    workers: Sequence[Worker] = (),
     prefix: str | None = None,
     options: ServiceOptions | None = None,
     exposed: bool = False,
     **log_options: Any,
 ) -> None:
-    """Open the log in *directory* when *app* starts, and sync and close it when *app* ends.
+    """Open the log in *directory* when *app* starts, and drain, sync and close it when *app* ends.
 
     Args:
         app: The application. Add handlers and other `cleanup_ctx` entries as usual; entries added after this call may
             use `app[LOG]`.
         directory: The directory of the log; it is created if it does not exist.
-        queues: Names of queues to create if they do not exist.
+        queues: Queues to create if they do not exist: names, or `QueueOptions` by name.
+        workers: Coroutine functions that take the log, such as consumers. They run next to the application. After it
+            ends, the log is drained, which ends their loops over batches, and closed once they have returned.
         prefix: Path below which the whole HTTP API is served too, for example `"/wal"`. None: no API.
         options: Limits, tokens and host names of that API.
         exposed: Admit other machines without a token, because the application authenticates requests itself (its
@@ -68,7 +72,7 @@ def setup(
         LogLockedError: Raised when *app* starts and another process has the log open.
         RecordLogError: Raised when *app* starts and the log cannot be opened; see `MultiRecordLog.open`.
     """
-    declared = check_names(queues)
+    declared = check_queues(queues)
     service: Service | None = None
     if prefix is not None:
         service = Service(options)
@@ -76,7 +80,7 @@ def setup(
         app.add_subapp(prefix, build_app(service))
 
     async def keep_open(app: web.Application) -> AsyncIterator[None]:
-        async with MultiRecordLog.open(directory, queues=declared, **log_options) as log:
+        async with embedded(directory, declared, workers, log_options) as log:
             app[LOG] = log
             if service is not None:
                 service.attach(log)

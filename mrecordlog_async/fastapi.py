@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from traceback import walk_tb
@@ -41,7 +41,8 @@ from weakref import WeakKeyDictionary
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.requests import HTTPConnection
 
-from mrecordlog_async.engine.arguments import check_names
+from mrecordlog_async.embedding import Queues, Worker, embedded
+from mrecordlog_async.engine.arguments import check_queues
 from mrecordlog_async.errors import LogClosedError, RecordLogError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, Record
@@ -66,7 +67,8 @@ def lifespan(
     directory: str | os.PathLike[str],
     inner: Lifespan | None = None,
     *,
-    queues: Iterable[str] = (),
+    queues: Queues = (),
+    workers: Sequence[Worker] = (),
     **log_options: Any,
 ) -> Lifespan:
     """Return a lifespan that holds the log in *directory* open.
@@ -75,19 +77,21 @@ def lifespan(
         directory: The directory of the log; it is created if it does not exist.
         inner: The application's own lifespan. It runs inside, so it may use `log_of(app)`. The log is added to the
             state that it yields, because mounted applications see that state and not the outer application.
-        queues: Names of queues to create if they do not exist.
+        queues: Queues to create if they do not exist: names, or `QueueOptions` by name.
+        workers: Coroutine functions that take the log, such as consumers. They run next to the application. After it
+            ends, the log is drained, which ends their loops over batches, and closed once they have returned.
         log_options: Keyword arguments of `MultiRecordLog.open`.
 
     Returns:
         A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
             or another error of `MultiRecordLog.open`.
     """
-    declared = check_names(queues)
+    declared = check_queues(queues)
 
     @asynccontextmanager
     async def hold_open(app: FastAPI) -> AsyncIterator[Any]:
         async with AsyncExitStack() as stack:
-            log = await stack.enter_async_context(MultiRecordLog.open(directory, queues=declared, **log_options))
+            log = await stack.enter_async_context(embedded(directory, declared, workers, log_options))
             setattr(app.state, STATE_NAME, log)
             for mounted in _mounts_of(app):
                 await stack.enter_async_context(mounted.serving(log))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from mrecordlog_async.coroutine_mark import coroutine_function
-from mrecordlog_async.engine.arguments import Payload, check_names, check_payloads, check_position, copy_payload
+from mrecordlog_async.engine.arguments import Payload, check_payloads, check_position, check_queues, copy_payload
 from mrecordlog_async.engine.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
 from mrecordlog_async.engine.draining import DrainingLog
 from mrecordlog_async.engine.open import OpenOptions
@@ -59,7 +59,7 @@ class MultiRecordLog(DrainingLog):
         limits: Limits | None = None,
         segment_bytes: int = GIB,
         create: bool = True,
-        queues: Iterable[str] = (),
+        queues: Iterable[str] | Mapping[str, QueueOptions] = (),
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         on_failure: Callable[[LogFailedError], object] | None = None,
         filesystem: FileSystem | None = None,
@@ -72,7 +72,7 @@ class MultiRecordLog(DrainingLog):
             limits: How much the log may hold.
             segment_bytes: Nominal size of a segment, at least 32 KiB.
             create: Create the directory and the log if they do not exist.
-            queues: Names of queues to create if they do not exist.
+            queues: Queues to create if they do not exist: names, or options by name.
             on_progress: Called on the event loop while segments are read.
             on_failure: Called once on the event loop if a write or sync fails: the log stores nothing more until it is
                 opened again. Have the process restarted, or close the log and open it again. See also `failed`.
@@ -92,7 +92,7 @@ class MultiRecordLog(DrainingLog):
         if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
             raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
         policy, bounds = persist_policy or PersistPolicy.always(), limits or Limits()
-        names = check_names(queues)
+        declared = check_queues(queues)
 
         async def opening() -> MultiRecordLog:
             opened, thread = await open_log_async(
@@ -101,7 +101,7 @@ class MultiRecordLog(DrainingLog):
                 on_progress,
             )
             log = cls(opened, thread, policy, bounds, on_failure)
-            await log._declare(names)
+            await log._declare(declared)
             return log
 
         return OpeningLog(opening)
@@ -313,10 +313,12 @@ class MultiRecordLog(DrainingLog):
         await self.create_queue(queue, exist_ok=True)
         return await self._admission.append(queue, position, payloads)
 
-    async def _declare(self, queues: list[str]) -> None:
+    async def _declare(self, queues: dict[str, QueueOptions | None]) -> None:
         """Create *queues*, in one batch, where they do not exist; close the log if that fails."""
         try:
-            await asyncio.gather(*(self.create_queue(queue, exist_ok=True) for queue in queues))
+            await asyncio.gather(
+                *(self.create_queue(queue, exist_ok=True, options=options) for queue, options in queues.items())
+            )
         except BaseException:
             await self.close()
             raise

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from fastapi import FastAPI, WebSocket
 
-from mrecordlog_async import LogState, MultiRecordLog
+from mrecordlog_async import LogState, MultiRecordLog, QueueOptions
 from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.asgi import call_asgi
@@ -36,6 +36,52 @@ async def test_fastapi_lifespans_are_composed(directory: Path) -> None:
         assert log.list_queues() == ["q"]
     assert seen == [LogState.OPEN]
     assert log.state is LogState.CLOSED
+
+
+async def test_workers_take_what_is_there_before_the_log_closes(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The application appends until its own end; then consumers end by themselves. One that failed is logged."""
+    taken: list[bytes] = []
+
+    async def work(log: MultiRecordLog) -> None:
+        async with log.consumer("q", "c") as c:
+            async for batch in c.batches(max_wait=None):
+                taken.extend(batch.payloads())
+                await c.acknowledge(batch)
+
+    async def fail(log: MultiRecordLog) -> None:
+        raise ZeroDivisionError
+
+    @asynccontextmanager
+    async def own(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await log_of(app).append("q", b"the last one")
+
+    queues = {"q": QueueOptions(keep="until_acknowledged")}
+    app = FastAPI(lifespan=lifespan(directory, own, queues=queues, workers=[work, fail]))
+    async with app.router.lifespan_context(app):
+        await log_of(app).append("q", b"one")
+    assert taken == [b"one", b"the last one"]
+    assert "fail failed and does not run any more" in caplog.text
+    async with MultiRecordLog.open(directory) as log:
+        assert log.queue_summary("q").records == 0
+
+
+async def test_a_worker_that_does_not_end_is_cancelled(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The application still ends, and its log is closed cleanly."""
+    monkeypatch.setattr("mrecordlog_async.embedding.WORKER_SECONDS", 0.01)
+
+    async def hang(log: MultiRecordLog) -> None:
+        await asyncio.Event().wait()
+
+    app = FastAPI(lifespan=lifespan(directory, workers=[hang]))
+    async with app.router.lifespan_context(app):
+        log = log_of(app)
+    assert log.state is LogState.CLOSED
+    assert "1 workers did not end" in caplog.text
 
 
 async def test_fastapi_without_lifespan_says_what_is_missing() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mrecordlog_async.errors import ConsumerNameError, QueueNameError
 from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import POSITION_MAX
+from mrecordlog_async.options import QueueOptions
 
 Payload = bytes | bytearray | memoryview
 """Any bytes-like object. What is not `bytes` is copied when the method is called."""
@@ -31,11 +32,11 @@ def check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
     return payloads
 
 
-def check_names(queues: Iterable[str]) -> list[str]:
-    """Return the names in *queues*; raise TypeError for a single name, each letter of which would become a queue."""
+def check_queues(queues: Iterable[str] | Mapping[str, QueueOptions]) -> dict[str, QueueOptions | None]:
+    """Return the names with their options; raise TypeError for a single name: each letter would become a queue."""
     if isinstance(queues, str | bytes):
         raise TypeError(f"queues takes an iterable of names, not a single one; pass [{queues!r}]")
-    return list(queues)
+    return dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
 
 
 def check_position(position: int) -> int:

@@ -20,8 +20,10 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+def run(*command: str, input: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, input=input, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
 
 
 @contextmanager

@@ -1,0 +1,83 @@
+"""The examples that consume run as a person would run them, also through kill -9 and SIGTERM."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import ReadOnlyLog
+from tests.examples.test_examples import EXAMPLES, ask, free_port, run, running
+
+
+def test_worker_continues_after_kill_9(tmp_path: Path) -> None:
+    """What was acknowledged does not come again, what was not does, and nothing is skipped."""
+    command = (sys.executable, str(EXAMPLES / "worker.py"), str(tmp_path / "wal"))
+    with (tmp_path / "delivered").open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output)
+        assert process.stdin is not None
+        process.stdin.write(b"".join(b"line %d\n" % number for number in range(300)))
+        process.stdin.flush()
+        while (tmp_path / "delivered").read_bytes().count(b"\n") < 150:
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+    whole = (tmp_path / "delivered").read_bytes().count(b"\n")
+    rest = run(*command, input=b"last\n".decode())
+    assert (rest.returncode, rest.stderr) == (0, "")
+    again = rest.stdout.splitlines()
+    first = int(again[0].split()[0])
+    assert whole - 100 <= first <= whole  # nothing is skipped; at most one batch comes again
+    assert [int(line.split()[0]) for line in again] == list(range(first, first + len(again)))
+    assert again[-1].endswith(" last")
+    with ReadOnlyLog.open(str(tmp_path / "wal")) as log:
+        assert log.queue_summary("orders").records == 0
+
+
+def test_two_consumers_at_different_speeds(tmp_path: Path) -> None:
+    """Both take every record; records are removed after the slower one, and at the end none is left."""
+    done = run(sys.executable, str(EXAMPLES / "two_consumers.py"), str(tmp_path / "wal"))
+    assert (done.returncode, done.stderr) == (0, "")
+    taken = re.findall(r"(\w+) took (\d+), the log still holds (\d+)", done.stdout)
+    for name in ("billing", "search"):
+        assert sum(int(count) for found, count, _ in taken if found == name) == 1_000
+    assert taken[-1][2] == "0"
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_batches_become_parquet_files(tmp_path: Path) -> None:
+    """Every acknowledged request is in exactly one file, after a graceful end without waiting for a full batch."""
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    port = free_port()
+    arguments = (str(tmp_path / "wal"), str(tmp_path / "lake"), str(port))
+    for round_ in range(2):
+        with running(sys.executable, str(EXAMPLES / "batch_to_parquet.py"), *arguments) as process:
+            for number in range(3):
+                assert ask(port, "POST", "/ingest", b"%d" % (3 * round_ + number))[0] == 202
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+    files = sorted((tmp_path / "lake").iterdir())
+    rows = [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
+    assert rows == [{"position": number, "payload": b"%d" % number} for number in range(6)]
+
+
+def test_sigterm_delivers_what_was_stored(tmp_path: Path) -> None:
+    """The program ends by itself, and nothing is left to do for the next run."""
+    command = (sys.executable, str(EXAMPLES / "graceful_shutdown.py"), str(tmp_path / "wal"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        time.sleep(0.2)  # something to deliver; any amount is right
+        process.send_signal(signal.SIGTERM)
+        printed, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    found = re.fullmatch(r"stored (\d+), delivered (\d+)\n", printed)
+    assert found is not None
+    assert found[1] == found[2]
