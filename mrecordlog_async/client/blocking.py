@@ -20,17 +20,21 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
+from uuid import UUID
 
 from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS
 from mrecordlog_async.client.client import RecordLogClient
+from mrecordlog_async.client.consumer import Consumer
 from mrecordlog_async.client.loop_thread import CLOSED, LoopThread
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.tail import Tail
 from mrecordlog_async.client.transport import Payload, check_url
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.model import Batch, QueueSummary, Record, Run
+from mrecordlog_async.model import Batch, ConsumerSummary, QueueSummary, Record, Run
+from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol.schemas import StatsResponse
 
 T = TypeVar("T")
@@ -81,13 +85,21 @@ class BlockingRecordLogClient:
 
     # Changes.
 
-    def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
+    def create_queue(self, queue: str, *, exist_ok: bool = False, options: QueueOptions | None = None) -> bool:
         """Create *queue*; see `RecordLogClient.create_queue`."""
-        return self._call(lambda client: client.create_queue(queue, exist_ok=exist_ok))
+        return self._call(lambda client: client.create_queue(queue, exist_ok=exist_ok, options=options))
 
-    def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
+    def delete_queue(self, queue: str, *, queue_id: int | None = None, past_consumers: bool = False) -> None:
         """Delete *queue* and all its records; see `RecordLogClient.delete_queue`."""
-        self._call(lambda client: client.delete_queue(queue, queue_id=queue_id))
+        self._call(lambda client: client.delete_queue(queue, queue_id=queue_id, past_consumers=past_consumers))
+
+    def configure_queue(self, queue: str, options: QueueOptions) -> None:
+        """Replace all options of *queue*; see `RecordLogClient.configure_queue`."""
+        self._call(lambda client: client.configure_queue(queue, options))
+
+    def seal_queue(self, queue: str, *, queue_id: int | None = None) -> int:
+        """Seal *queue* for good; see `RecordLogClient.seal_queue`."""
+        return self._call(lambda client: client.seal_queue(queue, queue_id=queue_id))
 
     @overload
     def append(self, queue: str, payload: Payload, *, create: bool = False) -> int: ...
@@ -118,16 +130,55 @@ class BlockingRecordLogClient:
         records = list(payloads)  # a generator of the caller runs in the caller's thread
         return self._call(lambda client: client.append_records(queue, position, records, create=create))
 
-    def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
+    def truncate(self, queue: str, position: int, *, queue_id: int | None = None, past_consumers: bool = False) -> int:
         """Drop the records of *queue* up to and including *position*; see `RecordLogClient.truncate`."""
-        return self._call(lambda client: client.truncate(queue, position, queue_id=queue_id))
+        return self._call(
+            lambda client: client.truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
+        )
 
     def producer(self, queue: str, *, create: bool = False) -> BlockingProducer:
         """Return a producer for *queue*, to be used as `with`; see `RecordLogClient.producer`."""
         running = self._start()
         return BlockingProducer(self, running.thread, running.client.producer(queue, create=create))
 
+    # Consumers.
+
+    def consumer(
+        self,
+        queue: str,
+        consumer: str,
+        *,
+        create: bool = True,
+        start: int | None = None,
+        owner: UUID | str | None = None,
+        take_over: bool = False,
+    ) -> BlockingConsumer:
+        """Return the holder of *consumer*, to be used as `with`; see `RecordLogClient.consumer`."""
+        running = self._start()
+        inner = running.client.consumer(queue, consumer, create=create, start=start, owner=owner, take_over=take_over)
+        return BlockingConsumer(self, running.thread, inner)
+
+    def create_consumer(self, queue: str, consumer: str, *, start: int | None = None, exist_ok: bool = False) -> bool:
+        """Create *consumer* on *queue*, or on all queues that match a pattern; see `RecordLogClient`."""
+        return self._call(lambda client: client.create_consumer(queue, consumer, start=start, exist_ok=exist_ok))
+
+    def delete_consumer(self, queue: str, consumer: str) -> None:
+        """Delete *consumer* of *queue*; see `RecordLogClient.delete_consumer`."""
+        self._call(lambda client: client.delete_consumer(queue, consumer))
+
+    def seek_consumer(self, queue: str, consumer: str, position: int) -> int:
+        """Have *consumer* continue at *position*, and fence its holder; see `RecordLogClient.seek_consumer`."""
+        return self._call(lambda client: client.seek_consumer(queue, consumer, position))
+
+    def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
+        """Return where the consumers of *queue* stand, by name."""
+        return self._call(lambda client: client.consumers(queue))
+
     # Reads.
+
+    def queue_options(self, queue: str) -> QueueOptions:
+        """Return the options of *queue*."""
+        return self._call(lambda client: client.queue_options(queue))
 
     def range(
         self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
@@ -160,9 +211,11 @@ class BlockingRecordLogClient:
         """Return the names of all queues, sorted."""
         return self._call(lambda client: client.list_queues())
 
-    def summary(self) -> dict[str, QueueSummary]:
-        """Return positions and sizes of every queue, by name."""
-        return self._call(lambda client: client.summary())
+    def summary(
+        self, *, order: Literal["bytes", "records", "segment"] | None = None, limit: int | None = None
+    ) -> dict[str, QueueSummary]:
+        """Return positions and sizes of every queue, by name; see `RecordLogClient.summary`."""
+        return self._call(lambda client: client.summary(order=order, limit=limit))
 
     def queue_summary(self, queue: str) -> QueueSummary:
         """Return positions and sizes of *queue*."""
@@ -255,15 +308,12 @@ class _Blocking(Generic[T]):
         self._inner = inner
 
 
-class BlockingTail(_Blocking[Tail], Iterator[Record]):
-    """The records of a queue from a position on: iterate over them, or take batches. Any thread may call."""
+class _BlockingReader(_Blocking[T], Iterator[Record]):
+    """What a tail and a consumer share. Any thread may call."""
 
-    @property
-    def position(self) -> int | None:
-        """The lowest position that may be handed out next; None before the first call of a tail without *start*."""
-        return self._inner.position
+    _inner: Any
 
-    def __iter__(self) -> BlockingTail:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Record:
@@ -279,8 +329,11 @@ class BlockingTail(_Blocking[Tail], Iterator[Record]):
         max_bytes: int = BATCH_BYTES,
         max_wait: float | None = BATCH_SECONDS,
     ) -> Batch | None:
-        """Return the next records together, None once the tail has ended; see `Tail.batch` of the client."""
-        return self._thread.call(self._inner.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait))
+        """Return the next records together, None once no more can come; see `RecordLogClient`."""
+        found: Batch | None = self._thread.call(
+            self._inner.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
+        )
+        return found
 
     def batches(
         self,
@@ -289,13 +342,70 @@ class BlockingTail(_Blocking[Tail], Iterator[Record]):
         max_bytes: int = BATCH_BYTES,
         max_wait: float | None = BATCH_SECONDS,
     ) -> Iterator[Batch]:
-        """Iterate over batches until the tail ends."""
+        """Iterate over batches until no more can come."""
         while (batch := self.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)) is not None:
             yield batch
 
 
-async def _next_of(tail: Tail) -> Record | None:
-    return await anext(tail, None)
+class BlockingTail(_BlockingReader[Tail]):
+    """The records of a queue from a position on: iterate over them, or take batches. Any thread may call."""
+
+    @property
+    def position(self) -> int | None:
+        """The lowest position that may be handed out next; None before the first call of a tail without *start*."""
+        position: int | None = self._inner.position
+        return position
+
+
+class BlockingConsumer(_BlockingReader[Consumer]):
+    """A durable position on one queue, held in a `with` block. See `Consumer`, whose methods have the same names."""
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return str(self._inner.queue)
+
+    @property
+    def consumer(self) -> str:
+        """Name of the consumer."""
+        return str(self._inner.consumer)
+
+    @property
+    def position(self) -> int:
+        """The lowest position that may be handed out next."""
+        return int(self._inner.position)
+
+    @property
+    def epoch(self) -> int:
+        """Number of this holder."""
+        return int(self._inner.epoch)
+
+    @property
+    def queue_id(self) -> int:
+        """Incarnation of the queue."""
+        return int(self._inner.queue_id)
+
+    def __enter__(self) -> BlockingConsumer:
+        self._thread.call(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with suppress(LogClosedError):
+            self._thread.call(self._inner.__aexit__(kind, error, traceback))
+
+    def acknowledge(self, done: Batch | Record | int) -> int:
+        """Acknowledge everything up to and including *done*; return the consumer's position."""
+        return int(self._thread.call(self._inner.acknowledge(done)))
+
+    def seek(self, position: int) -> int:
+        """Continue at *position*, forward or back, durably; return it."""
+        return int(self._thread.call(self._inner.seek(position)))
+
+
+async def _next_of(reader: Tail | Consumer) -> Record | None:
+    return await anext(reader, None)
 
 
 class BlockingProducer(_Blocking[Producer]):

@@ -8,11 +8,13 @@ from typing import overload
 
 import msgspec
 
+from mrecordlog_async.client.consumers import JSON, encoded_options
 from mrecordlog_async.client.responses import ServiceError, decoded
 from mrecordlog_async.client.retry import OutcomeUnknownError, Repeat
 from mrecordlog_async.client.transport import Payload, Transport, copied, path_of
 from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError
 from mrecordlog_async.model import Run
+from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.schemas import AppendResponse, TruncateRequest, TruncateResponse
 
@@ -24,13 +26,14 @@ class Changes:
 
     _transport: Transport
 
-    async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
+    async def create_queue(self, queue: str, *, exist_ok: bool = False, options: QueueOptions | None = None) -> bool:
         """Create *queue* and wait until that is durable.
 
         Args:
             queue: Its name.
             exist_ok: Accept a queue that exists already. The request is then sent again after a lost response, which
                 otherwise raises OutcomeUnknownError.
+            options: Its options, if it is created.
 
         Returns:
             True if the queue was created, False if it existed.
@@ -42,10 +45,13 @@ class Changes:
         """
         query = {"exist_ok": "1"} if exist_ok else {}
         repeat = Repeat.FREELY if exist_ok else Repeat.NEVER
-        reply = await self._transport.send("PUT", path_of(queue), query=query, repeat=repeat)
+        body = None if options is None else encoded_options(options)
+        reply = await self._transport.send(
+            "PUT", path_of(queue), query=query, body=body, content_type=JSON if body else None, repeat=repeat
+        )
         return reply.status == 201
 
-    async def delete_queue(self, queue: str, *, queue_id: int | None = None) -> None:
+    async def delete_queue(self, queue: str, *, queue_id: int | None = None, past_consumers: bool = False) -> None:
         """Delete *queue* and all its records.
 
         Args:
@@ -53,15 +59,19 @@ class Changes:
             queue_id: Delete only this incarnation (`queue_summary(queue).id`). Such a call is sent again after a lost
                 response. Without an id a lost response raises OutcomeUnknownError, because a second request could
                 delete a queue that was created in between.
+            past_consumers: Delete it even if a consumer has not acknowledged all records.
 
         Raises:
             QueueNotFoundError: The queue does not exist, or is another incarnation.
+            ConsumerBehindError: A consumer has not acknowledged all records, and *past_consumers* is false.
         """
+        query = {"past_consumers": "1"} if past_consumers else {}
         if queue_id is None:
-            await self._transport.send("DELETE", path_of(queue), repeat=Repeat.NEVER)
+            await self._transport.send("DELETE", path_of(queue), query=query, repeat=Repeat.NEVER)
             return
+        query["id"] = str(queue_id)
         try:
-            await self._transport.send("DELETE", path_of(queue), query={"id": str(queue_id)}, repeat=Repeat.RECOGNIZED)
+            await self._transport.send("DELETE", path_of(queue), query=query, repeat=Repeat.RECOGNIZED)
         except OutcomeUnknownError as error:
             # After a lost response: the queue of this id does not exist, which is what was asked for.
             if not isinstance(error.__cause__, QueueNotFoundError):
@@ -178,25 +188,27 @@ class Changes:
             raise PositionInPastError(queue, position, last + 1)
         return last
 
-    async def truncate(self, queue: str, position: int, *, queue_id: int | None = None) -> int:
+    async def truncate(
+        self, queue: str, position: int, *, queue_id: int | None = None, past_consumers: bool = False
+    ) -> int:
         """Drop the records of *queue* up to and including *position*, and wait until that is durable.
 
         Args:
             queue: Its name.
             position: The last position to drop; it must have been assigned.
             queue_id: Truncate only this incarnation of the queue.
+            past_consumers: Truncate even what a consumer has not acknowledged.
 
         Returns:
             The number of records dropped.
 
         Raises:
             QueueNotFoundError: The queue does not exist, or is another incarnation.
+            ConsumerBehindError: A consumer has not acknowledged the records, and *past_consumers* is false.
             ServiceError: The position has not been assigned yet (code `ahead`).
         """
-        body = msgspec.json.encode(TruncateRequest(position, queue_id))
-        reply = await self._transport.send(
-            "POST", path_of(queue, "truncate"), body=body, content_type="application/json"
-        )
+        body = msgspec.json.encode(TruncateRequest(position, queue_id, past_consumers))
+        reply = await self._transport.send("POST", path_of(queue, "truncate"), body=body, content_type=JSON)
         return decoded(reply, TruncateResponse).dropped
 
 

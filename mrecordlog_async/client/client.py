@@ -9,8 +9,8 @@
             print(position, payload)
 
 Reads and appends of many records travel as runs, so single records are touched only where they are handed out. The
-methods are in `changes` and `reads`; what is retried and when is in `retry`; connections and deadlines are in
-`transport`.
+methods are in `changes`, `reads` and `consumers`; what is retried and when is in `retry`; connections and deadlines
+are in `transport`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from mrecordlog_async.client.changes import Changes
+from mrecordlog_async.client.consumers import Consumers
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.reads import Reads
 from mrecordlog_async.client.responses import decoded
@@ -25,7 +26,7 @@ from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.protocol.schemas import StatsResponse
 
 
-class RecordLogClient(Changes, Reads):
+class RecordLogClient(Changes, Reads, Consumers):
     """Call one service from asyncio code. Use it as `async with`, or call `close` at the end.
 
     The client belongs to one event loop; many tasks may call its methods at once. Each call is retried while the

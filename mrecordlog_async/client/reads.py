@@ -77,8 +77,9 @@ class Reads:
         position = summary.first_position if start is None else start
         end = summary.next_position if stop is None else min(stop, summary.next_position)
         while position < end and limit != 0:
-            runs, position, queue_id = await _read_page(self._transport, queue, position, end, limit=limit)
-            if queue_id != summary.id:
+            page = await _read_page(self._transport, queue, position, end, limit=limit)
+            runs, position = page.runs, page.next_position
+            if page.queue_id != summary.id:
                 raise QueueNotFoundError(queue)  # deleted and recreated during the read
             if not runs:
                 return
@@ -229,7 +230,7 @@ async def _read_page(
                 accept=wire.CONTENT_TYPE,
                 wait_seconds=wait_seconds,
             )
-            return _page_of(reply)
+            return page_of(reply)
         except ServiceError as error:
             first = error.problem.get("first_position")
             # Each refusal names a later position, so this loop ends when truncates pause.
@@ -238,11 +239,12 @@ async def _read_page(
             query["start"] = str(first)
 
 
-def _page_of(reply: Reply) -> Page:
+def page_of(reply: Reply) -> Page:
     """Return the page in *reply*; ServiceError if the service did not write it."""
     try:
         runs = [block.run() for block in wire_decoder.decode(reply.body)]
-        return Page(runs, int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"]))
+        position, queue_id = int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"])
+        return Page(runs, position, queue_id, "X-Queue-Complete" in reply.headers)
     except (ValueError, KeyError) as error:  # a WireError is a ValueError
         raise ServiceError(reply.status, "unreadable", f"not a response of this service: {error}") from None
 
@@ -256,4 +258,6 @@ def _summary(response: QueueResponse) -> QueueSummary:
         response.records,
         response.bytes,
         response.first_segment,
+        response.began,
+        response.sealed,
     )

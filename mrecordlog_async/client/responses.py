@@ -8,12 +8,19 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from mrecordlog_async.errors import (
+    ConsumerBehindError,
+    ConsumerExistsError,
+    ConsumerFencedError,
+    ConsumerNameError,
+    ConsumerNotFoundError,
+    ConsumerOwnedError,
     LogFailedError,
     LogFullError,
     PositionInPastError,
     QueueExistsError,
     QueueNameError,
     QueueNotFoundError,
+    QueueSealedError,
     RecordLogError,
     RecordTooLargeError,
 )
@@ -84,13 +91,29 @@ def error_of(reply: Reply) -> RecordLogError:
                 unknown = bool(problem.get("outcome_unknown", False))
                 return PositionInPastError(problem["queue"], problem["position"], problem["next_position"], unknown)
             case "log_full":
-                return LogFullError(problem["resource"], problem["used"], problem["limit"])
+                return LogFullError(problem["resource"], problem["used"], problem["limit"], problem.get("queue", ""))
             case "disk_full":
                 return LogFullError("space")
             case "log_failed":
                 return LogFailedError("reported by the service", problem["written"])
             case "too_large" if "limit_name" in problem:
                 return RecordTooLargeError(problem["size"], problem["limit"], problem["limit_name"])
+            case "queue_sealed":
+                return QueueSealedError(problem["queue"], problem["next_position"])
+            case "consumer_not_found":
+                return ConsumerNotFoundError(problem["queue"], problem["consumer"])
+            case "consumer_exists":
+                return ConsumerExistsError(problem["queue"], problem["consumer"])
+            case "consumer_name":
+                return ConsumerNameError("", detail)
+            case "consumer_fenced":
+                facts = problem["queue"], problem["consumer"], problem["epoch"], problem["current_epoch"]
+                return ConsumerFencedError(*facts)
+            case "consumer_owned":
+                return ConsumerOwnedError(problem["queue"], problem["consumer"], problem["owner"])
+            case "consumer_behind":
+                facts = problem["queue"], problem["consumer"], problem["consumer_position"], problem["position"]
+                return ConsumerBehindError(*facts)
     except KeyError:
         pass
     return ServiceError(reply.status, code, detail, problem)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from itertools import chain
 from math import ceil
 from typing import NamedTuple
@@ -26,11 +27,15 @@ PAGE_BYTES = 8 * 1024 * 1024
 
 
 class Page(NamedTuple):
-    """Runs of one queue. next_position: where the next page starts. queue_id: the incarnation that was read."""
+    """Runs of one queue. next_position: where the next page starts. queue_id: the incarnation that was read.
+
+    complete: the queue is sealed, and there are no records after these.
+    """
 
     runs: list[Run]
     next_position: int
     queue_id: int
+    complete: bool = False
 
 
 Fetch = Callable[[int, int | None, int, int], Awaitable[Page]]
@@ -41,18 +46,24 @@ class Tail(AsyncIterator[Record]):
     """What `RecordLogClient.tail` returns: iterate over it, or take batches. Both continue where the other stopped.
 
     Cancelling a call, also by `asyncio.wait_for` or `asyncio.timeout`, loses nothing and does not end the tail. It ends
-    when the queue is deleted.
+    when the queue is deleted, and after the last record of a queue that is sealed.
     """
 
     def __init__(
-        self, queue: str, start: int | None, begin: Callable[[], Awaitable[QueueSummary]], fetch: Fetch
+        self,
+        queue: str,
+        start: int | None,
+        begin: Callable[[], Awaitable[QueueSummary]] | None,
+        fetch: Fetch,
+        *,
+        queue_id: int | None = None,
     ) -> None:
-        """Use `RecordLogClient.tail`."""
+        """Use `RecordLogClient.tail`. begin: what shows where the queue begins, and that it is sealed."""
         self.queue = queue
         self._position = start
         self._begin = begin
         self._fetch = fetch
-        self._queue_id: int | None = None
+        self._queue_id = queue_id
         self._records: Iterator[Record] = iter(())
         self._ended = False
 
@@ -122,7 +133,7 @@ class Tail(AsyncIterator[Record]):
         max_wait: float | None = BATCH_SECONDS,
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until the tail ends; the arguments are those of `batch`."""
-        return _Batches(self, BatchLimits.checked(max_records, max_bytes, max_wait))
+        return TailBatches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     async def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
@@ -132,6 +143,7 @@ class Tail(AsyncIterator[Record]):
     async def _page(self, records: int | None, size: int, wait_seconds: int) -> Page | None:
         """Return the next page with records; None once the tail has ended."""
         if self._queue_id is None:
+            assert self._begin is not None, "a consumer knows its queue"
             summary = await self._begin()
             self._queue_id = summary.id
             self._position = summary.first_position if self._position is None else self._position
@@ -143,9 +155,19 @@ class Tail(AsyncIterator[Record]):
             if page is None or page.runs:
                 return page
             self._position = page.next_position
-            if clock() - begun < wait_seconds / 2:
-                await asyncio.sleep(PAUSE_SECONDS)
+            if page.complete or (clock() - begun < wait_seconds / 2 and await self._is_complete(page)):
+                self._ended = True
         return None
+
+    async def _is_complete(self, page: Page) -> bool:
+        """Return whether the queue is sealed at the end of *page*, which came early; otherwise pause."""
+        if self._begin is not None:
+            with suppress(QueueNotFoundError):
+                summary = await self._begin()
+                if summary.sealed and page.next_position >= summary.next_position:
+                    return True
+        await asyncio.sleep(PAUSE_SECONDS)
+        return False
 
     async def _more(self, limits: BatchLimits, runs: list[Run], after: int, deadline: float | None) -> Page | None:
         """Return what else fits into a batch; None if it is full, or nothing more comes."""
@@ -157,6 +179,8 @@ class Tail(AsyncIterator[Record]):
         page = await self._read(after, records, size, min(max(ceil(left), 1), WAIT_SECONDS))
         # A page has at least one record; a larger one than fits is left for the next batch.
         if page is None or sum(len(run.payload) for run in page.runs) > size:
+            return None
+        if not page.runs and page.complete:
             return None
         if not page.runs:
             await asyncio.sleep(PAUSE_SECONDS if deadline is None else max(left, 0))
@@ -173,16 +197,16 @@ class Tail(AsyncIterator[Record]):
         return page
 
 
-class _Batches(AsyncIterator[Batch]):
+class TailBatches(AsyncIterator[Batch]):
     """An object, not an async generator: a cancelled `__anext__` would end a generator."""
 
-    def __init__(self, tail: Tail, limits: BatchLimits) -> None:
-        self._tail = tail
+    def __init__(self, batch: Callable[..., Awaitable[Batch | None]], limits: BatchLimits) -> None:
+        self._batch = batch
         self._limits = limits
 
     async def __anext__(self) -> Batch:
         records, size, seconds = self._limits
-        batch = await self._tail.batch(max_records=records, max_bytes=size, max_wait=seconds)
+        batch = await self._batch(max_records=records, max_bytes=size, max_wait=seconds)
         if batch is None:
             raise StopAsyncIteration
         return batch

@@ -84,6 +84,22 @@ def test_a_tail_waits_gives_batches_and_ends_with_its_queue(client: BlockingReco
         assert ended.result() == []
 
 
+def test_a_consumer_holds_a_position_in_a_with_block(client: BlockingRecordLogClient) -> None:
+    """It goes on after what was acknowledged, and ends with its queue."""
+    client.append_records("q", None, [b"a", b"b", b"c"])
+    with client.consumer("q", "worker") as c:
+        assert (c.queue, c.consumer, c.position) == ("q", "worker", 0)
+        assert c.acknowledge(next(c)) == 1
+        assert c.seek(2) == 2
+    client.seal_queue("q")
+    with client.consumer("q", "worker") as c:
+        for batch in c.batches():
+            assert batch.payloads() == [b"c"]
+            c.acknowledge(batch)
+    assert client.consumers("q")["worker"].position == 3
+    client.delete_consumer("q", "worker")
+
+
 def test_many_threads_share_one_client_and_one_producer(client: BlockingRecordLogClient) -> None:
     """Every record is stored once."""
     with ThreadPoolExecutor(16) as pool:

@@ -1,0 +1,177 @@
+"""`Consumer`: the holder of a durable position on one queue of a service. Entering it attaches it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
+from mrecordlog_async.client.tail import Page, Tail, TailBatches
+from mrecordlog_async.model import Batch, Record
+from mrecordlog_async.protocol.consumer_schemas import AttachResponse
+
+
+class ConsumerCalls(NamedTuple):
+    """What a consumer asks of its service: to attach, to read as a holder, and to move as a holder."""
+
+    attach: Callable[[], Awaitable[AttachResponse]]
+    read: Callable[[AttachResponse, int, int | None, int, int], Awaitable[Page]]
+    acknowledge: Callable[[AttachResponse, int], Awaitable[int]]
+    seek: Callable[[AttachResponse, int], Awaitable[int]]
+
+
+class Consumer(AsyncIterator[Record]):
+    """A durable position on one queue of a service: everything before it is acknowledged. One holder at a time.
+
+        async with client.consumer("orders", "billing") as c:
+            async for batch in c.batches():
+                deliver(batch)
+                await c.acknowledge(batch)
+
+    Delivery is at least once: what was not acknowledged is handed out again after the consumer is entered the next
+    time. Entering takes a new epoch, and every call of an older holder raises ConsumerFencedError from then on. A
+    consumer survives restarts of the service. Cancelling a call, also by `asyncio.wait_for`, loses nothing.
+
+    Attributes:
+        queue: Name of the queue.
+        consumer: Its name.
+    """
+
+    def __init__(self, queue: str, consumer: str, calls: ConsumerCalls) -> None:
+        """Use `RecordLogClient.consumer`."""
+        self.queue = queue
+        self.consumer = consumer
+        self._calls = calls
+        self._attached: AttachResponse | None = None
+        self._tail: Tail | None = None
+
+    async def __aenter__(self) -> Self:
+        self._attached = attached = await self._calls.attach()
+        self._follow(attached, attached.position)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._attached = self._tail = None
+
+    @property
+    def epoch(self) -> int:
+        """Number of this holder."""
+        return self._holder().epoch
+
+    @property
+    def queue_id(self) -> int:
+        """Incarnation of the queue. The consumer ends when that is deleted."""
+        return self._holder().id
+
+    @property
+    def position(self) -> int:
+        """The lowest position that may be handed out next."""
+        position = self._reader().position
+        assert position is not None, "a consumer begins at a position"
+        return position
+
+    async def batch(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> Batch | None:
+        """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
+
+        Args:
+            max_records: At most this many records.
+            max_bytes: At most this many payload bytes, but at least one record.
+            max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
+                another limit is reached.
+
+        Returns:
+            At least one record; None once no more can come: the queue is sealed and read, or was deleted.
+
+        Raises:
+            ConsumerFencedError: Another holder has attached.
+            ConsumerNotFoundError: The consumer was deleted.
+            ValueError: A limit is below 1, or the time is negative.
+        """
+        return await self._reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
+
+    def batches(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> AsyncIterator[Batch]:
+        """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
+        return TailBatches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        return await anext(self._reader())
+
+    async def acknowledge(self, done: Batch | Record | int) -> int:
+        """Acknowledge everything up to and including *done*: it is not handed out again, and may be removed.
+
+        Never goes back: acknowledging something before the consumer's position changes nothing.
+
+        Args:
+            done: A batch, a record, or a position.
+
+        Returns:
+            The consumer's position: the first one that it has not acknowledged.
+
+        Raises:
+            PositionAheadError: The position was not assigned yet.
+            ConsumerFencedError: Another holder has attached.
+            ConsumerNotFoundError: The consumer was deleted.
+            QueueNotFoundError: The queue was deleted.
+            LogFullError: The disk is full, and the acknowledgement frees nothing.
+        """
+        holder = self._holder()
+        if isinstance(done, Batch):
+            if done.queue_id != holder.id:
+                raise ValueError(f"the batch is of queue {done.queue!r} with id {done.queue_id}, not of this consumer")
+            return await self._calls.acknowledge(holder, done.last_position)
+        return await self._calls.acknowledge(holder, done.position if isinstance(done, Record) else done)
+
+    async def seek(self, position: int) -> int:
+        """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
+
+        Args:
+            position: From the first retained position up to the next one.
+
+        Returns:
+            The position.
+
+        Raises:
+            PositionAheadError: The position is past the next one.
+            PositionTruncatedError: The position was truncated.
+            ConsumerFencedError: Another holder has attached.
+            ConsumerNotFoundError: The consumer was deleted.
+            QueueNotFoundError: The queue was deleted.
+        """
+        holder = self._holder()
+        found = await self._calls.seek(holder, position)
+        self._follow(holder, found)
+        return found
+
+    def _follow(self, holder: AttachResponse, position: int) -> None:
+        async def read(position: int, records: int | None, size: int, wait_seconds: int) -> Page:
+            return await self._calls.read(holder, position, records, size, wait_seconds)
+
+        self._tail = Tail(self.queue, position, None, read, queue_id=holder.id)
+
+    def _holder(self) -> AttachResponse:
+        if self._attached is None:
+            raise RuntimeError("the consumer is not attached: use it inside `async with client.consumer(…) as c`")
+        return self._attached
+
+    def _reader(self) -> Tail:
+        self._holder()
+        assert self._tail is not None
+        return self._tail

@@ -1,0 +1,252 @@
+"""The client's methods for consumers, queue options and seals."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NoReturn
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+
+from mrecordlog_async.client.consumer import Consumer, ConsumerCalls
+from mrecordlog_async.client.reads import page_of
+from mrecordlog_async.client.responses import ServiceError, decoded
+from mrecordlog_async.client.retry import Repeat
+from mrecordlog_async.client.tail import Page
+from mrecordlog_async.client.transport import Transport, path_of
+from mrecordlog_async.errors import PositionAheadError, PositionTruncatedError
+from mrecordlog_async.model import ConsumerSummary
+from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.consumer_schemas import (
+    AcknowledgeRequest,
+    AttachRequest,
+    AttachResponse,
+    ConsumerCreateRequest,
+    ConsumerCreateResponse,
+    ConsumerPositionResponse,
+    ConsumersResponse,
+    QueueOptionsRequest,
+    QueueOptionsResponse,
+    SealRequest,
+    SealResponse,
+    SeekRequest,
+)
+
+JSON = "application/json"
+
+
+class Consumers:
+    """The methods of `RecordLogClient` for consumers and options of queues."""
+
+    _transport: Transport
+
+    def consumer(
+        self,
+        queue: str,
+        consumer: str,
+        *,
+        create: bool = True,
+        start: int | None = None,
+        owner: UUID | str | None = None,
+        take_over: bool = False,
+    ) -> Consumer:
+        """Return the holder of *consumer*: `async with client.consumer("orders", "billing") as c`. See `Consumer`.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            create: Create it if it does not exist.
+            start: Where it begins if it is created: the first position that it has not acknowledged, moved into what
+                the queue retains; None for the first retained record.
+            owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
+            take_over: Attach even if the consumer has another owner.
+
+        Returns:
+            The consumer. Entering it raises QueueNotFoundError, ConsumerNotFoundError or ConsumerOwnedError.
+        """
+        request = AttachRequest(create, start, None if owner is None else str(owner), take_over)
+        base = _path_of(queue, consumer)
+        return Consumer(
+            queue,
+            consumer,
+            ConsumerCalls(
+                partial(self._attach, base, request),
+                partial(self._read, base),
+                partial(self._acknowledge, base),
+                partial(self._seek, base, queue),
+            ),
+        )
+
+    async def create_consumer(
+        self, queue: str, consumer: str, *, start: int | None = None, exist_ok: bool = False
+    ) -> bool:
+        """Create *consumer* on *queue*, or on all queues that match a pattern with `*`. Durable under every policy.
+
+        Args:
+            queue: The queue, or a pattern.
+            consumer: Its name.
+            start: The first position that it has not acknowledged, moved into what the queue retains; None for the
+                first retained record.
+            exist_ok: Return False instead of raising if the consumer, or the rule for the pattern, already exists. The
+                request is then sent again after a lost response.
+
+        Returns:
+            True if the consumer, or the rule, was created.
+
+        Raises:
+            ConsumerExistsError: The consumer exists, and *exist_ok* is False.
+            ConsumerNameError: The name is invalid.
+            LogFullError: The limit on consumers is reached, or there is no space.
+        """
+        reply = await self._transport.send(
+            "PUT",
+            _path_of(queue, consumer),
+            query={"exist_ok": "1"} if exist_ok else {},
+            body=msgspec.json.encode(ConsumerCreateRequest(start)),
+            content_type=JSON,
+            repeat=Repeat.FREELY if exist_ok else Repeat.NEVER,
+        )
+        return decoded(reply, ConsumerCreateResponse).created
+
+    async def delete_consumer(self, queue: str, consumer: str) -> None:
+        """Delete *consumer* of *queue*, or with a pattern the rule, and the consumer of every queue that matches.
+
+        Args:
+            queue: The queue, or the pattern that was passed to `create_consumer`.
+            consumer: The name.
+
+        Raises:
+            ConsumerNotFoundError: The queue has no such consumer, or there is no rule for the pattern.
+        """
+        await self._transport.send("DELETE", _path_of(queue, consumer), repeat=Repeat.NEVER)
+
+    async def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
+        """Return where the consumers of *queue* stand.
+
+        Args:
+            queue: Its name.
+
+        Returns:
+            The summaries by name, in order.
+        """
+        reply = await self._transport.send("GET", path_of(queue, "consumers"))
+        found = decoded(reply, ConsumersResponse).consumers
+        return {one.consumer: ConsumerSummary(**msgspec.structs.asdict(one)) for one in found}
+
+    async def seek_consumer(self, queue: str, consumer: str, position: int) -> int:
+        """Have *consumer* continue at *position*, as an operator: its present holder is fenced off.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            position: From the first retained position up to the next one.
+
+        Returns:
+            The position.
+
+        Raises:
+            PositionAheadError: The position is past the next one.
+            PositionTruncatedError: The position was truncated.
+            ConsumerNotFoundError: The queue has no such consumer.
+        """
+        return await self._seek(_path_of(queue, consumer), queue, None, position)
+
+    async def queue_options(self, queue: str) -> QueueOptions:
+        """Return the options of *queue*. Whether it is sealed is in its summary.
+
+        Args:
+            queue: Its name.
+        """
+        reply = await self._transport.send("GET", path_of(queue, "options"))
+        found = msgspec.structs.asdict(decoded(reply, QueueOptionsResponse))
+        return QueueOptions(**{name: found[name] for name in QueueOptionsRequest.__struct_fields__})
+
+    async def configure_queue(self, queue: str, options: QueueOptions) -> None:
+        """Replace all options of *queue*; a sealed queue stays sealed. Durable under every policy.
+
+        Args:
+            queue: Its name.
+            options: The new options.
+
+        Raises:
+            QueueOptionsError: The options contradict what the queue holds.
+        """
+        await self._transport.send("PUT", path_of(queue, "options"), body=encoded_options(options), content_type=JSON)
+
+    async def seal_queue(self, queue: str, *, queue_id: int | None = None) -> int:
+        """Seal *queue* for good: later appends raise QueueSealedError, and readers end after its last record.
+
+        Args:
+            queue: Its name.
+            queue_id: Seal it only if it is still this incarnation.
+
+        Returns:
+            Its next position, which stays as it is.
+
+        Raises:
+            QueueSealedError: The queue is already sealed.
+        """
+        body = msgspec.json.encode(SealRequest(queue_id))
+        reply = await self._transport.send(
+            "POST", path_of(queue, "seal"), body=body, content_type=JSON, repeat=Repeat.RECOGNIZED
+        )
+        return decoded(reply, SealResponse).next_position
+
+    async def _attach(self, base: str, request: AttachRequest) -> AttachResponse:
+        # Sent again after a lost response: the holder of the first attempt, if there was one, is fenced off.
+        reply = await self._post(f"{base}/attach", request)
+        return decoded(reply, AttachResponse)
+
+    async def _read(
+        self, base: str, holder: AttachResponse, position: int, records: int | None, size: int, wait_seconds: int
+    ) -> Page:
+        query = {"epoch": str(holder.epoch), "start": str(position), "max_bytes": str(size)}
+        if records is not None:
+            query["max_records"] = str(records)
+        if wait_seconds:
+            query["wait"] = str(wait_seconds)
+        return page_of(
+            await self._transport.send(
+                "GET", f"{base}/records", query=query, accept=wire.CONTENT_TYPE, wait_seconds=wait_seconds
+            )
+        )
+
+    async def _acknowledge(self, base: str, holder: AttachResponse, position: int) -> int:
+        try:
+            reply = await self._post(f"{base}/acknowledge", AcknowledgeRequest(position, holder.epoch, holder.id))
+        except ServiceError as error:
+            _raise_of_position(holder.queue, position, error)
+        return decoded(reply, ConsumerPositionResponse).position
+
+    async def _seek(self, base: str, queue: str, holder: AttachResponse | None, position: int) -> int:
+        request = SeekRequest(position, holder.epoch, holder.id) if holder is not None else SeekRequest(position)
+        try:
+            reply = await self._post(f"{base}/seek", request)
+        except ServiceError as error:
+            _raise_of_position(queue, position, error)
+        return decoded(reply, ConsumerPositionResponse).position
+
+    async def _post(self, path: str, request: msgspec.Struct) -> Any:
+        return await self._transport.send("POST", path, body=msgspec.json.encode(request), content_type=JSON)
+
+
+def encoded_options(options: QueueOptions) -> bytes:
+    """Return *options* as a JSON body."""
+    return msgspec.json.encode({name: getattr(options, name) for name in QueueOptionsRequest.__struct_fields__})
+
+
+def _path_of(queue: str, consumer: str) -> str:
+    name = quote(consumer, safe="")
+    return path_of(queue, "consumers", name.replace(".", "%2E") if name in (".", "..") else name)
+
+
+def _raise_of_position(queue: str, position: int, error: ServiceError) -> NoReturn:
+    """Raise what the log raises for a position that is not there."""
+    next_position, first = error.problem.get("next_position"), error.problem.get("first_position")
+    if error.code == "ahead" and isinstance(next_position, int):
+        raise PositionAheadError(queue, position, next_position) from None
+    if error.code == "truncated" and isinstance(first, int):
+        raise PositionTruncatedError(queue, position, first) from None
+    raise error

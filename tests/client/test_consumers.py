@@ -1,0 +1,165 @@
+"""Consumers through the client: the class that the log has, over HTTP, with the same errors."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import uuid
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import (
+    ConsumerBehindError,
+    ConsumerExistsError,
+    ConsumerFencedError,
+    ConsumerNotFoundError,
+    ConsumerOwnedError,
+    MultiRecordLog,
+    PositionAheadError,
+    PositionTruncatedError,
+    QueueOptions,
+    QueueSealedError,
+)
+from mrecordlog_async.client import Consumer, RecordLogClient
+from mrecordlog_async.engine.consumer import Consumer as ConsumerOfLog
+from tests.serving import Process, Served
+
+KEEP = QueueOptions(keep="until_acknowledged")
+
+
+def test_it_has_the_shape_of_the_consumer_of_the_log() -> None:
+    """The same public methods and properties, with parameters of the same names."""
+    for name, member in inspect.getmembers(ConsumerOfLog):
+        if not name.startswith("_"):
+            other = getattr(Consumer, name)
+            if callable(member):
+                assert inspect.signature(other).parameters.keys() == inspect.signature(member).parameters.keys(), name
+
+
+async def test_batches_are_taken_acknowledged_and_go_on_after_a_restart(served: Served) -> None:
+    """What is acknowledged is removed and does not come again; what is not comes again."""
+    async with RecordLogClient(served.url) as client:
+        await client.create_queue("orders", options=KEEP)
+        await client.append_records("orders", None, [b"%d" % n for n in range(10)])
+        async with client.consumer("orders", "billing") as c:
+            first = await c.batch(max_records=4)
+            assert first is not None
+            assert first.payloads() == [b"0", b"1", b"2", b"3"]
+            assert await c.acknowledge(first) == 4
+            assert await c.acknowledge(0) == 4  # never back
+            assert (await anext(c)).position == 4
+            assert c.position == 5
+        assert await client.first_position("orders") == 4
+        async with client.consumer("orders", "billing") as c:
+            rest = await c.batch(max_wait=0)
+            assert rest is not None
+            assert (rest.first_position, rest.last_position) == (4, 9)
+            assert await c.seek(6) == 6
+            assert (await anext(c)).position == 6
+        summary = (await client.consumers("orders"))["billing"]
+        assert (summary.position, summary.records) == (6, 4)
+        assert served.log.consumers("orders")["billing"].epoch == summary.epoch
+
+
+async def test_a_cancelled_wait_loses_nothing(served: Served) -> None:
+    """A timeout around a read is harmless."""
+    async with RecordLogClient(served.url) as client, client.consumer("q", "c") as c:
+        for number in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(c.batch(), 0.05)
+            await client.append("q", b"%d" % number)
+            batch = await c.batch(max_wait=0)
+            assert batch is not None
+            assert batch.payloads() == [b"%d" % number]
+
+
+async def test_a_consumer_ends_with_its_queue(served: Served) -> None:
+    """After the last record of a sealed queue, or once the queue is deleted."""
+    async with RecordLogClient(served.url) as client:
+        await client.append("q", b"last")
+        async with client.consumer("q", "c") as c:
+            waiting = asyncio.create_task(_payloads(c))
+            assert await client.seal_queue("q") == 1
+            assert await waiting == [b"last"]
+        tail = client.tail("q")
+        assert [record.payload async for record in tail] == [b"last"]
+        with pytest.raises(QueueSealedError):
+            await client.append("q", b"more")
+        await client.create_queue("other")
+        async with client.consumer("other", "c") as c:
+            waiting = asyncio.create_task(_payloads(c))
+            await asyncio.sleep(0)
+            await client.delete_queue("other")
+            assert await waiting == []
+
+
+async def _payloads(consumer: Consumer) -> list[bytes]:
+    return [payload async for batch in consumer.batches() for payload in batch.payloads()]
+
+
+async def test_a_second_holder_fences_the_first(served: Served) -> None:
+    """Also while the first one waits for a record; with an owner nobody else attaches."""
+    async with RecordLogClient(served.url) as client, client.consumer("q", "c") as old:
+        waiting = asyncio.create_task(old.batch())
+        await asyncio.sleep(0)
+        async with client.consumer("q", "c", owner=(owner := uuid.uuid4())) as new:
+            await client.append("q", b"a")
+            with pytest.raises(ConsumerFencedError):
+                await waiting
+            with pytest.raises(ConsumerFencedError):
+                await old.acknowledge(0)
+            assert await new.acknowledge(await anext(new)) == 1
+        with pytest.raises(ConsumerOwnedError):
+            await client.consumer("q", "c").__aenter__()
+        async with client.consumer("q", "c", owner=owner), client.consumer("q", "c", take_over=True):
+            pass
+
+
+async def test_errors_of_consumers_are_those_of_the_log(served: Served) -> None:
+    """With their facts, so that handlers can decide without parsing text."""
+    async with RecordLogClient(served.url) as client:
+        assert await client.create_consumer("q", "c") is True
+        assert await client.create_consumer("q", "c", exist_ok=True) is False
+        with pytest.raises(ConsumerExistsError):
+            await client.create_consumer("q", "c")
+        with pytest.raises(ConsumerNotFoundError):
+            await client.consumer("q", "other", create=False).__aenter__()
+        await client.append_records("q", None, [b"a", b"b"])
+        async with client.consumer("q", "c") as c:
+            with pytest.raises(PositionAheadError) as ahead:
+                await c.acknowledge(7)
+            assert (ahead.value.position, ahead.value.next_position) == (7, 2)
+            with pytest.raises(ConsumerBehindError):
+                await client.truncate("q", 0)
+            with pytest.raises(ConsumerBehindError):
+                await client.delete_queue("q")
+            assert await client.truncate("q", 0, past_consumers=True) == 1
+            with pytest.raises(PositionTruncatedError):
+                await c.seek(0)
+            assert await client.seek_consumer("q", "c", 2) == 2
+            with pytest.raises(ConsumerFencedError):
+                await c.batch()
+        await client.configure_queue("q", KEEP)
+        assert await client.queue_options("q") == KEEP
+        await client.delete_consumer("q", "c")
+        assert await client.consumers("q") == {}
+        await client.delete_queue("q", past_consumers=True)
+        with pytest.raises(RuntimeError, match="not attached"):
+            await c.batch()
+
+
+async def test_a_consumer_survives_a_restart_of_the_service(directory: Path) -> None:
+    """Its epoch is durable: it goes on without attaching again."""
+    async with MultiRecordLog.open(directory, queues=["q"]) as log:
+        await log.append_records("q", None, [b"a", b"b"])
+    with Process(directory) as service:
+        async with RecordLogClient(service.address) as client, client.consumer("q", "c") as c:
+            assert await c.acknowledge(await anext(c)) == 1
+            service.kill()
+            waiting = asyncio.create_task(c.batch(max_wait=0))
+            await asyncio.to_thread(service.start)
+            batch = await waiting
+            assert batch is not None
+            assert batch.payloads() == [b"b"]
+            assert await c.acknowledge(batch) == 2
