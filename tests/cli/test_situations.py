@@ -113,6 +113,12 @@ def test_damage_is_code_3_and_names_directory_and_next_command(
     assert found["verify", "DIR"][0] == found[REPAIR[0]][0] == DAMAGE
 
 
+def test_nothing_is_left_of_a_snapshot_that_is_refused(place: Place) -> None:
+    """A damaged log gets no snapshot with --verify, and the next attempt finds no leftovers."""
+    assert main(["snapshot", str(place.damaged()), str(place.new), "--verify"]) == DAMAGE
+    assert not place.new.exists() and not place.new.with_name("new.partial").exists()
+
+
 def test_a_directory_of_the_crate_is_told_from_a_log(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command says what it is and which command fits, and so does the import of a log. Nothing is changed."""
     directory = place.crate()
