@@ -119,5 +119,12 @@ def run_async(work: Coroutine[Any, Any, int]) -> int:
         return asyncio.run(work)
     except Exception as error:
         if type(error).__name__ == "ServiceUnreachableError" or getattr(error, "status", None) == 503:
-            raise NotReadyError(str(error)) from error
+            raise NotReadyError(f"{error}{_advice(error)}") from error
         raise
+
+
+def _advice(error: Exception) -> str:
+    """Return what to do about a service that cannot be reached; "" if one responded."""
+    if type(error).__name__ != "ServiceUnreachableError":
+        return ""
+    return "; start one with `mrecordlog serve DIR`, or name the directory of the log instead of the URL"
