@@ -20,6 +20,7 @@ from functools import partial
 from mrecordlog_async import CorruptionError
 from mrecordlog_async.readonly import ReadOnlyLog
 
+from .consumer_histories import CONSUMER_CASES
 from .damage import Intact, on_disk
 from .driver import DIRECTORY, without_chance
 from .explore import Explorer, Tally, open_twice
@@ -100,7 +101,7 @@ def campaign(seed: int, seconds: float, rounds: int, written: bool) -> int:
     deadline = time.monotonic() + seconds
     works: list[Callable[[Case, int, Tally], None]] = [crash_round, fault_round, damage_round]
     if written:
-        for name, case in CASES.items():
+        for name, case in (CASES | CONSUMER_CASES).items():
             print(f"{name} …", file=sys.stderr)
             failed += _try(partial(_whole, case, tally), f"history {name!r}")
     while number < rounds and time.monotonic() < deadline:

@@ -15,17 +15,22 @@ from mrecordlog_async.engine import encode as encode_module
 from mrecordlog_async.engine import open as opening
 from mrecordlog_async.engine import spare
 from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.plan_consumers import ConsumerPlanner
+from mrecordlog_async.engine.planner import PlannerBase
+from mrecordlog_async.engine.queue_view import QueueView
+from mrecordlog_async.engine.setting_commands import AttachConsumer, MoveConsumer
 from mrecordlog_async.engine.straight import Straight
 from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.engine.writer import Writer
-from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.errors import ConsumerFencedError, CorruptionError
 from mrecordlog_async.format import parse
 from mrecordlog_async.format.frame import encode_frames, read_frame
 from mrecordlog_async.format.parse import Batch, SegmentParser
-from mrecordlog_async.format.record import Commit, decode_record
+from mrecordlog_async.format.record import Commit, Consumer, ConsumerState, decode_record
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.options import Limits
 from mrecordlog_async.recovery import cleanup, recovery, torn_or_damaged
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage import directory as storage_directory
@@ -35,6 +40,7 @@ from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.segment import SegmentFile
 
+from .consumer_histories import CONSUMER_CASES
 from .damage import Intact, damages
 from .disk import Disk
 from .driver import SEGMENT_BYTES, Run, without_chance
@@ -61,7 +67,7 @@ def crash(*names: str, deep_every: int = 60, every: int = 1) -> Hunt:
 
     def hunt() -> None:
         for name in names:
-            Explorer(deep_every=deep_every, subsets=2).explore(CASES[name].run(), every=every)
+            Explorer(deep_every=deep_every, subsets=2).explore((CASES | CONSUMER_CASES)[name].run(), every=every)
 
     return hunt
 
@@ -99,6 +105,14 @@ def room() -> None:
     """Fill the disk. Appends must be refused, truncates must succeed, and the log must not fail."""
     run = Case(full_disk, early_roll_bytes=4_096, may_refuse=True, capacity_bytes=200_000).run(moments=False)
     assert any(call.outcome == "absent" for call in run.model.calls), "the disk was never full"
+    assert run.model.calls[-1].outcome == "answered", "the log did not survive a full disk"
+
+
+def room_for_truncates() -> None:
+    """Fill the reserve with attaches. What truncates must succeed after them."""
+    run = CONSUMER_CASES["reserve of consumers"].run(moments=False)
+    refused = [call for call in run.model.calls if call.kind == "attach" and call.outcome == "absent"]
+    assert refused, "attaching was never refused"
     assert run.model.calls[-1].outcome == "answered", "the log did not survive a full disk"
 
 
@@ -386,6 +400,51 @@ def damage_refused_after_touching() -> AbstractContextManager[Any]:
     return bug()
 
 
+def epoch_used_twice() -> AbstractContextManager[Any]:
+    original = Queues._set_consumer
+
+    def set_consumer(self: Queues, record: Consumer) -> None:
+        following = self.next_queue_id
+        original(self, record)
+        self.next_queue_id = following
+
+    return patch.object(Queues, "_set_consumer", set_consumer)
+
+
+def attached_before_it_is_durable() -> AbstractContextManager[Any]:
+    original = ConsumerPlanner._attach
+
+    def attach(self: ConsumerPlanner, call: AttachConsumer) -> None:
+        must_sync = self.plan.must_sync
+        original(self, call)
+        self.plan.must_sync = must_sync
+
+    return patch.dict("mrecordlog_async.engine.plan._DECIDE", {AttachConsumer: attach})
+
+
+def holders_survive_a_power_cut() -> AbstractContextManager[Any]:
+    original = PlannerBase.__init__
+
+    def init(self: PlannerBase, queues: Queues, limits: Limits, epochs_from: int = 0) -> None:
+        original(self, queues, limits)
+
+    return patch.object(PlannerBase, "__init__", init)
+
+
+def fenced_holders_move() -> AbstractContextManager[Any]:
+    original = ConsumerPlanner._refused_move
+
+    def refused(self: ConsumerPlanner, call: MoveConsumer, view: QueueView, state: ConsumerState | None) -> Any:
+        error = original(self, call, view, state)
+        return None if isinstance(error, ConsumerFencedError) else error
+
+    return patch.object(ConsumerPlanner, "_refused_move", refused)
+
+
+def attaching_uses_the_whole_reserve() -> AbstractContextManager[Any]:
+    return patch("mrecordlog_async.engine.writer.RESERVE_BYTES", 2)
+
+
 BUGS = {
     bug.bug.__name__: bug
     for bug in (
@@ -416,6 +475,11 @@ BUGS = {
         SeededBug(shown_before_it_is_durable, crash("killed")),
         SeededBug(space_not_reserved, room),
         SeededBug(damage_refused_after_touching, damage(Case(several_segments))),
+        SeededBug(epoch_used_twice, crash("holders", every=3)),
+        SeededBug(attached_before_it_is_durable, crash("never, holders")),
+        SeededBug(holders_survive_a_power_cut, crash("never, holders", every=9)),
+        SeededBug(fenced_holders_move, crash("consumers", every=40)),
+        SeededBug(attaching_uses_the_whole_reserve, room_for_truncates),
     )
 }
 """Every bug by its name."""
