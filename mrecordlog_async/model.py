@@ -9,10 +9,10 @@ positions are stored differently in memory (`memory/gapped.py`); they become run
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from io import BytesIO
@@ -130,6 +130,61 @@ class Run(NamedTuple):
         ends = memoryview(self.offsets).cast("i")
         records = max(bisect_left(ends, bytes_max + 1) - 1, 1)
         return self.cut_records(records)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When records of a queue were stored, to 0.1 s: kept where it changes along their positions.
+
+    Attributes:
+        positions: Ascending; from each of them on, the tick at the same place holds.
+        ticks: Tenths of a second since 1970.
+    """
+
+    positions: array[int]
+    ticks: array[int]
+
+    @classmethod
+    def none(cls) -> Times:
+        """Return times that are not known."""
+        return cls(array("q"), array("q"))
+
+    def add(self, position: int, tick: int) -> None:
+        """Note that *tick* holds from *position* on."""
+        if not self.ticks or self.ticks[-1] != tick:
+            self.positions.append(position)
+            self.ticks.append(tick)
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (first position, position after the last, tick) for positions *start* … *stop* - 1, in order.
+
+        Yields nothing if the times are not known.
+        """
+        at = max(bisect_right(self.positions, start) - 1, 0)
+        while at < len(self.ticks) and start < stop:
+            end = self.positions[at + 1] if at + 1 < len(self.positions) else stop
+            yield start, min(end, stop), self.ticks[at]
+            start = end
+            at += 1
+
+    def time_at(self, position: int) -> datetime | None:
+        """Return the time at *position*; None if it is not known."""
+        for _, _, tick in self.spans(position, position + 1):
+            return time_of_tick(tick)
+        return None
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_of_tick(tick: int) -> datetime:
+    """Return tenths of a second since 1970 as a time in UTC."""
+    return EPOCH + timedelta(milliseconds=tick * 100)
+
+
+def text_of_tick(tick: int) -> str:
+    """Return tenths of a second since 1970 as text, like 2026-11-22T09:30:00.1Z."""
+    return f"{time_of_tick(tick):%Y-%m-%dT%H:%M:%S}.{tick % 10}Z"
 
 
 _Payloads = list[bytes]

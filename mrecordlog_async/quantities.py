@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 
 from mrecordlog_async.options import GIB, KIB, MIB
 
 _BYTES = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)", re.ASCII)
 
 
@@ -18,8 +19,23 @@ def parse_size(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Return seconds for `5`, `1.5s`, `500ms`, `2m`, `2min` or `1h`. Raises ValueError for anything else."""
+    """Return seconds for `5`, `1.5s`, `500ms`, `2m`, `2min`, `1h` or `7d`. Raises ValueError for anything else."""
     return _parse(text, _SECONDS, "a time such as 10s, 500ms or 2m")
+
+
+def parse_moment(text: str) -> datetime:
+    """Return the time of `10min` (that long ago), `2026-11-22T09:30:00Z` or `2026-11-22 10:30`. ValueError otherwise.
+
+    A time without a zone is local time: a person at a shell types what the clock on the wall shows.
+    """
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except ValueError:
+        pass
+    try:
+        return datetime.now(UTC) - timedelta(seconds=parse_seconds(text))
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a time such as 10min (ago) or 2026-11-22T09:30:00Z") from None
 
 
 def _parse(text: str, units: Mapping[str, float], expected: str) -> float:

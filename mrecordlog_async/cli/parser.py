@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 from mrecordlog_async.cli.exit_codes import USAGE
 from mrecordlog_async.options import GIB
-from mrecordlog_async.quantities import parse_seconds, parse_size
+from mrecordlog_async.quantities import parse_moment, parse_seconds, parse_size
 
 HELP_COLUMN = 26
 WHAT_IS_LOG = "LOG is the directory of a log (./wal), or the URL of a service (http://127.0.0.1:8080)\n"
@@ -194,6 +194,7 @@ COUNT = typed(whole)
 PORT = typed(port)
 SIZE = typed(parse_size)
 TIME = typed(parse_seconds)
+MOMENT = typed(parse_moment)
 
 
 def _shown(action: argparse.Action) -> str:

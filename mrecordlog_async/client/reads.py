@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Literal
 
 from mrecordlog_async.client.responses import Reply, ServiceError, decoded
-from mrecordlog_async.client.tail import PAGE_BYTES, Page, Tail
+from mrecordlog_async.client.tail import PAGE_BYTES, WAIT_SECONDS, Page, Tail
 from mrecordlog_async.client.transport import Transport, path_of
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import POSITION_MAX, QueueSummary, Record, Run
+from mrecordlog_async.model import POSITION_MAX, QueueSummary, Record, Run, Start, Times
 from mrecordlog_async.protocol import wire, wire_decoder
-from mrecordlog_async.protocol.schemas import QueueResponse, QueuesResponse
+from mrecordlog_async.protocol.schemas import PositionResponse, QueueResponse, QueuesResponse
 
 
 class Reads:
@@ -20,13 +22,13 @@ class Reads:
     _transport: Transport
 
     async def range(
-        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> AsyncIterator[Record]:
         """Yield the records of *queue* from *start* to *stop* - 1.
 
         Args:
             queue: Its name.
-            start: First position; None starts at the first retained record.
+            start: First position, or a time (see `position_at`); None starts at the first retained record.
             stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
             limit: At most this many records, the first ones; None for all.
 
@@ -54,13 +56,13 @@ class Reads:
         return self.range(queue, position)
 
     async def runs(
-        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> AsyncIterator[Run]:
         """Yield the records that `range` yields as whole runs, which is faster for many small records.
 
         Args:
             queue: Its name.
-            start: First position; None starts at the first retained record.
+            start: First position, or a time (see `position_at`); None starts at the first retained record.
             stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
             limit: At most this many records, the first ones; None for all.
 
@@ -69,12 +71,46 @@ class Reads:
 
         Raises:
             QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
-            ValueError: *limit* is negative.
+            ValueError: *limit* is negative, or a time has no time zone.
+        """
+        async for runs, _ in self.timed_runs(queue, start, stop, limit=limit):
+            for run in runs:
+                yield run
+
+    async def timed_runs(
+        self,
+        queue: str,
+        start: Start | None = None,
+        stop: int | None = None,
+        *,
+        limit: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[tuple[list[Run], Times]]:
+        """Yield what `runs` yields, page by page, together with the times when the records were stored.
+
+        Args:
+            queue: Its name.
+            start: First position, or a time (see `position_at`); None starts at the first retained record.
+            stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
+            limit: At most this many records, the first ones; None for all.
+            follow: Wait for more, until the queue is deleted; *stop* and *limit* are not used then.
+
+        Yields:
+            Runs, at least one, and their times.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+            ValueError: *limit* is negative, or a time has no time zone.
         """
         if limit is not None and limit < 0:
             raise ValueError(f"limit must be at least 0 records, got {limit}")
         summary = await self.queue_summary(queue)
-        position = summary.first_position if start is None else start
+        position = await self._position_of(queue, summary.first_position if start is None else start)
+        if follow:
+            async for page in self._follow(queue, summary.id, position):
+                if page.runs:
+                    yield page.runs, page.times
+            return
         end = summary.next_position if stop is None else min(stop, summary.next_position)
         while position < end and limit != 0:
             page = await _read_page(self._transport, queue, position, end, limit=limit)
@@ -83,12 +119,11 @@ class Reads:
                 raise QueueNotFoundError(queue)  # deleted and recreated during the read
             if not runs:
                 return
-            for run in runs:
-                yield run
+            yield runs, page.times
             if limit is not None:
                 limit -= sum(run.record_count for run in runs)
 
-    def tail(self, queue: str, start: int | None = None) -> Tail:
+    def tail(self, queue: str, start: Start | None = None) -> Tail:
         """Follow *queue* from *start*: iterate over its records, or take batches, and wait for more.
 
         The tail survives restarts of the service, and calls that are cancelled. Records that are truncated before it
@@ -96,7 +131,7 @@ class Reads:
 
         Args:
             queue: Its name.
-            start: First position; None starts at the first retained record.
+            start: First position, or a time (see `position_at`); None starts at the first retained record.
 
         Returns:
             An iterator over the records in the order of their positions. The first one raises QueueNotFoundError if the
@@ -104,14 +139,70 @@ class Reads:
         """
 
         async def begin() -> QueueSummary:
-            return await self.queue_summary(queue)
+            summary = await self.queue_summary(queue)
+            if not isinstance(start, datetime):
+                return summary
+            return replace(summary, first_position=await self.position_at(queue, start))
 
         async def fetch(position: int, records: int | None, size: int, wait_seconds: int) -> Page:
             return await _read_page(
                 self._transport, queue, position, None, limit=records, max_bytes=size, wait_seconds=wait_seconds
             )
 
-        return Tail(queue, start, begin, fetch)
+        return Tail(queue, None if isinstance(start, datetime) else start, begin, fetch)
+
+    async def _follow(self, queue: str, queue_id: int, position: int) -> AsyncGenerator[Page, None]:
+        """Yield pages from *position* on until this incarnation of *queue* is deleted; some may be empty."""
+        while True:
+            try:
+                page = await _read_page(self._transport, queue, position, None, wait_seconds=WAIT_SECONDS)
+            except QueueNotFoundError:
+                return
+            if page.queue_id != queue_id:
+                return
+            position = page.next_position
+            yield page
+
+    async def _position_of(self, queue: str, start: Start) -> int:
+        return await self.position_at(queue, start) if isinstance(start, datetime) else start
+
+    async def position_at(self, queue: str, time: datetime) -> int:
+        """Return the position of the first retained record of *queue* that was stored at *time* or later.
+
+        Args:
+            queue: Its name.
+            time: A time with a time zone, not in the future; rounded down to 0.1 s.
+
+        Returns:
+            The position; the next position if every record is older.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist.
+            ValueError: *time* has no time zone.
+            ServiceError: *time* is in the future.
+        """
+        if time.utcoffset() is None:
+            raise ValueError(f"time {time} has no time zone: use datetime.now(UTC) or moment.astimezone()")
+        query = {"time": time.astimezone(UTC).isoformat()}
+        reply = await self._transport.send("GET", path_of(queue, "position"), query=query)
+        return decoded(reply, PositionResponse).position
+
+    async def time_of(self, queue: str, position: int) -> datetime | None:
+        """Return when the record of *queue* at *position* was stored, to 0.1 s.
+
+        Args:
+            queue: Its name.
+            position: Position of the record.
+
+        Returns:
+            The time in UTC; None if no record is retained at this position.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist.
+        """
+        async for runs, times in self.timed_runs(queue, position, position + 1):
+            return times.time_at(position) if runs[0].first_position == position else None
+        return None
 
     async def queue_exists(self, queue: str) -> bool:
         """Return whether *queue* exists.
@@ -242,9 +333,11 @@ async def _read_page(
 def page_of(reply: Reply) -> Page:
     """Return the page in *reply*; ServiceError if the service did not write it."""
     try:
-        runs = [block.run() for block in wire_decoder.decode(reply.body)]
+        blocks = list(wire_decoder.decode(reply.body))
+        times = blocks[0].times if blocks else Times.none()  # of all blocks: they are of one queue
+        runs = [block.run() for block in blocks]
         position, queue_id = int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"])
-        return Page(runs, position, queue_id, "X-Queue-Complete" in reply.headers)
+        return Page(runs, position, queue_id, "X-Queue-Complete" in reply.headers, times)
     except (ValueError, KeyError) as error:  # a WireError is a ValueError
         raise ServiceError(reply.status, "unreadable", f"not a response of this service: {error}") from None
 
@@ -260,4 +353,5 @@ def _summary(response: QueueResponse) -> QueueSummary:
         response.first_segment,
         response.began,
         response.sealed,
+        response.oldest_time,
     )

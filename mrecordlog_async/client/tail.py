@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import Batch, QueueSummary, Record, Run
+from mrecordlog_async.model import Batch, QueueSummary, Record, Run, Times
 
 WAIT_SECONDS = 30
 """How long one request of a tail waits for records before it is repeated."""
@@ -29,13 +29,14 @@ PAGE_BYTES = 8 * 1024 * 1024
 class Page(NamedTuple):
     """Runs of one queue. next_position: where the next page starts. queue_id: the incarnation that was read.
 
-    complete: the queue is sealed, and there are no records after these.
+    complete: the queue is sealed, and there are no records after these. times: when the records were stored.
     """
 
     runs: list[Run]
     next_position: int
     queue_id: int
     complete: bool = False
+    times: Times = Times.none()
 
 
 Fetch = Callable[[int, int | None, int, int], Awaitable[Page]]

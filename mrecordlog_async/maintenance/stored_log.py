@@ -22,7 +22,7 @@ from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.memory.cutting import check_limit, cut_stream
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.retention import SegmentPins
-from mrecordlog_async.model import QueueSummary, RecoveryProgress, RecoveryReport, Run
+from mrecordlog_async.model import QueueSummary, RecoveryProgress, RecoveryReport, Run, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery.place_reader import Bounded, Share, read_share, shares_of
@@ -120,9 +120,9 @@ class StoredLog:
         """Return the position of the first record stored at *time* or later; see `MultiRecordLog.position_at`."""
         return self._log.position_at(queue, time)
 
-    def ticks(self, queue: str, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return where the time changes along positions *start* … *stop* - 1; see `QueueReader.ticks`."""
-        return self._log.ticks(queue, start, stop)
+    def times(self, queue: str, start: int | None = None, stop: int | None = None) -> Times:
+        """Return when records were stored; see `QueueReader.times`."""
+        return self._log.times(queue, start, stop)
 
     def contents(self, queues: Iterable[str] | None = None) -> Iterator[QueueContents]:
         """Yield *queues* with their records, in the given order; by default all of them, sorted by name.

@@ -12,8 +12,8 @@ from mrecordlog_async.memory.gapped import HeldRun, as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.ranking import first_in_steps
-from mrecordlog_async.memory.times import NO_TICK, tick_of_time, time_of_tick
-from mrecordlog_async.model import QueueSummary, Record, Run, Start
+from mrecordlog_async.memory.times import NO_TICK, tick_of_time
+from mrecordlog_async.model import QueueSummary, Record, Run, Start, Times, time_of_tick
 
 
 class QueueReader:
@@ -125,21 +125,24 @@ class QueueReader:
         """
         return self._queue(queue).position_at(tick_of_time(time))
 
-    def ticks(self, queue: str, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return where the time changes along positions *start* … *stop* - 1, for what sends records with times.
+    def times(self, queue: str, start: int | None = None, stop: int | None = None) -> Times:
+        """Return when the records of *queue* with positions *start* … *stop* - 1 were stored, all at once.
 
         Args:
             queue: The queue.
-            start: First position; a truncated one counts as the first retained one.
-            stop: Position after the last one.
+            start: First position; None for the first retained one.
+            stop: Position after the last one; None for all.
 
         Returns:
-            Pairs of a position and the tick (see `memory.times`) that holds from there on, the first at *start*; empty
-            if nothing between is retained.
+            Where the time changes along these positions; nothing if none of them is retained.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
         """
         found = self._queue(queue)
-        start, stop = max(start, found.first_position), min(stop, found.next_position)
-        return found.ticks(start, stop) if start < stop else []
+        first = found.first_position if start is None else max(start, found.first_position)
+        end = found.next_position if stop is None else min(stop, found.next_position)
+        return found.times(first, end) if first < end else Times.none()
 
     def _held(self, queue: str, start: Start | None, stop: int | None, limit: int | None) -> list[HeldRun]:
         found = self._queue(queue)

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from mrecordlog_async.memory.gapped import GappedRun, HeldRun, as_runs, cut_ends
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.runs import NO_RUNS, NO_SEALED_RUNS, Runs, SealedRuns
-from mrecordlog_async.memory.times import ENTRY_BYTES, INDEX_OVERHEAD_BYTES, NO_TICK, TimeIndex, join_ticks
-from mrecordlog_async.model import OFFSET_BYTES, Record, Run
+from mrecordlog_async.memory.times import ENTRY_BYTES, INDEX_OVERHEAD_BYTES, NO_TICK, TimeIndex
+from mrecordlog_async.model import OFFSET_BYTES, Record, Run, Times
 
 SEAL_BYTES = 65_536
 SEAL_RECORDS = 1_000
@@ -208,18 +208,18 @@ class RetainedRecords:
             yield self.first_position, self._tick
         yield from zip(range(self._loose_first(), self.next_position), self._loose_ticks(self.loose), strict=True)
 
-    def ticks(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the positions in *start* … *stop* - 1 where the tick changes, with the new one; the first is *start*.
-
-        They must not be truncated, and there must be at least one.
-        """
+    def times(self, start: int, stop: int) -> Times:
+        """Return the times of positions *start* … *stop* - 1, at least one and none of them truncated."""
         loose = self._loose_first()
-        found: list[tuple[int, int]] = []
+        found = Times.none()
         if start < loose:
-            found = self._ticks.between(start, min(stop, loose)) if self._ticks is not None else [(start, self._tick)]
-        if stop > loose and self.loose:
-            first = max(start, loose)
-            join_ticks(found, first, self._loose_ticks(self.loose[first - loose : stop - loose]))
+            if self._ticks is not None:
+                found = self._ticks.between(start, min(stop, loose))
+            else:
+                found.add(start, self._tick)
+        first = max(start, loose)
+        for position, tick in enumerate(self._loose_ticks(self.loose[first - loose : stop - loose]), first):
+            found.add(position, tick)
         return found
 
     def _loose_ticks(self, places: Sequence[int]) -> list[int]:
@@ -298,7 +298,7 @@ class RetainedRecords:
         held = self.memory_bytes
         first = self._loose_first()
         run = self._loose_run(first, self.next_position)
-        for position, tick in join_ticks([], first, self._loose_ticks(self.loose)):
+        for position, tick in enumerate(self._loose_ticks(self.loose), first):
             if tick != self._tick:
                 self.note_tick(position, tick)
         self._keep(run, len(self.loose), len(run.payload))

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+
+from mrecordlog_async.model import EPOCH, Times, time_of_tick
 
 TICK_NS = 100_000_000
 TICKS_PER_SECOND = 10
@@ -29,8 +30,6 @@ DROPPED_MAX = 64
 
 FUTURE_SECONDS_MAX = 60
 """A time may be this far ahead of this machine's clock: it may come from another machine."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TimeIndex:
@@ -81,12 +80,12 @@ class TimeIndex:
             found = bisect_left(ticks, tick, self._dropped)
         return self._positions[found] if found < len(ticks) else None
 
-    def between(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the positions in *start* … *stop* - 1 where the tick changes, with the new one; the first is start."""
+    def between(self, start: int, stop: int) -> Times:
+        """Return the times of positions *start* … *stop* - 1."""
         first = self._covering(start)
         end = bisect_left(self._positions, stop, first + 1)
-        found = list(zip(self._positions[first:end], self._ticks[first:end], strict=True))
-        found[0] = (start, found[0][1])
+        found = Times(self._positions[first:end], self._ticks[first:end])
+        found.positions[0] = start
         return found
 
     def drop_before(self, position: int) -> None:
@@ -98,21 +97,6 @@ class TimeIndex:
 
     def _covering(self, position: int) -> int:
         return max(bisect_right(self._positions, position, self._dropped) - 1, self._dropped)
-
-
-def join_ticks(found: list[tuple[int, int]], first: int, ticks: Iterable[int]) -> list[tuple[int, int]]:
-    """Add to *found* the positions from *first* on where *ticks*, one for each position, change; return *found*."""
-    last = found[-1][1] if found else None
-    for position, tick in enumerate(ticks, first):
-        if tick != last:
-            found.append((position, tick))
-            last = tick
-    return found
-
-
-def time_of_tick(tick: int) -> datetime:
-    """Return a tick as a time in UTC."""
-    return _EPOCH + timedelta(milliseconds=tick * 100)
 
 
 def age_of(tick: int) -> float:
@@ -131,7 +115,7 @@ def tick_of_time(moment: datetime) -> int:
         raise TypeError(f"a time must be a datetime with a time zone, not {type(moment).__name__}")
     if moment.utcoffset() is None:
         raise ValueError(f"time {moment} has no time zone: use datetime.now(UTC) or moment.astimezone()")
-    since = moment - _EPOCH
+    since = moment - EPOCH
     if since.total_seconds() > time.time() + FUTURE_SECONDS_MAX:
         raise ValueError(f"time {moment} is in the future: it is {time_of_tick(time.time_ns() // TICK_NS)} now")
     return since // timedelta(milliseconds=100)

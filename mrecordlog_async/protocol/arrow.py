@@ -1,4 +1,4 @@
-"""Arrow IPC streams, if pyarrow is installed: requests have a column `payload`, responses `position` and `payload`.
+"""Arrow IPC streams, if pyarrow is installed: requests have a column `payload`, responses also `position` and `time`.
 
 A run has the layout of a BinaryArray, so it is sent as a RecordBatch around its two buffers.
 
@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import struct
 import sys
+from array import array
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from operator import sub
 from typing import Any
 
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import Run, Times
 from mrecordlog_async.protocol.problems import DETAIL_CHARACTERS, ProblemError, bad_request, too_large
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
@@ -171,20 +172,30 @@ class _Table:
         return place
 
 
-def encode(runs: Iterable[Run]) -> Iterator[bytes]:
-    """Yield *runs* as a stream, one RecordBatch each."""
+def encode(runs: Iterable[Run], times: Times) -> Iterator[bytes]:
+    """Yield *runs* as a stream, one RecordBatch each. *times*: when their records were stored."""
     arrow = _pyarrow()
-    schema = arrow.schema([("position", arrow.int64()), ("payload", arrow.binary())])
+    moments = arrow.timestamp("ms", tz="UTC")
+    schema = arrow.schema([("position", arrow.int64()), ("time", moments), ("payload", arrow.binary())])
     sink = _Sink()
     with arrow.ipc.new_stream(sink, schema) as writer:
         for run in runs:
             buffers = [None, arrow.py_buffer(run.offsets), arrow.py_buffer(run.payload)]
             payload = arrow.BinaryArray.from_buffers(arrow.binary(), run.record_count, buffers)
             position = arrow.array(range(run.first_position, run.next_position), arrow.int64())
-            writer.write_batch(arrow.record_batch([position, payload], schema=schema))
+            time = arrow.array(_milliseconds(run, times), arrow.int64()).cast(moments)
+            writer.write_batch(arrow.record_batch([position, time, payload], schema=schema))
             del buffers, payload
             yield from sink.taken()
     yield from sink.taken()
+
+
+def _milliseconds(run: Run, times: Times) -> array[int]:
+    """Return when each record of *run* was stored, in milliseconds since 1970."""
+    found = array("q")
+    for start, stop, tick in times.spans(run.first_position, run.next_position):
+        found.extend(array("q", (tick * 100,)) * (stop - start))
+    return found
 
 
 class _Sink:

@@ -9,6 +9,7 @@ old id are refused. Positions are inclusive in truncates; `stop` is exclusive ev
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -48,6 +49,7 @@ class QueueResponse(Response, frozen=True, gc=False):
         began: The queue never had a record below this position; 0 if unknown.
         opened_next: Its next_position when the log was opened; 0 for a queue created since.
         sealed: The queue accepts no more records.
+        oldest_time: When its oldest record was stored, in UTC, to 0.1 s; null if it is empty.
     """
 
     queue: str
@@ -60,6 +62,7 @@ class QueueResponse(Response, frozen=True, gc=False):
     began: int = 0
     opened_next: int = 0
     sealed: bool = False
+    oldest_time: datetime | None = None
 
 
 class QueuesResponse(Response, frozen=True):
@@ -122,11 +125,27 @@ class RecordResponse(Response, frozen=True):
 
     Attributes:
         position: Position of the record.
+        time: When it was stored, in UTC, to 0.1 s.
         payload: The payload as base64.
     """
 
     position: int
+    time: str
     payload: bytes
+
+
+class PositionResponse(Response, frozen=True):
+    """Where the records of a queue begin that were stored at a time or later.
+
+    Attributes:
+        queue: Name of the queue.
+        id: Id of this incarnation.
+        position: Position of the first of them; the next position if every record is older.
+    """
+
+    queue: str
+    id: int
+    position: int
 
 
 class TextRecordResponse(Response, frozen=True):
@@ -134,10 +153,12 @@ class TextRecordResponse(Response, frozen=True):
 
     Attributes:
         position: Position of the record.
+        time: When it was stored, in UTC, to 0.1 s.
         payload: The payload as text; U+FFFD replaces what is not UTF-8.
     """
 
     position: int
+    time: str
     payload: str
 
 

@@ -13,6 +13,7 @@ A stream is a preamble, then entries, the last of them a TRAILER; everything is 
     2 BLOCK    records n ≥ 1   first position    payload bytes    0                n+1 offsets as int32, payload
     3 TRAILER  queues          blocks            records          payload bytes    none
     4 POSITIONS records n ≥ 1  first position    0                0                none
+    5 TIMES    changes n ≥ 1   0                 0                0                n positions, then n times, as int64
 
 1. A QUEUE names the queue of the following BLOCKs. A response to `/v1/fetch` has one for each range, in the order of
    the request, even for an empty range. The queue id is the queue's incarnation and is never reused; in requests it is
@@ -23,7 +24,10 @@ A stream is a preamble, then entries, the last of them a TRAILER; everything is 
 4. POSITIONS is a BLOCK without its body: it says which n records exist, not what they contain. Adjacent runs may share
    one. It is used in responses to `/v1/fetch` with `"payload": false`, which have no BLOCKs; everywhere else it is an
    error. The TRAILER counts it as a block of 0 payload bytes.
-5. A kind or version not listed here is an error.
+5. TIMES come right after a QUEUE and say when the records of the BLOCKs or POSITIONS after it were stored: from each
+   of the positions on, which ascend over all of them, at that many tenths of a second since 1970. They are absent where
+   times are not known, and ignored in requests.
+6. A kind or version not listed here is an error.
 
 Entries start at multiples of 8 bytes, so offsets are aligned in an aligned buffer.
 """
@@ -34,17 +38,18 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from mrecordlog_async.model import OFFSET_BYTES, Run
+from mrecordlog_async.model import OFFSET_BYTES, Run, Times
 
 CONTENT_TYPE = "application/vnd.mrecordlog.runs"
 
 PREAMBLE = b"mrlruns\x01"
 ENTRY = Struct("<IIQQQ")
-QUEUE, BLOCK, TRAILER, POSITIONS = 1, 2, 3, 4
+QUEUE, BLOCK, TRAILER, POSITIONS, TIMES = 1, 2, 3, 4, 5
 
 NAME_BYTES_MAX = 65_535
 PAYLOAD_BYTES_MAX = 2**31 - 1
 RECORDS_MAX = 2**29
+TIMES_MAX = 65_536
 """A decoder checks the lengths in a header against these bounds before it uses them."""
 
 
@@ -53,11 +58,12 @@ class WireError(ValueError):
 
 
 class QueueRuns(NamedTuple):
-    """The runs of one queue to send; there may be none."""
+    """The runs of one queue to send; there may be none. times: when its records were stored, if that is known."""
 
     queue: str
     queue_id: int
     runs: Iterable[Run]
+    times: Times | None = None
 
 
 class QueuePositions(NamedTuple):
@@ -66,15 +72,17 @@ class QueuePositions(NamedTuple):
     queue: str
     queue_id: int
     spans: Iterable[tuple[int, int]]
+    times: Times | None = None
 
 
 def encode(parts: Iterable[QueueRuns]) -> Iterator[bytes]:
     """Yield the buffers of a whole stream, in order; payloads are the objects that the runs hold, not copies."""
     yield PREAMBLE
     queues = blocks = records = payload_bytes = 0
-    for queue, queue_id, runs in parts:
+    for queue, queue_id, runs, times in parts:
         queues += 1
         yield from _queue_entry(queue, queue_id)
+        yield from _times_entries(times)
         for first_position, offsets, payload in runs:
             count, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
             blocks += 1
@@ -92,14 +100,15 @@ def encode(parts: Iterable[QueueRuns]) -> Iterator[bytes]:
 def size_of(parts: Iterable[QueueRuns]) -> int:
     """Return how many bytes `encode` yields."""
     size = len(PREAMBLE) + ENTRY.size
-    for queue, _, runs in parts:
-        size += size_of_queue(queue) + sum(map(size_of_run, runs))
+    for queue, _, runs, times in parts:
+        size += size_of_queue(queue, times) + sum(map(size_of_run, runs))
     return size
 
 
-def size_of_queue(queue: str) -> int:
-    """Return the bytes of a QUEUE entry."""
-    return ENTRY.size + _padded(len(queue.encode()))
+def size_of_queue(queue: str, times: Times | None = None) -> int:
+    """Return the bytes of a QUEUE entry, and of the TIMES after it."""
+    changes = len(times.ticks) if times is not None else 0
+    return ENTRY.size + _padded(len(queue.encode())) + -(-changes // TIMES_MAX) * ENTRY.size + 16 * changes
 
 
 def size_of_run(run: Run) -> int:
@@ -115,9 +124,10 @@ def encode_positions(parts: Iterable[QueuePositions]) -> Iterator[bytes]:
     """Yield the buffers of a stream with POSITIONS instead of BLOCKs: 32 bytes per span."""
     yield PREAMBLE
     queues = blocks = records = 0
-    for queue, queue_id, found in parts:
+    for queue, queue_id, found, times in parts:
         queues += 1
         yield from _queue_entry(queue, queue_id)
+        yield from _times_entries(times)
         for first_position, count in found:
             blocks += 1
             records += count
@@ -128,6 +138,15 @@ def encode_positions(parts: Iterable[QueuePositions]) -> Iterator[bytes]:
 def _queue_entry(queue: str, queue_id: int) -> tuple[bytes, bytes, bytes]:
     name = queue.encode()
     return ENTRY.pack(QUEUE, len(name), queue_id, 0, 0), name, bytes(-len(name) % 8)
+
+
+def _times_entries(times: Times | None) -> Iterator[bytes]:
+    for at in range(0, len(times.ticks), TIMES_MAX) if times is not None else ():
+        assert times is not None
+        positions, ticks = times.positions[at : at + TIMES_MAX], times.ticks[at : at + TIMES_MAX]
+        yield ENTRY.pack(TIMES, len(ticks), 0, 0, 0)
+        yield positions.tobytes()
+        yield ticks.tobytes()
 
 
 def join_spans(found: list[tuple[int, int]], more: Iterable[tuple[int, int]]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
-from mrecordlog_async.model import OFFSET_BYTES, Run
+from mrecordlog_async.model import OFFSET_BYTES, Run, Times
 from mrecordlog_async.protocol.wire import (
     BLOCK,
     ENTRY,
@@ -15,6 +16,8 @@ from mrecordlog_async.protocol.wire import (
     PREAMBLE,
     QUEUE,
     RECORDS_MAX,
+    TIMES,
+    TIMES_MAX,
     TRAILER,
     WireError,
 )
@@ -24,7 +27,7 @@ class Block(NamedTuple):
     """A run as it was received: views into the buffer, nothing copied.
 
     offsets: record_count + 1 int32, little endian. payload: the payloads back to back. Both are empty if only positions
-    were requested.
+    were requested. times: of the whole queue, as far as they were sent before the block.
     """
 
     queue: str
@@ -33,6 +36,7 @@ class Block(NamedTuple):
     record_count: int
     offsets: memoryview
     payload: memoryview
+    times: Times = Times.none()
 
     @property
     def next_position(self) -> int:
@@ -67,6 +71,7 @@ class Decoder:
         self.totals = Totals()
         self.done = False
         self.queue: tuple[str, int] | None = None
+        self._times = Times.none()  # of the queue
         self._entry: tuple[int, int, int, int, int] | None = None  # the entry whose body comes next
         self._begun = False
 
@@ -88,6 +93,9 @@ class Decoder:
         if entry[0] == QUEUE:
             self._take_queue(entry, data)
             return None
+        if entry[0] == TIMES:
+            self._take_times(memoryview(data).cast("B"))
+            return None
         return self._take_block(entry, memoryview(data))
 
     def _take_preamble(self, data: bytes | bytearray | memoryview) -> None:
@@ -106,6 +114,8 @@ class Decoder:
             self._expect(entry, (small + 1) * OFFSET_BYTES + second)
         elif kind == POSITIONS and block_fits and self._positions and not second:
             return self._block(small, first, memoryview(b""), memoryview(b""))
+        elif kind == TIMES and 0 < small <= TIMES_MAX and self.queue is not None and not (first or second or third):
+            self._expect(entry, 16 * small)
         elif kind == TRAILER:
             self._take_trailer(Totals(small, first, second, third))
         else:
@@ -125,7 +135,17 @@ class Decoder:
         except UnicodeDecodeError:
             raise WireError("a queue's name is not UTF-8") from None
         self.queue = (name, entry[2])
+        self._times = Times.none()
         self.totals = self.totals._replace(queues=self.totals.queues + 1)
+
+    def _take_times(self, body: memoryview) -> None:
+        middle = len(body) // 2
+        before = len(self._times.positions)
+        self._times.positions.frombytes(body[:middle])
+        self._times.ticks.frombytes(body[middle:])
+        added = self._times.positions[max(before - 1, 0) :].tolist()
+        if any(later <= earlier for earlier, later in pairwise(added)):
+            raise WireError("the positions of times do not ascend")
 
     def _take_block(self, entry: tuple[int, int, int, int, int], body: memoryview) -> Block:
         _, records, first_position, payload_bytes, _ = entry
@@ -139,7 +159,7 @@ class Decoder:
         queues, blocks, all_records, all_bytes = self.totals
         self.totals = Totals(queues, blocks + 1, all_records + records, all_bytes + len(payload))
         assert self.queue is not None, "checked when the entry was read"
-        return Block(*self.queue, first_position, records, offsets, payload)
+        return Block(*self.queue, first_position, records, offsets, payload, self._times)
 
     def _take_trailer(self, totals: Totals) -> None:
         if totals != self.totals:

@@ -13,7 +13,7 @@ from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.reads import QueueReader
-from mrecordlog_async.model import QueueSummary, Run
+from mrecordlog_async.model import QueueSummary, Run, Times
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.bulk_schemas import FetchRange
 from mrecordlog_async.protocol.problems import bad_request, too_large
@@ -26,11 +26,12 @@ RUNS_AT_ONCE = 250
 
 
 class HeldRuns(NamedTuple):
-    """The runs of one queue to send, as memory holds them."""
+    """The runs of one queue to send, as memory holds them, and when their records were stored."""
 
     queue: str
     queue_id: int
     held: list[HeldRun]
+    times: Times = Times.none()
 
 
 class Fetcher:
@@ -53,12 +54,13 @@ class Fetcher:
         parts = []
         for one in ranges:
             queue_id, found = check_range(self._log, one).id, list[HeldRun]()
+            times = self._log.times(one.queue, one.start, one.stop)  # before any of them is truncated
             async for held in self._each(one):
                 found += held
                 self._add_size(held)
             if self.size is not None:
-                self.size += wire.size_of_queue(one.queue)
-            parts.append(HeldRuns(one.queue, queue_id, found))
+                self.size += wire.size_of_queue(one.queue, times)
+            parts.append(HeldRuns(one.queue, queue_id, found, times))
         return parts
 
     def _add_size(self, held: list[HeldRun]) -> None:
@@ -74,11 +76,12 @@ class Fetcher:
         parts = []
         for one in ranges:
             queue_id, found = check_range(self._log, one).id, list[tuple[int, int]]()
+            times = self._log.times(one.queue, one.start, one.stop)
             async for held in self._each(one):
                 for run in held:
                     more = [(run.first_position, run.record_count)] if isinstance(run, Run) else run.stretches()
                     wire.join_spans(found, more)
-            parts.append(wire.QueuePositions(one.queue, queue_id, found))
+            parts.append(wire.QueuePositions(one.queue, queue_id, found, times))
         return parts
 
     async def _check(self, ranges: Sequence[FetchRange]) -> None:
@@ -110,7 +113,7 @@ def pinned_bytes(log: QueueReader, parts: Iterable[HeldRuns]) -> Iterator[int]:
 
     These are the bytes of truncated records and deleted queues. What is sent meanwhile may disappear from *parts*.
     """
-    for queue, queue_id, held in parts:
+    for queue, queue_id, held, _ in parts:
         summary = summary_of(log, queue)
         is_there = summary is not None and summary.id == queue_id
         first = summary.first_position if summary is not None and is_there else UNLIMITED

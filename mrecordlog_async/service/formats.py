@@ -2,7 +2,7 @@
 
 | Accept | body |
 |---|---|
-| none, `*/*`, `application/x-ndjson` | lines like `{"position":7,"payload":"base64"}`, with text after `?as=text` |
+| none, `*/*`, `application/x-ndjson` | lines like `{"position":7,"time":"…","payload":"base64"}`; `?as=text`: text |
 | `text/plain` | the payloads, each followed by a newline |
 | `application/octet-stream` | the payloads back to back; with `limit=1`, exactly one record |
 | `application/vnd.mrecordlog.runs` | runs (see `wire`) |
@@ -26,7 +26,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.problems import ProblemError
 from mrecordlog_async.protocol.schemas import RecordResponse, TextRecordResponse
@@ -53,12 +53,12 @@ Pieces = Iterator[bytes]
 class Format(NamedTuple):
     """How runs become a body.
 
-    encode: yields the pieces, given queue, queue id and runs. size: bytes of the whole body, if known in advance. held:
-    the most bytes that encoding holds at a time.
+    encode: yields the pieces, given queue, queue id, runs and their times. size: bytes of the whole body, if known in
+    advance. held: the most bytes that encoding holds at a time.
     """
 
-    encode: Callable[[str, int, Iterable[Run]], Pieces]
-    size: Callable[[str, Sequence[Run]], int] | None = None
+    encode: Callable[[str, int, Iterable[Run], Times], Pieces]
+    size: Callable[[str, Sequence[Run], Times], int] | None = None
     held: Callable[[Sequence[Run]], int] = lambda runs: PIECE_CHARGE_BYTES
 
 
@@ -184,18 +184,28 @@ def cut_up(run: Run) -> Iterator[Run]:
         at = stop
 
 
-def record_lines(run: Run, as_text: bool) -> Pieces:
+def record_lines(run: Run, as_text: bool, times: Times) -> Pieces:
     """Yield the records of *run*, a part that `cut_up` made, as lines of JSON; a large record in several pieces."""
+    for start, stop, tick in times.spans(run.first_position, run.next_position):
+        yield from _lines_of(run.cut(start, stop), as_text, text_of_tick(tick))
+
+
+def _lines_of(run: Run, as_text: bool, time: str) -> Pieces:
     if len(run.payload) > PIECE_BYTES:
-        yield b'{"position":%d,"payload":"' % run.first_position
+        yield b'{"position":%d,"time":"%s","payload":"' % (run.first_position, time.encode())
         yield from _text_parts(run.payload) if as_text else _base64_parts(run.payload)
         yield b'"}\n'
     elif as_text:
         yield _lines_encoder.encode_lines(
-            [TextRecordResponse(position, payload.decode(errors="replace")) for position, payload in run.records()]
+            [
+                TextRecordResponse(position, time, payload.decode(errors="replace"))
+                for position, payload in run.records()
+            ]
         )
     else:
-        yield _lines_encoder.encode_lines([RecordResponse(*record) for record in run.records()])
+        yield _lines_encoder.encode_lines(
+            [RecordResponse(position, time, payload) for position, payload in run.records()]
+        )
 
 
 def _base64_parts(payload: bytes) -> Pieces:
@@ -217,19 +227,19 @@ def _choice(content_type: str, as_text: bool) -> tuple[str, Format]:
     return content_type, _NDJSON_TEXT if as_text and content_type == NDJSON else _BY_TYPE[content_type]
 
 
-def _ndjson(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+def _ndjson(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
     for run in runs:
         for part in cut_up(run):
-            yield from record_lines(part, False)
+            yield from record_lines(part, False, times)
 
 
-def _ndjson_text(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+def _ndjson_text(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
     for run in runs:
         for part in cut_up(run):
-            yield from record_lines(part, True)
+            yield from record_lines(part, True, times)
 
 
-def _text(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+def _text(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
     for run in runs:
         for part in cut_up(run):
             if part.record_count == 1:
@@ -239,29 +249,29 @@ def _text(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
                 yield b"\n".join([*part.payloads(), b""])
 
 
-def _raw(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
+def _raw(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
     for run in runs:
         yield run.payload
 
 
-def _runs(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
-    return wire.encode([wire.QueueRuns(queue, queue_id, runs)])
+def _runs(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
+    return wire.encode([wire.QueueRuns(queue, queue_id, runs, times)])
 
 
-def _arrow(queue: str, queue_id: int, runs: Iterable[Run]) -> Pieces:
-    return arrow.encode(chain.from_iterable(map(cut_up, runs)))
+def _arrow(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
+    return arrow.encode(chain.from_iterable(map(cut_up, runs)), times)
 
 
-def _payload_bytes(queue: str, runs: Sequence[Run]) -> int:
+def _payload_bytes(queue: str, runs: Sequence[Run], times: Times) -> int:
     return sum(len(run.payload) for run in runs)
 
 
-def _text_bytes(queue: str, runs: Sequence[Run]) -> int:
+def _text_bytes(queue: str, runs: Sequence[Run], times: Times) -> int:
     return sum(len(run.payload) + run.record_count for run in runs)
 
 
-def _runs_bytes(queue: str, runs: Sequence[Run]) -> int:
-    return wire.size_of([wire.QueueRuns(queue, 0, runs)])
+def _runs_bytes(queue: str, runs: Sequence[Run], times: Times) -> int:
+    return wire.size_of([wire.QueueRuns(queue, 0, runs, times)])
 
 
 def _arrow_held(runs: Sequence[Run]) -> int:

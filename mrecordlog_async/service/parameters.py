@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
 from mrecordlog_async.errors import ConsumerNameError, QueueNameError
+from mrecordlog_async.memory.reads import QueueReader
+from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.protocol.problems import bad_request
 
 NAME_BYTES_MAX = 255
@@ -84,6 +87,9 @@ def _raw_names(request: web.Request) -> tuple[str, str]:
     return queue, consumer
 
 
+SINCE_PARAMETER = ("since", "first time to read, like 2026-11-22T09:30:00Z: starts with the first record stored then")
+
+
 def check_query(request: web.Request, allowed: Collection[str]) -> None:
     """Refuse parameters that the route does not know or that appear twice: a misspelt limit must not be ignored."""
     names = [name for name, _ in request.query.items()]
@@ -106,6 +112,31 @@ def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = PO
         return int(text)
     shown = repr(text if len(text) <= 40 else text[:37] + "...")
     raise bad_request(f"{name} must be a whole number in {minimum} … {limit - 1}, not {shown}", "parameter")
+
+
+def moment(request: web.Request, name: str) -> datetime | None:
+    """Return the parameter as a time; None if it is absent."""
+    text = request.query.get(name)
+    if text is None:
+        return None
+    try:
+        # The space was a plus, if somebody did not percent-encode it.
+        time = datetime.fromisoformat(text[:40].replace(" ", "+") if "T" in text else text[:40])
+        tick_of_time(time)
+    except ValueError as error:
+        detail = f"{name} must be a time like 2026-11-22T09:30:00Z, with a zone and not in the future: {error}"
+        raise bad_request(detail, "parameter") from None
+    return time
+
+
+def start_of(log: QueueReader, request: web.Request, queue: str) -> int:
+    """Return the position to read *queue* from: `start`, the first record stored `since` a time, or the first one."""
+    start, since = number(request, "start"), moment(request, "since")
+    if start is not None and since is not None:
+        raise bad_request("start and since exclude each other: send one of them", "parameter")
+    if since is not None:
+        return log.position_at(queue, since)
+    return log.first_position(queue) if start is None else start
 
 
 def flag(request: web.Request, name: str) -> bool:

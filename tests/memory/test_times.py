@@ -14,8 +14,8 @@ from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.memory import retained
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.times import NO_TICK, TICK_NS, TimeIndex, tick_of_time, time_of_tick
-from mrecordlog_async.model import Run
+from mrecordlog_async.memory.times import NO_TICK, TICK_NS, TimeIndex, tick_of_time
+from mrecordlog_async.model import Run, Times, text_of_tick, time_of_tick
 
 QUEUES = 5
 
@@ -101,13 +101,9 @@ def _check(queue: Queue, ticks: dict[int, int]) -> None:
     first, last = queue.first_position, queue.next_position
     for start, stop in ((first, last), ((first + last) // 2, last), (first, (first + last) // 2)):
         if start < stop:
-            changes = queue.ticks(start, stop)
-            assert changes[0][0] == start
-            spread = {
-                at: tick
-                for (at, tick), end in zip(changes, [*changes[1:], (stop, 0)], strict=True)
-                for at in range(at, end[0])
-            }
+            spans = list(queue.times(start, stop).spans(start, stop))
+            assert (spans[0][0], spans[-1][1]) == (start, stop)
+            spread = {at: tick for begin, end, tick in spans for at in range(begin, end)}
             assert {at: spread[at] for at in positions if start <= at < stop} == {
                 at: tick for at, tick in ticks.items() if start <= at < stop
             }
@@ -179,3 +175,17 @@ def test_a_time_needs_a_zone_and_must_not_be_in_the_future() -> None:
     with pytest.raises(TypeError, match="must be a datetime"):
         tick_of_time(1.5e9)  # type: ignore[arg-type]  # the mistake under test
     assert TICK_NS * 10 == 1_000_000_000
+
+
+def test_times_are_shown_with_the_digit_that_is_known() -> None:
+    """As text, a time has its zone and one decimal; times that are not known have no spans."""
+    assert text_of_tick(17_000_000_001) == "2023-11-14T22:13:20.1Z"
+    assert datetime.fromisoformat(text_of_tick(17_000_000_009)) == time_of_tick(17_000_000_009)
+    assert list(Times.none().spans(0, 10)) == []
+    assert Times.none().time_at(3) is None
+    times = Times.none()
+    for position, tick in ((5, 1), (7, 1), (9, 4)):
+        times.add(position, tick)
+    assert list(times.spans(5, 12)) == [(5, 9, 1), (9, 12, 4)]
+    assert list(times.spans(6, 8)) == [(6, 8, 1)]
+    assert times.time_at(10) == time_of_tick(4)

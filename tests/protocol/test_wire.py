@@ -1,3 +1,4 @@
+from array import array
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -5,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import Run, Times
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.wire import (
     ENTRY,
     POSITIONS,
+    TIMES,
     TRAILER,
     QueuePositions,
     QueueRuns,
@@ -22,16 +24,21 @@ from mrecordlog_async.protocol.wire_decoder import Decoder, check_offsets, decod
 
 payload_lists = st.lists(st.binary(max_size=40), min_size=1, max_size=8)
 runs = st.builds(Run.of, st.integers(0, 2**62), payload_lists)
-parts = st.lists(st.builds(QueueRuns, st.text(max_size=9), st.integers(0, 2**64 - 1), st.lists(runs, max_size=4)))
+times = st.lists(st.tuples(st.integers(0, 2**62), st.integers(1, 2**40)), max_size=5, unique_by=lambda one: one[0]).map(
+    lambda entries: Times(array("q", sorted(at for at, _ in entries)), array("q", [tick for _, tick in entries]))
+)
+parts = st.lists(
+    st.builds(QueueRuns, st.text(max_size=9), st.integers(0, 2**64 - 1), st.lists(runs, max_size=4), st.none() | times)
+)
 
 
 def encode_positions(sent: list[QueueRuns]) -> Iterator[bytes]:
     """Return the stream that responds to a fetch of *sent* without payloads."""
     for_positions = []
-    for queue, queue_id, runs in sent:
+    for queue, queue_id, runs, when in sent:
         found: list[tuple[int, int]] = []
         join_spans(found, ((run.first_position, run.record_count) for run in runs))
-        for_positions.append(QueuePositions(queue, queue_id, found))
+        for_positions.append(QueuePositions(queue, queue_id, found, when))
     return wire.encode_positions(for_positions)
 
 
@@ -40,6 +47,42 @@ def test_what_was_encoded_is_decoded(sent: list[QueueRuns]) -> None:
     """Queue names, incarnations, positions and payloads arrive as they were sent."""
     got = [(block.queue, block.queue_id, block.run()) for block in decode(b"".join(encode(sent)))]
     assert got == [(part.queue, part.queue_id, run) for part in sent for run in part.runs]
+    assert len(b"".join(encode(sent))) == wire.size_of(sent)
+
+
+@given(parts)
+def test_times_arrive_with_every_block_of_their_queue(sent: list[QueueRuns]) -> None:
+    """With payloads and without; a queue whose times are not known has none."""
+    due = [part.times or Times.none() for part in sent for _ in part.runs]
+    assert [block.times for block in decode(b"".join(encode(sent)))] == due
+    without = {
+        (block.queue, block.queue_id): block.times for block in decode(b"".join(encode_positions(sent)), positions=True)
+    }
+    assert without == {(part.queue, part.queue_id): part.times or Times.none() for part in sent if part.runs}
+
+
+def test_many_times_take_several_entries() -> None:
+    """More changes than one entry may have are joined again."""
+    when = Times(array("q", range(70_000)), array("q", range(1, 70_001)))
+    (block,) = decode(b"".join(encode([QueueRuns("q", 1, [Run.of(3, [b"x"])], when)])))
+    assert block.times == when
+
+
+@pytest.mark.parametrize(
+    ("entry", "body"),
+    [
+        ((TIMES, 0, 0, 0, 0), b""),
+        ((TIMES, wire.TIMES_MAX + 1, 0, 0, 0), b""),
+        ((TIMES, 1, 1, 0, 0), bytes(16)),
+        ((TIMES, 2, 0, 0, 0), array("q", [5, 5, 1, 2]).tobytes()),
+    ],
+    ids=["none", "too many", "with a number", "positions that do not ascend"],
+)
+def test_times_that_cannot_be_are_refused(entry: tuple[int, int, int, int, int], body: bytes) -> None:
+    """Their number is checked before it is trusted, and their order before it is searched."""
+    *before, end = encode([QueueRuns("q", 1, [])])
+    with pytest.raises(WireError, match=r"is not valid here|do not ascend"):
+        list(decode(b"".join([*before, ENTRY.pack(*entry), body, end])))
 
 
 @given(parts)

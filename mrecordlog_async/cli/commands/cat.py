@@ -4,6 +4,7 @@ With --follow it continues with new records until the queue is deleted or you pr
 while another process writes to it.
 
   mrecordlog cat ./wal orders --start 100 --stop 200
+  mrecordlog cat ./wal orders --since 10min --json
   mrecordlog cat http://127.0.0.1:8080 orders --follow
 """
 
@@ -14,13 +15,14 @@ import base64
 import json
 import sys
 import time
+from collections.abc import Iterator
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import open_log
-from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.parser import COUNT, MOMENT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.maintenance.stored_log import StoredLog
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import Run, Times, text_of_tick
 
 FOLLOW_SECONDS = 0.2
 """Pause between two looks into a directory that is followed. A look that finds nothing is two tiny reads."""
@@ -31,13 +33,22 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser = command_line.add_command("cat", "Print the records of a queue", __doc__)
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to read")
-    parser.add_argument("--start", type=COUNT, metavar="POSITION", help="first position (default: the first retained)")
+    first = parser.add_mutually_exclusive_group()
+    first.add_argument("--start", type=COUNT, metavar="POSITION", help="first position (default: the first retained)")
+    first.add_argument(
+        "--since",
+        type=MOMENT,
+        metavar="TIME",
+        help="begin with records stored at a time, 2026-11-22T09:30, or 10min ago",
+    )
     parser.add_argument("--stop", type=COUNT, metavar="POSITION", help="position after the last one (default: the end)")
     parser.add_argument("--limit", type=COUNT, metavar="N", help="at most this many records (default: all)")
     parser.add_argument("--follow", action="store_true", help="continue with new records until the queue is deleted")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--raw", action="store_true", help="print payloads back to back, without newlines")
-    form.add_argument("--json", action="store_true", help='print {"position": 7, "payload": "<base64>"} per line')
+    form.add_argument(
+        "--json", action="store_true", help='print {"position": 7, "time": …, "payload": "<base64>"} per line'
+    )
     return parser
 
 
@@ -49,22 +60,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _read_directory(arguments: argparse.Namespace) -> int:
+    queue = arguments.queue
     with open_log(arguments.log) as log:
+        start = arguments.start if arguments.since is None else log.position_at(queue, arguments.since)
         if arguments.follow:
-            _follow(log, arguments)
+            _follow(log, arguments, start)
             return FINE
-        for run in log.runs(arguments.queue, arguments.start, arguments.stop, limit=arguments.limit):
-            write(run, arguments)
+        times = log.times(queue, start, arguments.stop) if arguments.json else Times.none()
+        for run in log.runs(queue, start, arguments.stop, limit=arguments.limit):
+            write(run, times, arguments)
     return FINE
 
 
-def _follow(log: StoredLog, arguments: argparse.Namespace) -> None:
+def _follow(log: StoredLog, arguments: argparse.Namespace, position: int | None) -> None:
     """Print what is retained and what comes, until this queue is deleted; what is truncated first is skipped."""
-    queue, position = arguments.queue, arguments.start
+    queue = arguments.queue
     queue_id = log.queue_id(queue)
     while log.queue_exists(queue) and log.queue_id(queue) == queue_id:
+        times = log.times(queue, position) if arguments.json else Times.none()
         for run in log.runs(queue, position):
-            write(run, arguments)
+            write(run, times, arguments)
             position = run.next_position
         sys.stdout.buffer.flush()
         while not log.refresh():
@@ -72,26 +87,30 @@ def _follow(log: StoredLog, arguments: argparse.Namespace) -> None:
 
 
 async def _read_service(arguments: argparse.Namespace) -> int:
+    start = arguments.start if arguments.since is None else arguments.since
+    bounds = {"limit": arguments.limit, "follow": arguments.follow}
     async with connect(arguments) as client:
-        if arguments.follow:
-            async for position, payload in client.tail(arguments.queue, arguments.start):
-                write(Run.of(position, [payload]), arguments)
+        async for runs, times in client.timed_runs(arguments.queue, start, arguments.stop, **bounds):
+            for run in runs:
+                write(run, times, arguments)
+            if arguments.follow:
                 sys.stdout.buffer.flush()
-            return FINE
-        async for run in client.runs(arguments.queue, arguments.start, arguments.stop, limit=arguments.limit):
-            write(run, arguments)
     return FINE
 
 
-def write(run: Run, arguments: argparse.Namespace) -> None:
+def write(run: Run, times: Times, arguments: argparse.Namespace) -> None:
     """Print one run of records."""
     if arguments.raw:
         sys.stdout.buffer.write(run.payload)
     elif arguments.json:
-        lines = (
-            json.dumps({"position": position, "payload": base64.b64encode(payload).decode()}).encode()
-            for position, payload in run.records()
-        )
-        sys.stdout.buffer.write(b"\n".join([*lines, b""]))
+        sys.stdout.buffer.write(b"".join(_lines(run, times)))
     else:
         sys.stdout.buffer.write(b"\n".join([*run.payloads(), b""]))
+
+
+def _lines(run: Run, times: Times) -> Iterator[bytes]:
+    for start, stop, tick in times.spans(run.first_position, run.next_position):
+        stored = text_of_tick(tick)
+        for position, payload in run.cut(start, stop).records():
+            line = {"position": position, "time": stored, "payload": base64.b64encode(payload).decode()}
+            yield json.dumps(line).encode() + b"\n"

@@ -1,7 +1,8 @@
 """List the queues of a log: their positions, records and bytes.
 
-The column first is the first retained position; the column next is the next position to be assigned. For a directory,
-a last column shows options, seal and consumers, if any queue has them.
+The column first is the first retained position, the column next is the next position to be assigned, and the column
+age says how long ago the oldest record was stored. For a directory, a last column shows options, seal and consumers, if
+any queue has them.
 
   mrecordlog ls ./wal
   mrecordlog ls http://127.0.0.1:8080 --json | jq .records
@@ -25,7 +26,7 @@ from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import QueueSummary
 
-HEADER = ("queue", "first", "next", "records", "bytes")
+HEADER = ("queue", "first", "next", "records", "bytes", "age")
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -76,4 +77,14 @@ def _with_settings(line: str, text: str) -> str:
 
 def _row(summary: QueueSummary) -> tuple[str, ...]:
     numbers = (summary.first_position, summary.next_position, summary.records, summary.bytes)
-    return (printable(summary.queue), *map(str, numbers))
+    return (printable(summary.queue), *map(str, numbers), age(summary.age_seconds))
+
+
+def age(seconds: float | None) -> str:
+    """Return an age in its largest whole unit, like 5min or 3d; a dash if there is none."""
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"

@@ -101,8 +101,8 @@ def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
     """Yield the parts and drop each one sent, so that the list always holds what is left."""
     parts.reverse()
     while parts:
-        queue, queue_id, held = parts[-1]
-        yield wire.QueueRuns(queue, queue_id, take_runs(held))
+        queue, queue_id, held, times = parts[-1]
+        yield wire.QueueRuns(queue, queue_id, take_runs(held), times)
         parts.pop()
 
 

@@ -157,6 +157,7 @@ def queue_response(service: Service, summary: QueueSummary) -> QueueResponse:
         summary.began,
         service.opened.get(summary.id, 0),
         summary.sealed,
+        summary.oldest_time,
     )
 
 

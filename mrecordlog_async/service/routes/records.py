@@ -10,20 +10,31 @@ from aiohttp import web
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.model import QueueSummary, Run
+from mrecordlog_async.model import QueueSummary, Run, Times
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.problems import bad_request
-from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, RecordResponse
+from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, PositionResponse, RecordResponse
 from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.formats import TEXT, SmallResponse, format_of, send, take_runs
-from mrecordlog_async.service.parameters import POSITION_LIMIT, as_text, check_query, flag, number, queue_of
+from mrecordlog_async.service.parameters import (
+    POSITION_LIMIT,
+    SINCE_PARAMETER,
+    as_text,
+    check_query,
+    flag,
+    moment,
+    number,
+    queue_of,
+    start_of,
+)
 from mrecordlog_async.service.queue_checks import check_start
 from mrecordlog_async.service.receive import NDJSON, OCTET_STREAM
-from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route
+from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route, json_response
 from mrecordlog_async.service.service import Service
 
 READ_PARAMETERS = (
     ("start", "first position to read (default: the first retained one)"),
+    SINCE_PARAMETER,
     ("stop", "position after the last one to read"),
     ("limit", "at most this many records"),
     ("max_bytes", "at most about this many payload bytes (default 8 MiB), but at least one record"),
@@ -44,7 +55,7 @@ READ_BYTES = 8 * 1024 * 1024
 READ_AT_ONCE_BYTES = 48 * 1024
 """A smaller response needs no deadline: it fits into the connection's buffer, even in base64."""
 
-LINE_BYTES = 32
+LINE_BYTES = 64
 """Bytes that a record takes in a response besides its payload."""
 
 READ_RUNS = 10_000
@@ -100,11 +111,10 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     check_query(request, _READ_NAMES)
     log, queue = service.log, queue_of(request)
     summary = log.queue_summary(queue)
-    start, stop = number(request, "start"), number(request, "stop")
+    stop = number(request, "stop")
     limit = number(request, "limit", minimum=1)
     bytes_max = number(request, "max_bytes", minimum=1) or READ_BYTES
-    if start is None:
-        start = summary.first_position
+    start = start_of(log, request, queue)
     check_start(summary, start)
     await wait_for_records(service, request, queue, start)
     if log.queue_summary(queue).id != summary.id:
@@ -132,23 +142,35 @@ async def respond(
     records_max = min(records_max or POSITION_LIMIT, options.read_records)
     held = log.held(queue, start, stop, most=READ_RUNS)
     runs = take_head(islice(runs_of(held), READ_RUNS), records_max, min(bytes_max, options.read_bytes))
+    times = log.times(queue, start, runs[-1].next_position) if runs else Times.none()
     headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
     headers |= more_headers or {}
     if sum(len(run.payload) + LINE_BYTES * run.record_count for run in runs) <= READ_AT_ONCE_BYTES:
-        body = b"".join(format_.encode(queue, summary.id, runs))
+        body = b"".join(format_.encode(queue, summary.id, runs, times))
         return web.Response(body=body, content_type=content_type, headers=headers)
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
     if format_.size is not None:
-        response.content_length = format_.size(queue, runs)
+        response.content_length = format_.size(queue, runs, times)
     size = format_.held(runs)
     if not all(isinstance(one, Run) for one in held):
         size += sum(len(run.payload) for run in runs)  # copies, where positions have gaps
     left: list[HeldRun] = [*runs]
     del held, runs  # only `left` refers to the runs now, and loses each one that is sent
     out = service.sending.enter(request, size, partial(pinned_bytes, log, [HeldRuns(queue, summary.id, left)]))
-    pieces = wire.gather(format_.encode(queue, summary.id, take_runs(left)), PIECE_BYTES)
+    pieces = wire.gather(format_.encode(queue, summary.id, take_runs(left), times), PIECE_BYTES)
     return await send(request, response, pieces, out)
+
+
+async def position_at(service: Service, request: web.Request) -> web.StreamResponse:
+    """Show the position of the first record that was stored at a time or later."""
+    check_query(request, ("time",))
+    queue, time = queue_of(request), moment(request, "time")
+    if time is None:
+        raise bad_request("send the time to look for: ?time=2026-11-22T09:30:00Z", "parameter")
+    return json_response(
+        PositionResponse(queue, service.log.queue_summary(queue).id, service.log.position_at(queue, time))
+    )
 
 
 async def wait_for_records(service: Service, request: web.Request, queue: str, start: int) -> None:
@@ -187,5 +209,14 @@ ROUTES = (
         formats=FORMATS,
         parameters=READ_PARAMETERS,
         problems=(404, 406, 410, 429),
+    ),
+    Route(
+        "GET",
+        "/v1/queues/{queue}/position",
+        position_at,
+        "Find the first record stored at a time or later",
+        returns=PositionResponse,
+        parameters=(("time", "the time, with a zone, like 2026-11-22T09:30:00Z; rounded down to 0.1 s"),),
+        problems=(400, 404),
     ),
 )

@@ -16,12 +16,12 @@ from aiohttp import web
 
 from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.memory.cutting import runs_of, take_head
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse, StatsResponse, TextRecordResponse
 from mrecordlog_async.service.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
-from mrecordlog_async.service.parameters import as_text, check_query, number, queue_of
+from mrecordlog_async.service.parameters import SINCE_PARAMETER, as_text, check_query, queue_of, start_of
 from mrecordlog_async.service.routes.route import Route, encode_json
 from mrecordlog_async.service.service import Service, WakeReason
 from mrecordlog_async.service.stats import stats_of
@@ -34,13 +34,14 @@ RUNS_AT_ONCE = 100
 
 TAIL_PARAMETERS = (
     ("start", "first position to send, or `next` for new records only (default: the first retained one)"),
+    SINCE_PARAMETER,
     ("as", "text: payloads as UTF-8 text instead of base64"),
 )
 
 
 async def tail(service: Service, request: web.Request) -> web.StreamResponse:
     """Send records as they arrive, until the queue is deleted, the service shuts down or the client disconnects."""
-    check_query(request, ("start", "as"))
+    check_query(request, ("start", "since", "as"))
     queue = queue_of(request)
     queue_id = service.log.queue_summary(queue).id
     position = _start(service, request, queue)
@@ -126,29 +127,34 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
         runs = take_head(runs_of(log.held(queue, position, most=RUNS_AT_ONCE)), PIECE_RECORDS, PIECE_BYTES)
         if runs:
             position = runs[-1].next_position
-            events_of = chain.from_iterable(_events(run, text) for run in runs)
+            times = log.times(queue, runs[0].first_position, position)
+            events_of = chain.from_iterable(_events(run, text, times) for run in runs)
             if not await events.send(wire.gather(events_of, PIECE_BYTES)):
                 return None
         await asyncio.sleep(0)  # a tail with much to send lets other tasks run
 
 
-def _events(run: Run, text: bool) -> Iterator[bytes]:
+def _events(run: Run, text: bool, times: Times) -> Iterator[bytes]:
     for part in cut_up(run):
         if len(part.payload) > PIECE_BYTES:
             yield b"id: %d\ndata: " % part.first_position
-            yield from record_lines(part, text)
+            yield from record_lines(part, text, times)
             yield b"\n"
         else:
-            yield b"".join(
-                b"id: %d\ndata: %s\n\n" % (position, _record(position, payload, text))
-                for position, payload in part.records()
-            )
+            yield b"".join(_small_events(part, text, times))
 
 
-def _record(position: int, payload: bytes, text: bool) -> bytes:
+def _small_events(run: Run, text: bool, times: Times) -> Iterator[bytes]:
+    for start, stop, tick in times.spans(run.first_position, run.next_position):
+        time = text_of_tick(tick)
+        for position, payload in run.cut(start, stop).records():
+            yield b"id: %d\ndata: %s\n\n" % (position, _record(position, time, payload, text))
+
+
+def _record(position: int, time: str, payload: bytes, text: bool) -> bytes:
     if text:
-        return encode_json(TextRecordResponse(position, payload.decode(errors="replace")))
-    return encode_json(RecordResponse(position, payload))
+        return encode_json(TextRecordResponse(position, time, payload.decode(errors="replace")))
+    return encode_json(RecordResponse(position, time, payload))
 
 
 def _start(service: Service, request: web.Request, queue: str) -> int:
@@ -160,8 +166,7 @@ def _start(service: Service, request: web.Request, queue: str) -> int:
         return int(last_seen) + 1
     if request.query.get("start") == "next":
         return service.log.next_position(queue)
-    start = number(request, "start")
-    return service.log.first_position(queue) if start is None else start
+    return start_of(service.log, request, queue)
 
 
 ROUTES = (
