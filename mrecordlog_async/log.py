@@ -62,6 +62,7 @@ class MultiRecordLog(DrainingLog):
         queues: Iterable[str] | Mapping[str, QueueOptions] = (),
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         on_failure: Callable[[LogFailedError], object] | None = None,
+        retention: bool = True,
         filesystem: FileSystem | None = None,
     ) -> OpeningLog:
         """Open the log in *directory*: await the result, or use it with `async with`.
@@ -76,6 +77,8 @@ class MultiRecordLog(DrainingLog):
             on_progress: Called on the event loop while segments are read.
             on_failure: Called once on the event loop if a write or sync fails: the log stores nothing more until it is
                 opened again. Have the process restarted, or close the log and open it again. See also `failed`.
+            retention: Remove the records that are older than the `max_age` of their queue. Open a log that was restored
+                from an old copy without: otherwise its records are removed at once.
             filesystem: Replaces the operating system's files, for tests.
 
         Returns:
@@ -100,7 +103,7 @@ class MultiRecordLog(DrainingLog):
                 OpenOptions(segment_bytes, bounds.disk_bytes, create, direct=policy.syncs_each_batch),
                 on_progress,
             )
-            log = cls(opened, thread, policy, bounds, on_failure)
+            log = cls(opened, thread, policy, bounds, on_failure, retention)
             await log._declare(declared)
             return log
 
@@ -127,7 +130,9 @@ class MultiRecordLog(DrainingLog):
         """
         check_name(queue, self.limits.name_bytes)
         values = None if options is None else values_of(options)
-        return bool(await self._begin(CreateQueue(self._new_future(), queue, exist_ok, values)))
+        created = bool(await self._begin(CreateQueue(self._new_future(), queue, exist_ok, values)))
+        self._look_at_ages()
+        return created
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None, past_consumers: bool = False) -> None:
         """Delete *queue* and all its records. Durable under every policy. A later queue of this name is a new queue.

@@ -128,6 +128,7 @@ class Counters:
         appended_bytes: Payload bytes of these.
         truncated_records: Records removed by truncates and deletes.
         dropped_records: The part of these that made room in full queues with `when_full="drop_oldest"`.
+        expired_records: The part of these that were older than the `max_age` of their queue.
         duplicates: Appends that repeated stored records and wrote nothing.
         refused: Appends refused, by reason; see `REFUSED`.
         written_bytes: Bytes of all batches, as written to segments.
@@ -150,6 +151,7 @@ class Counters:
     appended_bytes: int = 0
     truncated_records: int = 0
     dropped_records: int = 0
+    expired_records: int = 0
     duplicates: int = 0
     refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSED, 0))
     written_bytes: int = 0

@@ -128,6 +128,9 @@ SETTINGS = (
         "5s",
         "not ready once a write or sync has been under way for this long; 0s turns that off",
     ),
+    Setting(
+        "hold_retention", switch, "", "false", "remove no records for their age, as for a log restored from a copy"
+    ),
     Setting("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
     Setting("access_log", switch, "", "false", "log every request"),
     Setting("log_format", choice("text", "json"), "FORMAT", "text", "format of the service's own log: text or json"),

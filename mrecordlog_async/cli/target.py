@@ -108,7 +108,7 @@ async def open_target(arguments: argparse.Namespace, *, create: bool = False) ->
 
 async def _open_directory(directory: str, create: bool) -> MultiRecordLog:
     try:
-        return await MultiRecordLog.open(directory, create=create)
+        return await MultiRecordLog.open(directory, create=create, retention=False)
     except FileNotFoundError as error:
         raise FileNotFoundError(error.errno, f"{error.strerror}; --create creates one", error.filename) from None
 

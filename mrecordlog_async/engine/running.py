@@ -23,12 +23,14 @@ from types import TracebackType
 from typing import Self
 
 from mrecordlog_async.engine.admission import ELSEWHERE
+from mrecordlog_async.engine.age_clock import AgeClock
 from mrecordlog_async.engine.appends import Appends
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open import OpenedLog
 from mrecordlog_async.engine.open_async import release_later
 from mrecordlog_async.engine.refusals import Refusals
+from mrecordlog_async.engine.retention import Retention
 from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.watch import Watch
@@ -59,6 +61,7 @@ class RunningLog:
         policy: PersistPolicy,
         limits: Limits,
         on_failure: Callable[[LogFailedError], object] | None = None,
+        retention: bool = False,
     ) -> None:
         """Start the writer. Called by `MultiRecordLog.open`."""
         self.directory = opened.directory.path
@@ -106,6 +109,10 @@ class RunningLog:
         self._observation = Observation(opened, self._counters, thread.progress, self._writer)
         self._disk_watch = Watch(thread.progress, refusals, self._counters, self.directory, self._count_waiting())
         thread.on_job = self._disk_watch.arm
+        self._retention: Retention | None = None
+        if retention:
+            self._retention = Retention(opened.queues, AgeClock(), self._counters, self._admission.add_control)
+            self._retention.start()
         _open_logs.add(self)
         self._unclosed = weakref.finalize(self, _give_back_unclosed, opened, thread)
         self._unclosed.atexit = False
@@ -179,6 +186,7 @@ class RunningLog:
             error.add_note(f"closing the log: {failed}")
 
     async def _close(self) -> None:
+        self._stop_retention()
         self._admission.close()
         self._writer.closing = True
         self._admission.wake()
@@ -212,12 +220,22 @@ class RunningLog:
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         """Wake all waiters; if the loop ended, release the directory after the thread's last job."""
         self._disk_watch.stop()
+        self._stop_retention()
         if task.cancelled():
             release_later(self._opened, self._thread)
             self._forget()
         else:
             task.exception()  # marked as retrieved; `failure` holds it
         self._changes.wake_all()
+
+    def _look_at_ages(self) -> None:
+        """Have retention look at queues that were just given a `max_age`."""
+        if self._retention is not None:
+            self._retention.queue_configured()
+
+    def _stop_retention(self) -> None:
+        if self._retention is not None:
+            self._retention.stop()
 
     def _count_waiting(self) -> Callable[[], int]:
         """Return a function that counts the records that wait and does not keep this log from being collected."""

@@ -81,6 +81,7 @@ class Queues:
         self.rules: set[TableRule] = set()
         self.openings: list[TableOpening] = []  # oldest first
         self.with_options: set[str] = set()  # names of the queues that have other options than the default ones
+        self.newly_aging: set[int] = set()  # queues that were given a `max_age` since retention last looked
         self.consumer_count = 0
         self.skipped: dict[tuple[int, str], int] = {}  # records that a consumer missed, by queue id and name
         self._by_name: dict[str, Queue] = {}
@@ -95,6 +96,8 @@ class Queues:
             queues._charge_consumers([consumer.name for consumer in entry.consumers], 1)
             if entry.options is not None:
                 queues.with_options.add(entry.name)
+                if entry.options.max_age_ns:
+                    queues.newly_aging.add(entry.id)
         for rule in table.rules:
             queues._add_rule(rule)
         for opening in table.openings:
@@ -282,6 +285,8 @@ class Queues:
             self.with_options.discard(queue.name)
         else:
             self.with_options.add(queue.name)
+            if queue.options.max_age_ns:
+                self.newly_aging.add(queue.id)
 
     def _charge_consumers(self, names: Collection[str], sign: int) -> None:
         """Add consumers to the sums, or with *sign* -1 take them off."""

@@ -208,6 +208,20 @@ class RetainedRecords:
             yield self.first_position, self._tick
         yield from zip(range(self._loose_first(), self.next_position), self._loose_ticks(self.loose), strict=True)
 
+    def tick_spans(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (first position, position after the last, tick) from first_position on, where anything is retained.
+
+        The queue must not change meanwhile.
+        """
+        start, loose = self.first_position, self._loose_first()
+        if self._ticks is not None:
+            for position, stop, tick in self._ticks.spans(loose):
+                yield max(position, start), stop, tick
+        elif self._has_runs():
+            yield start, loose, self._tick
+        for position, tick in enumerate(self._loose_ticks(self.loose), loose):
+            yield position, position + 1, tick
+
     def times(self, start: int, stop: int) -> Times:
         """Return the times of positions *start* … *stop* - 1, at least one and none of them truncated."""
         loose = self._loose_first()

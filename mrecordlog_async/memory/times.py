@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from mrecordlog_async.model import EPOCH, Times, time_of_tick
@@ -87,6 +88,12 @@ class TimeIndex:
         found = Times(self._positions[first:end], self._ticks[first:end])
         found.positions[0] = start
         return found
+
+    def spans(self, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (first position, position after the last, tick) of each entry; the last one holds until *stop*."""
+        for at in range(self._dropped, len(self._ticks)):
+            end = self._positions[at + 1] if at + 1 < len(self._ticks) else stop
+            yield self._positions[at], end, self._ticks[at]
 
     def drop_before(self, position: int) -> None:
         """Drop the entries that hold for no position from *position* on."""

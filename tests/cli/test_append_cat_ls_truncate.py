@@ -11,6 +11,7 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,12 @@ def test_lines_come_back_as_they_went_in(target: str) -> None:
     assert run("cat", target, "q", "--start", "5002").stdout == b"last\n"
     assert run("cat", target, "q", "--start", "5000", "--limit", "1").stdout == lines.splitlines(keepends=True)[5000]
     (record,) = run("cat", target, "q", "--start", "1", "--stop", "2", "--json").stdout.splitlines()
-    assert json.loads(record) == {"position": 1, "payload": base64.b64encode(b"1 \xffx").decode()}
+    shown = json.loads(record)
+    age = datetime.now(UTC) - datetime.fromisoformat(shown.pop("time"))
+    assert timedelta(0) <= age < timedelta(hours=1)
+    assert shown == {"position": 1, "payload": base64.b64encode(b"1 \xffx").decode()}
+    assert run("cat", target, "q", "--since", "1h", "--limit", "1").stdout == lines.splitlines(keepends=True)[0]
+    assert run("cat", target, "q", "--since", "2999-01-01").returncode == 2
 
 
 def test_a_record_is_all_of_standard_input(target: str) -> None:
@@ -56,8 +62,10 @@ def test_a_record_is_all_of_standard_input(target: str) -> None:
 def test_ls_shows_queues(target: str) -> None:
     """ls prints a table, or one JSON object per line."""
     run("append", target, "q", "--lines", "--create", stdin=b"a\nbb\n")
-    assert run("ls", target).stdout.splitlines()[1].split() == [b"q", b"0", b"2", b"2", b"3"]
-    assert json.loads(run("ls", target, "--json").stdout)["next_position"] == 2
+    assert run("ls", target).stdout.splitlines()[1].split()[:5] == [b"q", b"0", b"2", b"2", b"3"]
+    shown = json.loads(run("ls", target, "--json").stdout)
+    assert shown["next_position"] == 2
+    assert datetime.now(UTC) - datetime.fromisoformat(shown["oldest_time"]) < timedelta(hours=1)
 
 
 def test_truncate_drops_up_to_and_including(target: str) -> None:

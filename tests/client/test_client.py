@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -176,6 +177,28 @@ async def test_a_tail_waits_for_more_and_ends_with_its_queue(served: Served) -> 
             else:
                 await client.delete_queue("q")
     assert seen == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_times_are_those_of_the_log(served: Served) -> None:
+    """A client reads from a time on, and finds times and positions, as the log does."""
+    for payload in (b"a", b"b"):
+        await served.log.append("q", payload)
+    async with RecordLogClient(served.url) as client:
+        time = served.log.time_of("q", 1)
+        assert time is not None
+        assert await client.time_of("q", 1) == time
+        assert await client.time_of("q", 2) is None
+        found = served.log.position_at("q", time)
+        assert await client.position_at("q", time) == found
+        assert [record.position async for record in client.range("q", time)] == [*range(found, 2)]
+        assert (await client.queue_summary("q")).oldest_time == served.log.queue_summary("q").oldest_time
+        assert [record.position async for record in client.range("q", limit=1)] == [0]
+        with pytest.raises(ServiceError, match="in the future"):
+            await client.position_at("q", datetime.now(UTC) + timedelta(days=1))
+        with pytest.raises(ValueError, match="no time zone"):
+            await client.position_at("q", datetime.now())  # the mistake under test
+        with pytest.raises(ValueError, match="limit"):
+            [record async for record in client.range("q", limit=-1)]
 
 
 async def test_a_full_log_is_waited_for(directory: Path) -> None:

@@ -54,7 +54,8 @@ async def test_records_are_read_as_record_batches(served: Served) -> None:
     response = await served.call("GET", RECORDS, headers={"Accept": ARROW})
     table = ipc.open_stream(response.body).read_all()
     table.validate(full=True)
-    assert table.to_pydict() == {"position": [5, 6, 90], "payload": [b"a", b"\xff", b"c"]}
+    times = [served.log.time_of("q", position) for position in (5, 6, 90)]
+    assert table.to_pydict() == {"position": [5, 6, 90], "time": times, "payload": [b"a", b"\xff", b"c"]}
     empty = await served.call("GET", RECORDS + "?start=91", headers={"Accept": ARROW})
     assert ipc.open_stream(empty.body).read_all().num_rows == 0
 

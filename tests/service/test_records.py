@@ -3,11 +3,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from datetime import datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from mrecordlog_async import Limits, Run
+from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import text_of_tick, time_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import Served, serving
@@ -121,14 +125,62 @@ async def test_reads_have_their_format_by_accept(served: Served) -> None:
         assert (response.status, response.headers["X-Next-Position"]) == (200, "2")
         return response.body
 
-    lines = b'{"position":0,"payload":"YQ=="}\n{"position":1,"payload":"/w=="}\n'
+    time = served.log.times("q").ticks[0]
+    shown = text_of_tick(time)
+    lines = b'{"position":0,"time":"%s","payload":"YQ=="}\n{"position":1,"time":"%s","payload":"/w=="}\n'
+    lines %= shown.encode(), shown.encode()
     assert await read("*/*") == await read("text/html, application/x-ndjson;q=0.5") == lines
-    assert json.loads((await read("*/*", "?as=text")).splitlines()[1]) == {"position": 1, "payload": "\ufffd"}
+    assert json.loads((await read("*/*", "?as=text")).splitlines()[1]) == {
+        "position": 1,
+        "time": shown,
+        "payload": "\ufffd",
+    }
     assert await read("text/plain") == b"a\n\xff\n"
     assert await read("application/octet-stream") == b"a\xff"
     (block,) = wire_decoder.decode(await read(wire.CONTENT_TYPE))
     assert (block.queue, block.queue_id) == ("q", served.log.queue_summary("q").id)
     assert block.run() == Run.of(0, [b"a", b"\xff"])
+    assert block.times.time_at(1) == served.log.time_of("q", 1)
+
+
+async def test_reads_start_at_a_time(served: Served) -> None:
+    """`since` begins with the first record stored then or later; `position` says where that is."""
+    clock = 16_000_000_000
+    with patch("mrecordlog_async.engine.journal.time.time_ns", lambda: clock * TICK_NS):
+        for payload in (b"a", b"b", b"c"):
+            clock += 100
+            await served.log.append("q", payload)
+    for back, found in ((0, 2), (99, 2), (100, 1), (10**9, 0)):
+        time = text_of_tick(clock - back)
+        response = await served.call("GET", f"{RECORDS}?since={time}")
+        lines = [json.loads(line) for line in response.body.splitlines()]
+        assert [line["position"] for line in lines] == [*range(found, 3)]
+        assert lines[-1]["time"] == text_of_tick(clock)
+        shown = (await served.call("GET", f"/v1/queues/q/position?time={time}")).json()
+        assert shown == {"queue": "q", "id": served.log.queue_summary("q").id, "position": found}
+    assert (await served.call("GET", f"{RECORDS}?since={time_of_tick(clock).isoformat()}")).status == 200
+    after = text_of_tick(clock + 1)
+    assert (await served.call("GET", f"/v1/queues/q/position?time={after}")).json()["position"] == 3
+    oldest = (await served.call("GET", "/v1/queues/q")).json()["oldest_time"]
+    assert datetime.fromisoformat(oldest) == served.log.queue_summary("q").oldest_time
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{RECORDS}?since=2026-01-01T00:00:00",
+        f"{RECORDS}?since=yesterday",
+        f"{RECORDS}?since=9999-01-01T00:00:00Z",
+        f"{RECORDS}?since=2026-01-01T00:00:00Z&start=1",
+        "/v1/queues/q/position",
+        "/v1/queues/q/position?time=",
+        "/v1/queues/q/tail?since=1",
+    ],
+)
+async def test_times_that_cannot_be_are_400(served: Served, path: str) -> None:
+    """A time needs a zone and must not be in the future, and excludes a position."""
+    response = await served.call("GET", path)
+    assert (response.status, response.json()["code"]) == (400, "parameter")
 
 
 async def test_an_unknown_format_is_406(served: Served) -> None:

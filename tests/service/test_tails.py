@@ -6,6 +6,7 @@ from pathlib import Path
 
 import aiohttp
 
+from mrecordlog_async.model import text_of_tick
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import Served, serving
 
@@ -46,7 +47,8 @@ async def test_a_tail_resumes_after_the_last_event_seen(served: Served) -> None:
     await served.log.append_records("q", None, [b"a", b"b", b"c"])
     async with served.session.get(served.url + TAIL + "?start=0", headers={"Last-Event-ID": "1"}) as response:
         (event,) = await events(response, 1)
-    assert json.loads(event["data"]) == {"position": 2, "payload": "Yw=="}
+    time = text_of_tick(served.log.times("q").ticks[-1])
+    assert json.loads(event["data"]) == {"position": 2, "time": time, "payload": "Yw=="}
 
 
 async def test_a_tail_from_next_shows_only_what_comes(served: Served) -> None:

@@ -61,7 +61,11 @@ async def _run(arguments: argparse.Namespace, lines: Iterable[str]) -> int:
 async def _load_directory(directory: str, segment_bytes: int, lines: Iterable[str]) -> Loader:
     # One sync at the end: nothing is promised before the command ends.
     async with MultiRecordLog.open(
-        directory, persist_policy=PersistPolicy.never(), limits=BUILD_LIMITS, segment_bytes=segment_bytes
+        directory,
+        persist_policy=PersistPolicy.never(),
+        limits=BUILD_LIMITS,
+        segment_bytes=segment_bytes,
+        retention=False,
     ) as log:
         loaded = await load(log, lines)
         await log.sync()

@@ -156,7 +156,12 @@ def _log_options(values: dict[str, Any]) -> dict[str, Any]:
     segment_bytes = values["segment_bytes"]
     if segment_bytes < SEGMENT_BYTES_MIN:
         raise UsageError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes}")
-    return {"limits": limits, "persist_policy": values["persist"], "segment_bytes": segment_bytes}
+    return {
+        "limits": limits,
+        "persist_policy": values["persist"],
+        "segment_bytes": segment_bytes,
+        "retention": not values["hold_retention"],
+    }
 
 
 def _say_address(address: str) -> None:

@@ -1,0 +1,74 @@
+"""The clock by which records age: wall time when the log was opened, and after that the time that really passed.
+
+A wall clock that is set forward must not make every record too old at once, and one that is set back must not keep
+them for ever. So age runs on CLOCK_BOOTTIME, which also counts while the machine sleeps, from the wall clock at open.
+Records only have the wall time of their commit. `noted` steps of the wall clock lead from there to the time by which a
+record ages. Where they allow two answers, after the clock was set back, it is the later one: a record is rather kept
+too long than removed too early.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+from mrecordlog_async.memory.times import TICK_NS
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+STEP_TICKS = 10
+"""The wall clock was set if it is this far from where it should be: a second. Less is drift."""
+
+
+def wall_ns() -> int:
+    """Return the wall clock."""
+    return time.time_ns()
+
+
+def boot_ns() -> int:
+    """Return the nanoseconds since the machine started, with the time in which it slept."""
+    return time.clock_gettime_ns(_BOOT_CLOCK)
+
+
+class _Stretch(NamedTuple):
+    """From *since* on, by this clock, the wall clock may have shown *ahead* ticks more than it; *noted* says it did.
+
+    The clock was set between the two, so the stretch before may last until *noted*.
+    """
+
+    since: int
+    noted: int
+    ahead: int
+
+
+class AgeClock:
+    """Ticks of 0.1 s since 1970 that never jump. opened: the tick at which it began, which is the wall clock's."""
+
+    def __init__(self) -> None:
+        self.opened = wall_ns() // TICK_NS
+        self._boot_ns = boot_ns()
+        self._noted = self.opened
+        self._stretches = [_Stretch(self.opened, self.opened, 0)]
+
+    def now(self) -> int:
+        """Return the current tick; note whether the wall clock was set since the last call."""
+        now = self.opened + (boot_ns() - self._boot_ns) // TICK_NS
+        ahead = wall_ns() // TICK_NS - now
+        if abs(ahead - self._stretches[-1].ahead) >= STEP_TICKS:
+            self._stretches.append(_Stretch(self._noted, now, ahead))  # it was set after the last look
+        self._noted = now
+        return now
+
+    def stored_at(self, tick: int, before_open: bool) -> int:
+        """Return by this clock when a record with *tick* was stored. before_open: before the log was opened.
+
+        A record from before the open that is from the future counts from the open.
+        """
+        if before_open:
+            return min(tick, self.opened)
+        until = self._noted
+        for since, noted, ahead in reversed(self._stretches):
+            if since - STEP_TICKS <= tick - ahead <= until + STEP_TICKS:
+                return min(tick - ahead, self._noted)
+            until = noted
+        return min(tick, self._noted)

@@ -1,0 +1,177 @@
+"""Retention by age: records of queues with `max_age` are removed by ordinary truncates, also while nobody appends.
+
+1. A heap has one entry for each queue with `max_age`: the earliest time at which its oldest record can be too old. An
+   append does not touch it: what is appended to an empty queue is not too old before *max_age* has passed.
+2. A pass takes the entries that are due, finds the records that are too old, and truncates these queues in one batch.
+   Then each entry returns with the time of the oldest record that is left.
+3. A queue is truncated at most once per max(1 s, max_age / 100), and passes are a second apart.
+
+Consumers do not hold this truncate back: `max_age` says how long records wait for them at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from mrecordlog_async.engine.age_clock import AgeClock
+from mrecordlog_async.engine.commands import Command, TruncateQueue
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.times import TICK_NS, TICKS_PER_SECOND
+from mrecordlog_async.metrics import Counters
+
+PASS_TICKS = TICKS_PER_SECOND
+"""Passes are at least this far apart."""
+
+SLEEP_SECONDS_MAX = 60.0
+"""The timer does not run while the machine sleeps, so it never waits longer. A look that finds nothing costs 1 µs."""
+
+QUEUES_PER_PASS = 1_000
+"""A pass over more queues continues once these are truncated."""
+
+
+class Retention:
+    """Removes the records that are too old. The log owns it; everything runs on the log's event loop."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        clock: AgeClock,
+        counters: Counters,
+        submit: Callable[[Command], None],
+    ) -> None:
+        """*submit* hands a command to the writer."""
+        self._counters = counters
+        self._queues = queues
+        self._clock = clock
+        self._submit = submit
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None  # refers to this object weakly: a dropped log ends its timer
+        self._heap: list[tuple[int, int]] = []  # (tick, queue id); only those in `_due` count
+        self._due: dict[int, int] = {}
+        self._unfinished = 0  # truncates that are being stored
+        self._has_more = False  # the last pass left queues out
+        # A queue that was opened with records: those before this position were stored before the log was opened.
+        self._opened_next = {queue_id: queue.next_position for queue_id, queue in self._aging()}
+        self._take_new()
+
+    def start(self) -> None:
+        """Begin: look at once, then whenever something can be too old."""
+        self._arm(0.0)
+
+    def stop(self) -> None:
+        """End: nothing is removed any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    def queue_configured(self) -> None:
+        """Note that queues may have another `max_age`: look again soon."""
+        if self._timer is not None and self._queues.newly_aging:
+            self._timer.cancel()
+            self._arm(0.0)
+
+    def run(self) -> int:
+        """Hand in truncates for the records that are too old now; return for how many queues.
+
+        Does nothing while those of the last pass are being stored.
+        """
+        self._take_new()
+        now = self._clock.now()
+        if self._unfinished:
+            return 0
+        done = 0
+        while self._heap and self._heap[0][0] <= now and done < QUEUES_PER_PASS:
+            due, queue_id = heappop(self._heap)
+            if self._due.get(queue_id) == due:
+                del self._due[queue_id]
+                done += self._expire(queue_id, now)
+        return done
+
+    # One queue.
+
+    def _expire(self, queue_id: int, now: int) -> bool:
+        """Truncate a queue if it has records that are too old; enter its next time. Return whether it has."""
+        queue = self._queues.by_id(queue_id)
+        age = _max_age(queue)
+        if queue is None or age is None:  # deleted, or configured otherwise
+            self._opened_next.pop(queue_id, None)
+            return False
+        oldest, next_due = queue.first_position, now + age
+        for start, stop, tick in queue.tick_spans():
+            before_open = start < self._opened_next.get(queue_id, 0)
+            expires = self._clock.stored_at(tick, before_open) + 1 + age  # + 1: the tick is rounded down
+            if expires > now:
+                next_due = expires
+                break
+            oldest = stop
+        if oldest == queue.first_position:
+            self._enter(queue_id, next_due)
+            return False
+        self._enter(queue_id, max(next_due, now + max(PASS_TICKS, age // 100)))
+        self._truncate(queue, oldest - 1)
+        return True
+
+    def _truncate(self, queue: Queue, position: int) -> None:
+        future: asyncio.Future[object] = self._loop.create_future()
+        future.add_done_callback(self._on_truncated)
+        self._unfinished += 1
+        try:
+            self._submit(TruncateQueue(future, queue.name, position, queue.id, past_consumers=True))
+        except RecordLogError as error:  # the log is closing, or has failed
+            future.set_exception(error)
+
+    def _on_truncated(self, future: asyncio.Future[object]) -> None:
+        self._unfinished -= 1
+        if self._has_more and not self._unfinished and self._timer is not None:
+            self._has_more = False
+            self._timer.cancel()
+            self._arm(0.0)
+        if future.cancelled() or future.exception() is not None:
+            return  # deleted meanwhile, closed or full: the next pass tries again
+        dropped = future.result()
+        assert isinstance(dropped, int)
+        self._counters.expired_records += dropped
+
+    # When.
+
+    def look(self) -> None:
+        """Make a pass, and set the timer for the next one."""
+        if self.run() >= QUEUES_PER_PASS:
+            self._has_more = True  # the last of these truncates continues
+        ahead = (self._heap[0][0] - self._clock.now()) / TICKS_PER_SECOND if self._heap else SLEEP_SECONDS_MAX
+        self._arm(min(max(ahead, PASS_TICKS / TICKS_PER_SECOND), SLEEP_SECONDS_MAX))
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, _look, weakref.ref(self))
+
+    def _aging(self) -> list[tuple[int, Queue]]:
+        found = ((queue_id, self._queues.by_id(queue_id)) for queue_id in self._queues.newly_aging)
+        return [(queue_id, queue) for queue_id, queue in found if queue is not None]
+
+    def _take_new(self) -> None:
+        """Enter the queues that were given a `max_age`: they are looked at in this pass."""
+        for queue_id, _ in self._aging():
+            self._enter(queue_id, 0)
+        self._queues.newly_aging.clear()
+
+    def _enter(self, queue_id: int, due: int) -> None:
+        self._due[queue_id] = due
+        heappush(self._heap, (due, queue_id))
+
+
+def _look(retention: weakref.ref[Retention]) -> None:
+    found = retention()
+    if found is not None:
+        found.look()
+
+
+def _max_age(queue: Queue | None) -> int | None:
+    """Return the age in ticks at which records of *queue* are removed, rounded up; None if it has none."""
+    if queue is None or queue.options is None or not queue.options.max_age_ns:
+        return None
+    return -(-queue.options.max_age_ns // TICK_NS)

@@ -1,0 +1,389 @@
+"""Retention by age, with clocks that the test sets: what goes, what stays, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError, QueueOptions, ReadOnlyLog
+from mrecordlog_async.engine import retention as retention_module
+from mrecordlog_async.engine.age_clock import AgeClock
+from mrecordlog_async.memory.times import TICK_NS
+from tests.engine.test_failing import Failing
+
+NS = 1_000_000_000
+AGE = 100.0
+
+
+class Clocks:
+    """The wall clock and the time since boot, in seconds, which the test sets."""
+
+    def __init__(self) -> None:
+        self.wall = 1_700_000_000.0
+        self.boot = 5_000.0
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass."""
+        self.wall += seconds
+        self.boot += seconds
+
+    def wall_ns(self) -> int:
+        """Return the wall clock."""
+        return round(self.wall * NS)
+
+    def boot_ns(self) -> int:
+        """Return the time since boot."""
+        return round(self.boot * NS)
+
+
+@pytest.fixture
+def clocks() -> Iterator[Clocks]:
+    """Set the clocks of commits and of retention."""
+    with patched() as clocks:
+        yield clocks
+
+
+def patched() -> Any:
+    """Return a context in which the test sets the clocks."""
+    return _patched()
+
+
+class _patched:  # a context manager that works in fixtures and under hypothesis
+    def __enter__(self) -> Clocks:
+        clocks = Clocks()
+        self._patches: list[Any] = [
+            patch("mrecordlog_async.engine.journal.time.time_ns", clocks.wall_ns),
+            patch("mrecordlog_async.engine.age_clock.wall_ns", clocks.wall_ns),
+            patch("mrecordlog_async.engine.age_clock.boot_ns", clocks.boot_ns),
+            patch.object(retention_module, "SLEEP_SECONDS_MAX", 1_000.0),
+        ]
+        for each in self._patches:
+            each.start()
+        return clocks
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._patches:
+            each.stop()
+
+
+@asynccontextmanager
+async def opened(directory: Path, **options: Any) -> AsyncIterator[MultiRecordLog]:
+    """Open a log whose retention runs only when the test says so."""
+    with patch.object(retention_module.Retention, "_arm", lambda self, seconds: None):
+        async with MultiRecordLog.open(directory, **options) as log:
+            yield log
+
+
+async def expire(log: MultiRecordLog) -> int:
+    """Make a pass and wait until its truncates are stored; return how many queues it truncated."""
+    assert log._retention is not None
+    done = log._retention.run()
+    while log._retention._unfinished and log.state is LogState.OPEN:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return done
+
+
+def positions(log: Any, queue: str = "q") -> list[int]:
+    """Return the positions of the retained records."""
+    return [record.position for record in log.range(queue)]
+
+
+async def test_records_go_once_they_are_too_old(directory: Path, clocks: Clocks) -> None:
+    """Never before their age, and at the next pass after it; younger ones and other queues stay."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.create_queue("other")
+        for number in range(4):
+            for queue in ("q", "other"):
+                await log.append(queue, b"%d" % number)
+            clocks.pass_by(30)
+        assert await expire(log) == 1
+        assert (positions(log), positions(log, "other")) == ([1, 2, 3], [0, 1, 2, 3])
+        clocks.pass_by(5)
+        assert await expire(log) == 0
+    async with opened(directory) as log:
+        assert (log.first_position("q"), log.next_position("q")) == (1, 4)
+
+
+async def test_a_pass_truncates_up_to_the_first_young_record(directory: Path, clocks: Clocks) -> None:
+    """The age is reached to the tick, all queues go in one batch, and what was dropped is counted."""
+    async with opened(directory) as log:
+        for queue in ("a", "b"):
+            await log.create_queue(queue, options=QueueOptions(max_age=AGE))
+            await log.append_records(queue, None, [b"0", b"1"])
+        clocks.pass_by(40)
+        for queue in ("a", "b"):
+            await log.append(queue, b"2")
+        clocks.pass_by(AGE - 40)
+        assert await expire(log) == 0
+        clocks.pass_by(0.1)
+        commits = log.stats().commits
+        assert await expire(log) == 2
+        assert log.stats().commits == commits + 1
+        assert log.stats().expired_records == 4
+        assert positions(log, "a") == positions(log, "b") == [2]
+        clocks.pass_by(1.5)
+        assert await expire(log) == 0
+        clocks.pass_by(AGE)
+        assert await expire(log) == 2
+        assert positions(log, "a") == []
+        assert log.next_position("a") == 3
+
+
+async def test_a_queue_is_truncated_at_most_once_in_a_hundredth_of_its_age(directory: Path, clocks: Clocks) -> None:
+    """Records that come all the time cost a truncate per max(1 s, max_age / 100), not one each."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=1_000.0))
+        truncates = 0
+        for _ in range(300):
+            await log.append("q", b"x")
+            clocks.pass_by(5)
+            truncates += await expire(log)
+        assert 45 <= truncates <= 51
+        assert 200 <= len(positions(log)) <= 203
+
+
+async def test_an_empty_queue_waits_for_its_age_again(directory: Path, clocks: Clocks) -> None:
+    """A queue without records is looked at once per age, and its next record lives as long as any."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        assert await expire(log) == 0
+        clocks.pass_by(AGE - 1)
+        await log.append("q", b"x")
+        for _ in range(9):
+            clocks.pass_by(10)
+            assert await expire(log) == 0
+        clocks.pass_by(12)
+        assert await expire(log) == 1
+
+
+async def test_a_wall_clock_that_is_set_does_not_change_what_is_too_old(directory: Path, clocks: Clocks) -> None:
+    """Set a year forward and back again, the log removes what has really become too old."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.append("q", b"0")
+        clocks.pass_by(30)
+        clocks.wall += 365 * 86_400
+        await log.append("q", b"1")
+        assert await expire(log) == 0
+        clocks.pass_by(30)
+        await log.append("q", b"2")
+        clocks.wall -= 365 * 86_400
+        assert await expire(log) == 0
+        await log.append("q", b"3")
+        clocks.pass_by(45)
+        assert await expire(log) == 1
+        assert positions(log) == [1, 2, 3]
+        clocks.pass_by(30)
+        assert await expire(log) == 1
+        assert positions(log) == [2, 3]
+        clocks.pass_by(30)
+        assert await expire(log) == 1
+        assert positions(log) == []
+
+
+async def test_a_clock_that_was_set_back_keeps_records_rather_too_long(directory: Path, clocks: Clocks) -> None:
+    """Where a time happened twice, the later one counts."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.append("q", b"0")
+        clocks.pass_by(50)
+        clocks.wall -= 50
+        assert await expire(log) == 0
+        await log.append("q", b"1")
+        clocks.pass_by(90)
+        assert await expire(log) == 0
+        clocks.pass_by(11)
+        assert await expire(log) == 1
+        assert positions(log) == []
+
+
+async def test_records_from_the_future_count_from_the_open(directory: Path, clocks: Clocks) -> None:
+    """Restored from a machine whose clock was ahead, records live for their age after the open."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.append("q", b"0")
+    clocks.wall -= 10_000
+    async with opened(directory) as log:
+        clocks.pass_by(AGE - 1)
+        await log.append("q", b"1")
+        assert await expire(log) == 0
+        clocks.pass_by(2)
+        assert await expire(log) == 1
+        assert positions(log) == [1]
+
+
+async def test_what_became_too_old_while_the_log_was_closed_goes_at_open(directory: Path, clocks: Clocks) -> None:
+    """Unless it is opened without retention, or only read: then everything is still there."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.append_records("q", None, [b"0", b"1"])
+    clocks.pass_by(10_000)
+    async with opened(directory, retention=False) as log:
+        assert log._retention is None
+        await log.append("q", b"2")
+    assert await asyncio.to_thread(lambda: positions(ReadOnlyLog.open(directory))) == [0, 1, 2]
+    async with opened(directory) as log:
+        assert await expire(log) == 1
+        assert positions(log) == [2]
+        with pytest.raises(PositionInPastError):
+            await log.append_record("q", 1, b"other")
+        assert await log.append_record("q", 2, b"2") is None
+
+
+async def test_a_repeat_is_recognized_after_retention(directory: Path, clocks: Clocks) -> None:
+    """The last append of a queue is known by its digest, before and after a restart."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.append_records("q", 0, [b"0", b"1"])
+        clocks.pass_by(AGE + 1)
+        assert await expire(log) == 1
+        assert positions(log) == []
+        assert await log.append_records("q", 0, [b"0", b"1"]) is None
+    async with opened(directory) as log:
+        assert await log.append_records("q", 0, [b"0", b"1"]) is None
+        with pytest.raises(PositionInPastError):
+            await log.append_records("q", 0, [b"0", b"2"])
+
+
+async def test_another_age_counts_at_once(directory: Path, clocks: Clocks) -> None:
+    """configure_queue sets, changes and removes the age of a queue that holds records; a deleted queue is forgotten."""
+    async with opened(directory) as log:
+        await log.create_queue("q")
+        await log.append("q", b"0")
+        clocks.pass_by(1_000)
+        assert await expire(log) == 0
+        await log.configure_queue("q", QueueOptions(max_age=2_000.0))
+        assert await expire(log) == 0
+        await log.configure_queue("q", QueueOptions())
+        clocks.pass_by(1_500)
+        assert await expire(log) == 0
+        await log.configure_queue("q", QueueOptions(max_age=AGE))
+        assert await expire(log) == 1
+        assert positions(log) == []
+        await log.append("q", b"1")
+        await log.delete_queue("q")
+        clocks.pass_by(1_000)
+        assert await expire(log) == 0
+
+
+async def test_retention_passes_a_consumer(directory: Path, clocks: Clocks) -> None:
+    """`max_age` says how long records wait at most; the consumer goes on with what is left and knows what it missed."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.create_consumer("q", "slow")
+        await log.append("q", b"0")
+        clocks.pass_by(AGE + 1)
+        await log.append("q", b"1")
+        assert await expire(log) == 1
+        summary = log.consumers("q")["slow"]
+        assert (summary.position, summary.skipped) == (1, 1)
+
+
+async def test_retention_looks_by_itself_and_ends_with_the_log(directory: Path, clocks: Clocks) -> None:
+    """Without an append or a call, the timer of the log removes what is too old."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await log.append("q", b"0")
+        clocks.pass_by(AGE + 1)
+        await log.configure_queue("q", QueueOptions(max_age=AGE))
+        assert log._retention is not None
+        while positions(log):
+            await asyncio.sleep(0)
+        kept = log._retention
+    assert kept._timer is None
+
+
+async def test_a_failed_log_removes_nothing(directory: Path, clocks: Clocks) -> None:
+    """A pass on a log that has failed is refused without noise."""
+    disk = Failing()
+    async with opened(directory, filesystem=disk) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.append("q", b"0")
+        clocks.pass_by(AGE + 1)
+        disk.failing = True
+        assert await expire(log) == 1
+        clocks.pass_by(10)
+        await expire(log)
+        assert log.state is LogState.FAILED
+        assert positions(log) == [0]
+
+
+def test_the_clock_of_ages_never_goes_back() -> None:
+    """It runs with the time since boot, and maps every wall time that was seen to the time when it was."""
+    with patched() as clocks:
+        clock = AgeClock()
+        stored = []
+        for step, jump in ((10, 0), (5, 7_200), (20, 0), (3, -10_000), (9, 0), (1, 500), (4, 0)):
+            clocks.pass_by(step)
+            clocks.wall += jump
+            now = clock.now()
+            assert now == clock.opened + round((clocks.boot - 5_000) * 10)
+            stored.append((clocks.wall_ns() // TICK_NS, now))
+        for tick, at in stored:
+            assert at <= clock.stored_at(tick, before_open=False) <= clock.now()
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(1, 3)),
+            st.tuples(st.just("pass"), st.floats(0.1, 40)),
+            st.tuples(st.just("truncate"), st.integers(0, 4)),
+            st.tuples(st.just("reopen"), st.just(0)),
+        ),
+        max_size=25,
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_any_history_keeps_what_is_young(
+    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, Any]]
+) -> None:
+    """A dictionary says what is retained: nothing young is ever missing, and nothing old is left after its pass."""
+    directory = tmp_path_factory.mktemp("log") / "wal"
+    with patched() as clocks:
+        asyncio.run(_compare(directory, clocks, history))
+
+
+async def _compare(directory: Path, clocks: Clocks, history: list[tuple[str, Any]]) -> None:
+    age, slack = 30.0, 1.2  # a pass per second at most, and ticks
+    stored: dict[int, float] = {}
+    first = 0
+    todo = [("create", 0), *history]
+    while todo:
+        async with opened(directory) as log:
+            while todo:
+                what, number = todo.pop(0)
+                if what == "create":
+                    await log.create_queue("q", options=QueueOptions(max_age=age))
+                elif what == "append":
+                    last = await log.append_records("q", None, [b"x"] * number)
+                    assert last is not None
+                    stored |= dict.fromkeys(range(last + 1 - number, last + 1), clocks.wall)
+                elif what == "pass":
+                    clocks.pass_by(number)
+                    await expire(log)
+                    clocks.pass_by(1.1)
+                    await expire(log)
+                elif what == "truncate" and stored:
+                    position = min(min(stored) + number, max(stored))
+                    await log.truncate("q", position)
+                    first = max(first, position + 1)
+                else:
+                    break
+                left = positions(log)
+                must = [at for at, when in stored.items() if at >= first and clocks.wall - when <= age]
+                may = [at for at, when in stored.items() if at >= first and clocks.wall - when <= age + slack * 3]
+                assert set(must) <= set(left)
+                if what == "pass":
+                    assert set(left) <= set(may)
+                stored = {at: stored[at] for at in left}
