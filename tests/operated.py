@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.serving import free_port
 
 DEPLOY = Path(__file__).parents[1] / "examples" / "deploy"
+FAILED, STUCK = "The log has failed: ", "the disk has not finished a commit for "
+"""Sentences of the page."""
 TIMEOUT_SECONDS = 60.0
 """Only a test that fails waits this long."""
 
@@ -111,6 +114,7 @@ class Operated:
         self.line("listening on")
         while (status := self.call("GET", "/readyz")[0]) != 200:
             assert status in (0, 503) and self.process.poll() is None, self.messages()
+            time.sleep(0.02)
         return self
 
     def append(self, payload: bytes) -> int:
@@ -129,10 +133,11 @@ class Operated:
         return found
 
     def page(self) -> str:
-        """Return what the page shows of the log's state: it is made of these members."""
+        """Return what the page shows of the log's state: `state.js` makes it of these members of the statistics."""
         stats = self.stats()
-        stuck = "the disk has not responded" if stats["under_way_seconds"] >= 1 else ""
-        return f"{stats['state']} {stats['failure'] or stuck}".strip()
+        failed = f"{FAILED}{stats['failure']}" if stats["failure"] else ""
+        stuck = STUCK if stats["under_way_seconds"] > 1 else ""
+        return f"{stats['state']} {failed}{stuck}".strip()
 
     def metric(self, text: str) -> float:
         """Return the value of a series as a query names it: `name` or `name{label="value"}`."""
@@ -173,6 +178,5 @@ class Supervisor:
 
 def wait_until(condition: Callable[[], object]) -> None:
     """Poll until *condition* is true: for states that no line announces."""
-    pause = threading.Event()
     while not condition():
-        pause.wait(0.01)
+        time.sleep(0.02)

@@ -1,6 +1,7 @@
 """Notifications for systemd (`Type=notify`): datagrams to the socket that systemd names.
 
-`Status` checks the service once per second and reports what changed: recovery progress, a failed log, a full disk.
+`Status` checks the service once per second and reports what changed: recovery progress, a failed log, a disk that is
+full or does not respond.
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ class Status:
         self._refused = 0  # responses 507 so far
         self._refused_at = 0.0
         self._full = False
+        self._stalls = False
 
     def check(self) -> None:
         """Check once; called every second."""
         if self._service.state is LogState.RECOVERING:
             notify(f"STATUS=recovering, {self._service.fraction:.0%} read", EXTEND_TIMEOUT)
         self._check_failure()
+        self._check_stall()
         self._check_full_disk()
 
     def _check_failure(self) -> None:
@@ -59,6 +62,14 @@ class Status:
         self._failed = True  # the engine has already logged it
         cause = " ".join(str(log.failure).split())
         notify(f"STATUS=failed: {cause}; nothing is stored until the service is restarted; reads work")
+
+    def _check_stall(self) -> None:
+        """Report a disk that does not respond, and that it responds again."""
+        log, limit = self._service.log_or_none, self._service.options.stall_seconds
+        stalls = log is not None and 0 < limit <= log.under_way_seconds
+        if stalls is not self._stalls and not self._failed:
+            self._stalls = stalls
+            notify("STATUS=the disk does not respond" if stalls else f"STATUS=serving on {self._address}")
 
     def _check_full_disk(self) -> None:
         refused, now = self._service.problems.get(HTTPStatus.INSUFFICIENT_STORAGE, 0), self._clock()

@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import pytest
 
+import mrecordlog_async.service
 from mrecordlog_async.client import RecordLogClient
-from mrecordlog_async.storage.segment import segment_name
 from tests import damage
 from tests.cli.running import build, three_queues
-from tests.operated import Operated, Supervisor, wait_until
+from tests.operated import FAILED, STUCK, Operated, Supervisor, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
@@ -308,10 +308,17 @@ def test_every_row_of_the_table_has_a_test() -> None:
     assert named == set(ROWS)
 
 
+def test_the_sentences_of_the_page_are_those_of_its_script() -> None:
+    """The page itself is tested in a browser; here are the members that it is made of."""
+    script = (Path(mrecordlog_async.service.__file__).parent / "page" / "state.js").read_text()
+    assert f"`{FAILED}${{stats.failure}}" in script
+    assert f"`{STUCK}${{" in script
+    assert "stats.under_way_seconds > 1" in script
+
+
 def test_the_help_of_the_wrapper_is_the_help_of_the_service() -> None:
     """The process under test differs from `mrecordlog` in its disk and its clock only."""
     command = [sys.executable, "-m", "tests.faulty_serve", "/nonexistent", "serve", "--help"]
     plain = [sys.executable, "-m", "mrecordlog_async", "serve", "--help"]
     texts = [subprocess.run(one, capture_output=True, text=True, timeout=60).stdout for one in (command, plain)]
     assert texts[0] == texts[1]
-    assert segment_name(0)

@@ -171,7 +171,12 @@ def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: notified.extend(lines))
     now = 0.0
     service = Service()
-    service.attach(cast(MultiRecordLog, SimpleNamespace(failure=None, state=LogState.OPEN, next_positions=dict)))
+    service.attach(
+        cast(
+            MultiRecordLog,
+            SimpleNamespace(failure=None, state=LogState.OPEN, next_positions=dict, under_way_seconds=0.0),
+        )
+    )
     status = Status(service, "http://x", lambda: now)
     for second in range(200):
         now = float(second)
@@ -179,6 +184,19 @@ def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch
             service.problems[507] = service.problems.get(507, 0) + 7
         status.check()
     assert notified == ["STATUS=the disk is full, appends are refused", "STATUS=serving on http://x"]
+
+
+def test_systemd_is_notified_of_a_disk_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once while it hangs, and once when it is back."""
+    notified: list[str] = []
+    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: notified.extend(lines))
+    log = SimpleNamespace(failure=None, state=LogState.OPEN, next_positions=dict, under_way_seconds=0.0)
+    service = Service(ServiceOptions(stall_seconds=5.0))
+    service.attach(cast(MultiRecordLog, log))
+    status = Status(service, "http://x")
+    for log.under_way_seconds in (0.0, 4.9, 5.0, 6.0, 0.0, 0.0):
+        status.check()
+    assert notified == ["STATUS=the disk does not respond", "STATUS=serving on http://x"]
 
 
 @pytest.mark.usefixtures("interruptible")
