@@ -103,6 +103,7 @@ class SegmentPin(NamedTuple):
 REFUSED = (
     "memory",
     "disk",
+    "queue",
     "space",
     "disk_error",
     "pending",
@@ -110,13 +111,14 @@ REFUSED = (
     "past",
     "too_large",
     "no_queue",
+    "sealed",
     "failed",
     "closed",
     "other",
 )
-"""Why appends are refused: a limit (`memory`, `disk`), a full file system (`space`), another error of the disk before
-anything was written, too much that waits (`append_soon` only), no positions left, a position that is taken, a record
-that can never fit, no such queue, and a log that failed or was closed."""
+"""Why appends are refused: a limit of the log (`memory`, `disk`) or of the queue, a full file system (`space`), another
+error of the disk before anything was written, too much that waits (`append_soon` only), no positions left, a position
+that is taken, a record that can never fit, no such queue, a sealed one, and a log that failed or was closed."""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from time import perf_counter
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count_records
 from mrecordlog_async.engine.refusals import Refusals
-from mrecordlog_async.errors import LogClosedError, RecordTooLargeError
+from mrecordlog_async.errors import LogClosedError, LogFullError, RecordTooLargeError
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import MIB, Limits
 
@@ -329,6 +329,12 @@ class Admission:
     def _budget(self) -> int:
         """Return how much more may be admitted; -1 while calls wait for disk space, so that none overtakes them."""
         return -1 if self.waiting_for_space else self._capacity.budget(self.pending_bytes)
+
+    def refuse_for_memory(self) -> LogFullError:
+        """Count an append that was refused for lack of memory elsewhere; return its error."""
+        error = self._capacity.memory_full(self.pending_bytes)
+        self._counted(error)
+        return error
 
     def _check_open(self) -> None:
         """Raise the error for an append to a log that takes no more."""

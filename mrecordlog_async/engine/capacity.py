@@ -34,6 +34,10 @@ class Capacity:
         """Return why memory has no space for *call* after *pending_bytes*, or None if it has."""
         if self._memory_left(pending_bytes, call.bytes) >= call.bytes:
             return None
+        return self.memory_full(pending_bytes)
+
+    def memory_full(self, pending_bytes: int) -> LogFullError:
+        """Return the error for an append that finds no memory after *pending_bytes*."""
         used = self._queues.memory_bytes + pending_bytes
         return LogFullError("memory", used, self._limits.memory_bytes, self._largest.name())
 

@@ -3,6 +3,7 @@
 | reason | the append |
 |---|---|
 | `memory`, `disk` | is above a limit of the log |
+| `queue` | is above a limit of its queue |
 | `space` | found the file system full |
 | `disk_error` | met another error of the disk before anything was written |
 | `pending` | came from `append_soon` while too much was pending |
@@ -10,10 +11,12 @@
 | `past` | names a position that is taken |
 | `too_large` | can never fit |
 | `no_queue` | names a queue that does not exist |
+| `sealed` | names a queue that takes no more records |
 | `failed`, `closed` | came to a log that stores nothing any more, or was waiting when it ended |
 | `other` | anything else |
 
-Only a log that stores less than it should is worth a line of its own log: `memory`, `disk`, `space`, `disk_error`.
+Only a log that stores less than it should is worth a line of its own log: `memory`, `disk`, `queue`, `space` and
+`disk_error`.
 Everything here runs on the event loop, and only when something is refused.
 """
 
@@ -31,6 +34,7 @@ from mrecordlog_async.errors import (
     LogFullError,
     PositionInPastError,
     QueueNotFoundError,
+    QueueSealedError,
     RecordTooLargeError,
 )
 from mrecordlog_async.metrics import Counters
@@ -44,6 +48,7 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (PositionInPastError, "past"),
     (RecordTooLargeError, "too_large"),
     (QueueNotFoundError, "no_queue"),
+    (QueueSealedError, "sealed"),
     (LogFailedError, "failed"),
     (LogClosedError, "closed"),
     (OSError, "disk_error"),
@@ -66,14 +71,12 @@ class Refusals:
         self,
         counters: Counters,
         directory: str = "",
-        largest: Callable[[], str] = str,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Count in *counters*; *largest* says which queue holds most, for a log whose memory is full."""
+        """Count in *counters*. *clock*: of the stretches."""
         self.on_begin: Callable[[], object] = lambda: None
         self._counters = counters
         self._directory = directory
-        self._largest = largest
         self._clock = clock
         self._stretches: dict[str, _Stretch] = {}
 
@@ -82,7 +85,7 @@ class Refusals:
         reason = reason_of(error)
         refused = self._counters.refused
         refused[reason] = refused.get(reason, 0) + appends
-        if reason in ("memory", "disk", "space", "disk_error"):
+        if reason in ("memory", "disk", "queue", "space", "disk_error"):
             self._note(reason, error, appends)
 
     def count_commands(self, error: BaseException, commands: Iterable[Command]) -> None:
@@ -112,8 +115,7 @@ class Refusals:
 
     def _log_begin(self, reason: str, error: BaseException) -> None:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else None
-        most = self._largest() if reason == "memory" else ""
-        text = f"{error}{f' ({cause})' if cause is not None else ''}{f'; {most}' if most else ''}"
+        text = f"{error} ({cause})" if cause is not None else str(error)
         facts = {"event": "refusing", "directory": self._directory, "reason": reason}
         logger.warning("%s: appends are refused: %s", self._directory, text, extra={"facts": facts})
 

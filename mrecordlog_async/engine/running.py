@@ -35,17 +35,13 @@ from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.watch import Watch
 from mrecordlog_async.engine.writer import Writer
-from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError
 from mrecordlog_async.memory.oldest_pin import OldestPin
-from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import LogState, RecoveryReport
 from mrecordlog_async.options import Limits, PersistPolicy
 
 logger = logging.getLogger("mrecordlog_async")
-
-QUEUES_SEARCHED = 10_000
-"""The queue that holds most is named if there are no more queues than this: a search on the event loop takes 1 ms."""
 
 _CLOSED_WHILE_WAITING = "the log was closed while this call was waiting for space"
 _FORKED = "the log belongs to the process that opened it, not to its forked child"
@@ -75,7 +71,7 @@ class RunningLog:
         self._loop = asyncio.get_running_loop()
         self._counters = Counters()
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
-        refusals = Refusals(self._counters, self.directory, partial(_largest_queue, opened.queues), self._loop.time)
+        refusals = Refusals(self._counters, self.directory, self._loop.time)
         self._admission = Appends(limits, capacity, refusals)
         # Bound once: the common appends look up one name less.
         self._append_single = self._admission.append_single
@@ -142,9 +138,9 @@ class RunningLog:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.directory!r}, {self.state.value}, queues: {len(self._queues)}>"
 
-    def count_refused(self, error: Exception) -> None:
-        """Count an append that was refused with *error* before the log saw it, such as a body that is not read."""
-        self._admission.refusals.count(error)
+    def refuse_for_memory(self) -> LogFullError:
+        """Count an append that was refused for memory before the log saw it, such as a large body; return its error."""
+        return self._admission.refuse_for_memory()
 
     # The end.
 
@@ -293,14 +289,6 @@ class RunningLog:
         self._admission.stop(partial(LogClosedError, _FORKED))
         for handle in self._opened.handles():
             self._opened.directory.files.close(handle)
-
-
-def _largest_queue(queues: Queues) -> str:
-    """Say which queue holds most, for an operator whose log has no memory left."""
-    if len(queues) > QUEUES_SEARCHED:
-        return ""
-    most = max(queues, key=lambda queue: queue.memory_bytes, default=None)
-    return "" if most is None else f"queue {most.name!r} holds most of it, {most.memory_bytes} bytes"
 
 
 _open_logs: weakref.WeakSet[RunningLog] = weakref.WeakSet()

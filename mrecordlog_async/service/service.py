@@ -17,7 +17,7 @@ from importlib.metadata import version
 from time import monotonic
 from typing import Any
 
-from mrecordlog_async.errors import LogClosedError, LogFullError
+from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 from mrecordlog_async.protocol.problems import ProblemError, retry, too_many
@@ -180,9 +180,7 @@ class Service:
         usage = self.log.resource_usage()
         used = usage.memory_bytes + usage.pending_bytes
         if used + size > usage.memory_limit_bytes:
-            error = LogFullError("memory", used, usage.memory_limit_bytes)
-            self.log.count_refused(error)
-            raise error
+            raise self.log.refuse_for_memory()
 
     # Waiting.
 

@@ -119,18 +119,18 @@ def test_a_stretch_is_logged_where_it_begins_and_where_it_ended(caplog: pytest.L
     caplog.set_level(logging.INFO, "mrecordlog_async")
     now, ticking = 0.0, []
     counters = Counters()
-    refusals = Refusals(counters, "/wal", lambda: "queue 'idle' holds most", lambda: now)
+    refusals = Refusals(counters, "/wal", lambda: now)
     refusals.on_begin = lambda: ticking.append(now)
     for moment in (1.0, 2.0, 2.0 + CALM_SECONDS - 1):
         now = moment
-        refusals.count(LogFullError("memory", 5, 4), 10)
+        refusals.count(LogFullError("memory", 5, 4, "idle"), 10)
         assert refusals.check()
     now += CALM_SECONDS
     assert not refusals.check()
     assert ticking == [1.0]
     begun, ended = caplog.records
     assert (begun.levelname, ended.levelname) == ("WARNING", "INFO")
-    assert "queue 'idle' holds most" in begun.getMessage()
+    assert "queue 'idle' holds the most" in begun.getMessage()
     assert "30 were refused within 30 s" in ended.getMessage()
     assert ended.__dict__["facts"]["appends"] == counters.refused["memory"] == 30
 
