@@ -95,7 +95,7 @@ class Telemetry:
     def request(
         self, method: str, route: str, path: str, headers: Mapping[str, str]
     ) -> Iterator[Callable[[int], None]]:
-        """Record a request while it is served. Yields a function to call with the status of the response."""
+        """Make the span of a request while it is served. Yields a function to call with the status of the response."""
         begun, statuses = time.perf_counter(), list[int]()
         try:
             if self._tracer is None:
