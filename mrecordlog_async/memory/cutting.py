@@ -8,8 +8,8 @@ from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Run
 
-PIECES_AT_ONCE = 16
-"""Pieces looked up at once: few, because a limit usually ends the read within the first ones."""
+PIECES_AT_FIRST, PIECES_AT_ONCE = 4, 64
+"""Pieces looked up at first, twice as many each time, and at most: a limit often ends the read within the first ones."""
 
 UNLIMITED = 2**63
 
@@ -25,9 +25,11 @@ def check_limit(limit: int) -> int:
 
 def pieces_of(queue: Queue, start: int | None, stop: int | None = None) -> Iterator[HeldRun]:
     """Yield what `Queue.held` returns, looked up a few pieces at a time. The queue must not change meanwhile."""
-    while held := queue.held(start, stop, PIECES_AT_ONCE):
+    pieces = PIECES_AT_FIRST
+    while held := queue.held(start, stop, pieces):
         yield from held
         start = held[-1].next_position
+        pieces = min(2 * pieces, PIECES_AT_ONCE)
 
 
 def first_records(queue: Queue, start: int | None, stop: int | None, limit: int) -> list[HeldRun]:
