@@ -107,6 +107,7 @@ SETTINGS = (
     Setting("pending_bytes", parse_size, "SIZE", "128MiB", "limit of the records waiting to be written"),
     Setting("record_bytes", parse_size, "SIZE", "64MiB", "limit of the size of a record"),
     Setting("queues", whole, "COUNT", "1000000", "limit of the number of queues"),
+    Setting("consumers", whole, "COUNT", "1000000", "limit of the number of consumers and their rules"),
     Setting("body_bytes", parse_size, "SIZE", "80MiB", "limit of the size of a request body"),
     Setting("bodies_bytes", parse_size, "SIZE", "96MiB", "limit of all request bodies being received or stored"),
     Setting("sending_bytes", parse_size, "SIZE", "96MiB", "limit of all responses being sent"),

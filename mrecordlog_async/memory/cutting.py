@@ -9,7 +9,7 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Run
 
 PIECES_AT_FIRST, PIECES_AT_ONCE = 4, 64
-"""Pieces looked up at first, twice as many each time, and at most: a limit often ends the read within the first ones."""
+"""Pieces looked up at first, twice as many each time, and at most: a limit usually ends the read early."""
 
 UNLIMITED = 2**63
 

@@ -148,6 +148,7 @@ def _log_options(values: dict[str, Any]) -> dict[str, Any]:
             pending_bytes=values["pending_bytes"],
             record_bytes=values["record_bytes"],
             queues=values["queues"],
+            consumers=values["consumers"],
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
