@@ -54,6 +54,7 @@ from mrecordlog_async.model import (
 )
 from mrecordlog_async.options import Limits, PersistAction, PersistPolicy, QueueOptions
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.record_log import RecordBatches, RecordConsumer, RecordLog
 from mrecordlog_async.storage.filesystem import FileSystem
 
 __all__ = [
@@ -94,6 +95,9 @@ __all__ = [
     "QueueSummary",
     "ReadOnlyLog",
     "Record",
+    "RecordBatches",
+    "RecordConsumer",
+    "RecordLog",
     "RecordLogError",
     "RecordTooLargeError",
     "RecoveryProgress",

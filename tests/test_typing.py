@@ -11,8 +11,20 @@ from tests.docs.blocks import ROOT, blocks
 PROGRAM = """
 from typing import assert_type
 
-from mrecordlog_async import MultiRecordLog
+from mrecordlog_async import MultiRecordLog, RecordLog
 from mrecordlog_async.client import RecordLogClient
+
+
+async def work(log: RecordLog) -> None:
+    assert_type(await log.append("q", b"a", create=True), int)
+    async with log.consumer("q", "c") as consumer:
+        async for batch in consumer.batches():
+            await consumer.acknowledge(batch)
+
+
+async def use_both(log: MultiRecordLog, client: RecordLogClient) -> None:
+    await work(log)
+    await work(client)
 
 
 async def use(log: MultiRecordLog, client: RecordLogClient, position: int | None) -> None:

@@ -203,6 +203,10 @@ class BlockingRecordLogClient:
         running = self._start()
         return BlockingTail(self, running.thread, running.client.tail(queue, start))
 
+    def wait_for(self, queue: str, position: int) -> bool:
+        """Wait until *position* has been assigned in *queue*; see `RecordLogClient.wait_for`."""
+        return self._call(lambda client: client.wait_for(queue, position))
+
     def queue_exists(self, queue: str) -> bool:
         """Return whether *queue* exists."""
         return self._call(lambda client: client.queue_exists(queue))

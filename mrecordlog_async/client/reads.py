@@ -204,6 +204,30 @@ class Reads:
             return times.time_at(position) if runs[0].first_position == position else None
         return None
 
+    async def wait_for(self, queue: str, position: int) -> bool:
+        """Wait until *position* has been assigned in *queue*.
+
+        Args:
+            queue: Its name.
+            position: The position to wait for; truncated records count.
+
+        Returns:
+            True once the queue's next position is past *position*; False if the queue was deleted, or sealed before.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist when the call starts.
+        """
+        summary = await self.queue_summary(queue)
+        tail, queue_id = self.tail(queue, position), summary.id
+        while summary.next_position <= position:
+            if summary.sealed or summary.id != queue_id or await tail.batch(max_records=1, max_wait=0) is None:
+                return False
+            try:
+                summary = await self.queue_summary(queue)
+            except QueueNotFoundError:
+                return False
+        return summary.id == queue_id
+
     async def queue_exists(self, queue: str) -> bool:
         """Return whether *queue* exists.
 

@@ -20,6 +20,7 @@ from mrecordlog_async import (
     PositionTruncatedError,
     QueueOptions,
     QueueSealedError,
+    RecordLog,
 )
 from mrecordlog_async.client import Consumer, RecordLogClient
 from mrecordlog_async.engine.consumer import Consumer as ConsumerOfLog
@@ -147,6 +148,29 @@ async def test_errors_of_consumers_are_those_of_the_log(served: Served) -> None:
         await client.delete_queue("q", past_consumers=True)
         with pytest.raises(RuntimeError, match="not attached"):
             await c.batch()
+
+
+async def test_code_for_a_record_log_works_with_both(served: Served) -> None:
+    """A function that takes a `RecordLog` does the same in the process of the log and over HTTP."""
+
+    async def work(log: RecordLog, queue: str) -> tuple[int, list[bytes], bool]:
+        await log.create_queue(queue, options=KEEP)
+        position = await log.append(queue, b"a")
+        await log.append_records(queue, None, [b"b", b"c"])
+        await log.create_consumer(queue, "c")
+        async with log.consumer(queue, "c") as consumer:
+            batch = await consumer.batch(max_records=2)
+            assert batch is not None
+            await consumer.acknowledge(batch)
+        waiting = asyncio.ensure_future(log.wait_for(queue, 3))
+        await asyncio.sleep(0)
+        await log.append_record(queue, None, b"d")
+        assert await waiting
+        await log.seal_queue(queue)
+        return position, [record.payload async for record in log.tail(queue)], await log.wait_for(queue, 4)
+
+    async with RecordLogClient(served.url) as client:
+        assert await work(client, "remote") == await work(served.log, "local") == (0, [b"c", b"d"], False)
 
 
 async def test_a_consumer_survives_a_restart_of_the_service(directory: Path) -> None:

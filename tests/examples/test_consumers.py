@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import ReadOnlyLog
+from tests.docs.blocks import ROOT, blocks
 from tests.examples.test_examples import EXAMPLES, ask, free_port, run, running
 
 
@@ -81,3 +83,26 @@ def test_sigterm_delivers_what_was_stored(tmp_path: Path) -> None:
     found = re.fullmatch(r"stored (\d+), delivered (\d+)\n", printed)
     assert found is not None
     assert found[1] == found[2]
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("page", ["README.md", "docs/frameworks.md"])
+def test_the_embeds_of_the_pages_work_as_they_stand(page: str, tmp_path: Path) -> None:
+    """A reader who copies a block, starts it and posts a click gets a position, and reads it back at the page's API."""
+    found = [block.text for block in blocks(ROOT / page) if block.language == "python" and "ingest" in block.text]
+    for number, text in enumerate(found):
+        name, port = f"block_{number}", free_port()
+        work = tmp_path / name
+        work.mkdir()
+        fastapi = "FastAPI" in text
+        (work / f"{name}.py").write_text(
+            text if fastapi else f"{text}\nweb.run_app(app, host='127.0.0.1', port={port})\n"
+        )
+        server = ("-m", "uvicorn", f"{name}:app", "--port", str(port)) if fastapi else (f"{name}.py",)
+        with running(sys.executable, *server, cwd=work) as process:
+            status, body = ask(port, "POST", "/ingest", b"click")
+            assert (status // 100, json.loads(body)) == (2, {"position": 0})
+            assert ask(port, "GET", "/wal/v1/queues/clicks")[0] == 200
+            process.send_signal(signal.SIGTERM)
+            assert "Traceback" not in process.communicate(timeout=30)[1]
+    assert found

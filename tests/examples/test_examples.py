@@ -27,8 +27,9 @@ def run(*command: str, input: str = "", **environment: str) -> subprocess.Comple
 
 
 @contextmanager
-def running(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+def running(*command: str, cwd: Path | None = None, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    variables = {**os.environ, **environment}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd, env=variables)
     try:
         yield process
     finally:
