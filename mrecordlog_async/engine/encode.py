@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, repeat
 
 from mrecordlog_async.engine.commit import PlannedMany, PlannedRecord, PlannedRun
-from mrecordlog_async.format.frame import Buffer, encode_all_frames, encode_unsplit
-from mrecordlog_async.format.record import Commit, LogRecord, encode_commit, encode_record
+from mrecordlog_async.format.frame import FRAME_HEADER_BYTES, Buffer, encode_all_frames, encode_unsplit, encode_whole
+from mrecordlog_async.format.record import COMMIT_BYTES, Commit, LogRecord, encode_commit, encode_record
 from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, many_bytes
 from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run, offsets_of_one
 from mrecordlog_async.options import KIB
@@ -111,6 +111,21 @@ def encode_batch(
     commit = Commit(log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
     # A COMMIT never spans two blocks, so a reader that finds a part of it finds all of it.
     return buffers, encode_unsplit(encode_commit(commit), offset, seed, buffers)
+
+
+def encode_in_block(
+    body: tuple[Buffer, ...], end: LogEnd, oldest_segment: int | None, log_id: bytes, seed: int, time_ns: int
+) -> tuple[list[Buffer], int]:
+    """Do what `encode_batch` does for one log record that fits into the current block together with the COMMIT."""
+    joined = body[0] if len(body) == 1 else b"".join(body)
+    commit_at = end.offset + FRAME_HEADER_BYTES + len(joined)
+    oldest = end.segment if oldest_segment is None else oldest_segment
+    commit = Commit(log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
+    frames = (
+        *encode_whole(joined, end.offset, seed),  # type: ignore[arg-type]  # a single part is never a view
+        *encode_whole(encode_commit(commit), commit_at, seed),
+    )
+    return [b"".join(frames)], commit_at + FRAME_HEADER_BYTES + COMMIT_BYTES
 
 
 def join_small(buffers: list[Buffer], size: int) -> list[Buffer]:

@@ -22,14 +22,20 @@ from collections.abc import Iterator, Sequence
 
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult, LogIOError
 from mrecordlog_async.engine.disk_space import DiskSpace
-from mrecordlog_async.engine.encode import build_records, encode_batch, encode_records, join_small
+from mrecordlog_async.engine.encode import (
+    build_records,
+    encode_batch,
+    encode_in_block,
+    encode_records,
+    join_small,
+)
 from mrecordlog_async.engine.older_segments import OlderSegments
 from mrecordlog_async.engine.spare import Spare
 from mrecordlog_async.engine.sync import sync_file
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
-from mrecordlog_async.format.record import LogRecord, Opened
+from mrecordlog_async.format.record import LogRecord, Opened, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
@@ -135,9 +141,11 @@ class Journal:
             and not self.wants_spare()
         )
 
-    def encode(self, records: Sequence[LogRecord], oldest_segment: int | None) -> tuple[list[Buffer], int]:
-        """Return a batch as buffers to write at the log's end, and the offset after it."""
-        return self._encode(encode_records(records), oldest_segment)
+    def encode(self, record: LogRecord, oldest_segment: int | None) -> tuple[list[Buffer], int]:
+        """Return a batch that `has_room_alone` as buffers to write at the log's end, and the offset after it."""
+        self._time_ns = time.time_ns()
+        body = encode_record(record)
+        return encode_in_block(body, self.end, oldest_segment, self._log_id, self._seed, self._time_ns)
 
     def commit_alone(
         self, records: list[LogRecord], buffers: list[Buffer], end: int, oldest_segment: int | None

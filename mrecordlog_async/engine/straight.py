@@ -29,18 +29,17 @@ from typing import NamedTuple
 
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import AppendGroup
-from mrecordlog_async.engine.commit import CommitResult, PlannedRun
-from mrecordlog_async.engine.encode import build_records
+from mrecordlog_async.engine.commit import CommitResult
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.format.frame import FRAME_HEADER_BYTES
 from mrecordlog_async.format.record import COMMIT_BYTES
-from mrecordlog_async.format.runs import APPEND_BYTES
+from mrecordlog_async.format.runs import APPEND_BYTES, Append
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
 
 CALLERS_MAX = 128
 """A group of more callers is the writer's, which wakes them in several turns of the loop."""
@@ -121,10 +120,10 @@ class Straight:
         # Held from here on: the writer sleeps until `finish`, as positions follow from the queues as they are now.
         admission.held = True
         self.group, self.since, self._first_position = group, since, queue.next_position
-        records = build_records((PlannedRun(queue.id, queue.next_position, group.payloads),))
+        record = Append(queue.id, Run.of(queue.next_position, group.payloads))  # one run: it fits into a block
         oldest = self._queues.pins.oldest()
-        buffers, end = self._journal.encode(records, oldest)
-        self._thread.hand_over(self.finish, self._journal.commit_alone, records, buffers, end, oldest)
+        buffers, end = self._journal.encode(record, oldest)
+        self._thread.hand_over(self.finish, self._journal.commit_alone, [record], buffers, end, oldest)
         return True
 
     def finish(self, result: CommitResult | None, error: BaseException | None) -> None:
@@ -147,7 +146,7 @@ class Straight:
             admission.fail_sleeper(caught)
             return
         admission.release()
-        self._loop.call_soon(self._count_if_idle)
+        self._loop.call_soon(self._go_on)
 
     def _acknowledge(self, group: AppendGroup, result: CommitResult) -> None:
         """Apply what was stored to memory, then wake the callers, who can then read their records."""
@@ -160,9 +159,11 @@ class Straight:
         self._stored = _Stored(result, payload_bytes, records, calls, freed, self.since, ended)
         self._admission.refund(group.bytes)
 
-    def _count_if_idle(self) -> None:
-        """Count the last batch, unless the next one is about to begin, which hands over first."""
-        if not self._admission.scheduled:
+    def _go_on(self) -> None:
+        """Begin the next batch, or else count the last one. The callers of the last batch have run once since."""
+        if self._admission.scheduled:
+            self.begin()  # now instead of in the next turn of the loop
+        else:
             self.count()
 
     def count(self) -> None:

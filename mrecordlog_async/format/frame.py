@@ -102,6 +102,13 @@ def encode_all_frames(records: Iterable[Sequence[Buffer]], offset: int, seed: in
     return offset
 
 
+def encode_whole(body: bytes, offset: int, seed: int) -> tuple[bytes, bytes]:
+    """Return *body* as one FULL frame at *offset*, its header first. The block has room for it."""
+    length = len(body)
+    checksum = crc32c(body, crc32c(_CHECKED.pack(offset, length, FULL), seed))
+    return _HEADER.pack(checksum, length, FULL), body
+
+
 def encode_unsplit(body: bytes, offset: int, seed: int, out: list[Buffer]) -> int:
     """Encode *body* as one FULL frame; if the block has no room for it, end the block with a FILLER or padding."""
     left = block_left(offset)

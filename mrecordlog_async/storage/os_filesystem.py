@@ -17,7 +17,8 @@ from mrecordlog_async.storage.filesystem import Buffer
 
 _statx = getattr(ctypes.CDLL(None), "statx", None)
 _AT_EMPTY_PATH, _STATX_NLINK = 0x1000, 0x4
-_Statx = ctypes.c_char * 256
+_Statx = ctypes.c_uint32 * 64
+_NLINK_AT = 4  # the fifth of its 32-bit words
 
 _O_DIRECT = getattr(os, "O_DIRECT", 0) if hasattr(os, "RWF_DSYNC") else 0
 
@@ -81,9 +82,9 @@ class OsFileSystem:
         next write, and the sync after that write takes a quarter longer.
         """
         if _statx is not None:
-            found = bytearray(256)
-            if _statx(handle, b"", _AT_EMPTY_PATH, _STATX_NLINK, _Statx.from_buffer(found)) == 0:
-                return int.from_bytes(found[16:20], sys.byteorder)
+            found = _Statx()
+            if _statx(handle, b"", _AT_EMPTY_PATH, _STATX_NLINK, found) == 0:
+                return int(found[_NLINK_AT])
         return os.fstat(handle).st_nlink
 
     def capacity_of(self, handle: int) -> int:
