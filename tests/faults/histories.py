@@ -13,6 +13,7 @@ from importlib import import_module
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, PersistPolicy
+from mrecordlog_async.storage import direct
 
 from .disk import SECTOR_BYTES, Disk, Fault
 from .driver import History, LoopThread, Run, SteppingThread, run_history
@@ -30,6 +31,7 @@ class Case:
     changes its way of working are a few blocks and a few buffers. stepping: the loop turns in the middle of the
     thread's jobs. by_taking: some calls wait in line, so their order is the order in which the writer takes them.
     sector_bytes, has_direct: as of `Disk`; without direct access, segments are written through the cache.
+    staging_bytes: what one direct write takes, None for the size as it is.
     """
 
     history: History
@@ -43,6 +45,7 @@ class Case:
     by_taking: bool = False
     sector_bytes: int = SECTOR_BYTES
     has_direct: bool = True
+    staging_bytes: int | None = None
 
     def run(self, fault: Fault | None = None, *, moments: bool = True) -> Run:
         """Run it on a fresh disk."""
@@ -63,7 +66,8 @@ class Case:
     @contextmanager
     def sizes(self) -> Iterator[None]:
         """Set the sizes of this case. The log that it leaves is opened with them as well."""
-        with early_roll(self.early_roll_bytes), small_sizes() if self.small else nullcontext():
+        staged = patch.object(direct, "STAGING_BYTES", self.staging_bytes) if self.staging_bytes else nullcontext()
+        with early_roll(self.early_roll_bytes), small_sizes() if self.small else nullcontext(), staged:
             yield
 
 
@@ -327,6 +331,16 @@ async def large(run: Run) -> None:
     await run.append("a", *[0] * 40)
     await run.truncate("a", 22)
     await run.append("a", 40_000)
+
+
+async def staged(run: Run) -> None:
+    """A batch of several direct writes into space that was reserved and synced before."""
+    await run.open()
+    await run.create("a")
+    await run.append("a", 300)
+    await run.append("a", 7_000)  # reserves the rest of the segment
+    await run.append("a", 14_000)
+    await run.append("a", 200)
 
 
 async def many_queues(run: Run) -> None:
@@ -681,6 +695,7 @@ CASES = {
     "cancelled, stepping": Case(cancelled, stepping=True),
     "killed, stepping": Case(killed, NEVER, stepping=True, may_refuse=True),
     "disk limit": Case(full_disk, limits=Limits(disk_bytes=420_000), early_roll_bytes=4_096, may_refuse=True),
+    "staged": Case(staged, staging_bytes=2 * 4_096),
     "concurrent, cached": Case(concurrent, has_direct=False),
     "reopened, cached": Case(reopened, has_direct=False),
     "torn, cached": Case(torn, stepping=True, may_refuse=True, has_direct=False),

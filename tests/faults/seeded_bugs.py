@@ -205,6 +205,15 @@ def direct_writes_taken_for_durable_ones() -> AbstractContextManager[Any]:
     return patch.object(DirectWriter, "write", write)
 
 
+def several_direct_writes_left_unsynced() -> AbstractContextManager[Any]:
+    original = DirectWriter.write
+
+    def write(self: DirectWriter, buffers: Any, offset: int, *, durable: bool) -> bool:
+        return original(self, buffers, offset, durable=durable) or durable
+
+    return patch.object(DirectWriter, "write", write)
+
+
 def last_block_not_repeated() -> AbstractContextManager[Any]:
     original = DirectWriter._write_staged
 
@@ -458,6 +467,7 @@ BUGS = {
         SeededBug(unlinked_before_the_commit_that_justifies_it, crash("rolls", every=3)),
         SeededBug(durable_write_trusted_after_one_that_is_not, succeed("concurrent")),
         SeededBug(direct_writes_taken_for_durable_ones, crash("concurrent")),
+        SeededBug(several_direct_writes_left_unsynced, crash("staged")),
         SeededBug(last_block_not_repeated, crash("concurrent")),
         SeededBug(last_block_of_an_opened_log_not_read, crash("reopened")),
         SeededBug(failed_fsync_tried_again, fail("concurrent, cached", "sync")),

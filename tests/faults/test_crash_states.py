@@ -23,6 +23,7 @@ SMALL = {
     "rolls": 2,
     "rolls, small": 9,
     "large, small": 7,
+    "staged": 3,
     "busy": 3,
     "never, busy": 3,
     "reserve": 7,

@@ -24,6 +24,7 @@ STEPS = {
     "interval": 3,
     "rolls, small": 31,
     "large, small": 23,
+    "staged": 5,
     "concurrent, small": 7,
     "reserve": 31,
     "singles": 5,
