@@ -55,24 +55,27 @@ class Retention:
         self._due: dict[int, int] = {}
         self._unfinished = 0  # truncates that are being stored
         self._has_more = False  # the last pass left queues out
+        self._running = False
         # A queue that was opened with records: those before this position were stored before the log was opened.
         self._opened_next = {queue_id: queue.next_position for queue_id, queue in self._aging()}
         self._take_new()
 
     def start(self) -> None:
-        """Begin: look at once, then whenever something can be too old."""
-        self._arm(0.0)
+        """Begin: look at once, then whenever something can be too old. A log without `max_age` has no timer."""
+        self._running = True
+        if self._due:
+            self._arm(0.0)
 
     def stop(self) -> None:
         """End: nothing is removed any more."""
+        self._running = False
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None
+            self._timer = None
 
     def queue_configured(self) -> None:
         """Note that queues may have another `max_age`: look again soon."""
-        if self._timer is not None and self._queues.newly_aging:
-            self._timer.cancel()
+        if self._running and self._queues.newly_aging:
             self._arm(0.0)
 
     def run(self) -> int:
@@ -127,9 +130,8 @@ class Retention:
 
     def _on_truncated(self, future: asyncio.Future[object]) -> None:
         self._unfinished -= 1
-        if self._has_more and not self._unfinished and self._timer is not None:
+        if self._has_more and not self._unfinished and self._running:
             self._has_more = False
-            self._timer.cancel()
             self._arm(0.0)
         if future.cancelled() or future.exception() is not None:
             return  # deleted meanwhile, closed or full: the next pass tries again
@@ -143,10 +145,14 @@ class Retention:
         """Make a pass, and set the timer for the next one."""
         if self.run() >= QUEUES_PER_PASS:
             self._has_more = True  # the last of these truncates continues
-        ahead = (self._heap[0][0] - self._clock.now()) / TICKS_PER_SECOND if self._heap else SLEEP_SECONDS_MAX
+        if not self._due:
+            return
+        ahead = (self._heap[0][0] - self._clock.now()) / TICKS_PER_SECOND
         self._arm(min(max(ahead, PASS_TICKS / TICKS_PER_SECOND), SLEEP_SECONDS_MAX))
 
     def _arm(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self._loop.call_later(seconds, _look, weakref.ref(self))
 
     def _aging(self) -> list[tuple[int, Queue]]:
