@@ -19,6 +19,9 @@ from mrecordlog_async.cli.commands import (
     bench,
     cat,
     completion,
+    configure,
+    consume,
+    consumers,
     delete,
     demo,
     drain,
@@ -70,7 +73,8 @@ class CommandModule(Protocol):
 
 
 GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
-    ("Store and read records", (serve, append, cat, ls, truncate, delete, top)),
+    ("Store and read records", (serve, append, cat, ls, configure, truncate, delete, top)),
+    ("Consume records", (consume, consumers)),
     ("Look into a log", (inspect, verify)),
     ("Back up and repair", (snapshot, repair)),
     ("Move queues between logs", (dump, load, import_quickwit, export_quickwit)),

@@ -15,7 +15,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import NotReadyError
+from mrecordlog_async.cli.output import Progress
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.maintenance.placed_log import open_placed_log
 from mrecordlog_async.token_file import read_token
 
 if TYPE_CHECKING:
@@ -111,6 +113,19 @@ async def _open_directory(directory: str, create: bool) -> MultiRecordLog:
         return await MultiRecordLog.open(directory, create=create, retention=False)
     except FileNotFoundError as error:
         raise FileNotFoundError(error.errno, f"{error.strerror}; --create creates one", error.filename) from None
+
+
+@asynccontextmanager
+async def open_placed_target(arguments: argparse.Namespace, *, create: bool = False) -> AsyncIterator[Any]:
+    """Open a log with its lock but without its records, or connect a client: for changes that read no record."""
+    if is_service(arguments.log):
+        async with connect(arguments, WRITE_RETRY_SECONDS) as client:
+            yield client
+        return
+    with Progress("reading") as progress:
+        log = await open_placed_log(arguments.log, create=create, on_progress=progress)
+    async with log:
+        yield log
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:

@@ -26,6 +26,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
     ConsumerCreateRequest,
     ConsumerCreateResponse,
     ConsumerPositionResponse,
+    ConsumerResponse,
     ConsumersResponse,
     QueueOptionsRequest,
     QueueOptionsResponse,
@@ -35,6 +36,9 @@ from mrecordlog_async.protocol.consumer_schemas import (
 )
 
 JSON = "application/json"
+
+QUEUES_AT_ONCE = 1_000
+"""The consumers of this many queues are asked for in one request."""
 
 
 class Consumers:
@@ -132,8 +136,18 @@ class Consumers:
             The summaries by name, in order.
         """
         reply = await self._transport.send("GET", path_of(queue, "consumers"))
-        found = decoded(reply, ConsumersResponse).consumers
-        return {one.consumer: ConsumerSummary(**msgspec.structs.asdict(one)) for one in found}
+        return {one.consumer: _summary(one) for one in decoded(reply, ConsumersResponse).consumers}
+
+    async def all_consumers(self) -> list[ConsumerSummary]:
+        """Return where the consumers of all queues stand, by queue and name."""
+        found: list[ConsumerSummary] = []
+        query = {"limit": str(QUEUES_AT_ONCE)}
+        while True:
+            page = decoded(await self._transport.send("GET", "/v1/consumers", query=query), ConsumersResponse)
+            found += map(_summary, page.consumers)
+            if page.next is None:
+                return found
+            query["after"] = page.next
 
     async def seek_consumer(self, queue: str, consumer: str, position: int) -> int:
         """Have *consumer* continue at *position*, as an operator: its present holder is fenced off.
@@ -235,6 +249,10 @@ class Consumers:
 def encoded_options(options: QueueOptions) -> bytes:
     """Return *options* as a JSON body."""
     return msgspec.json.encode({name: getattr(options, name) for name in QueueOptionsRequest.__struct_fields__})
+
+
+def _summary(one: ConsumerResponse) -> ConsumerSummary:
+    return ConsumerSummary(**msgspec.structs.asdict(one))
 
 
 def _path_of(queue: str, consumer: str) -> str:

@@ -11,10 +11,8 @@ import argparse
 import json
 
 from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.output import Progress
 from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.target import WRITE_RETRY_SECONDS, add_log, connect, is_service, run_async
-from mrecordlog_async.maintenance.placed_log import open_placed_log
+from mrecordlog_async.cli.target import add_log, open_placed_target, run_async
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -22,6 +20,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser = command_line.add_command("delete", "Delete a queue with all its records", __doc__)
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to delete")
+    parser.add_argument("--past-consumers", action="store_true", help="also what consumers have not acknowledged")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
@@ -32,13 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _delete(arguments: argparse.Namespace) -> int:
-    if is_service(arguments.log):
-        async with connect(arguments, WRITE_RETRY_SECONDS) as client:
-            await client.delete_queue(arguments.queue)
-    else:
-        with Progress("reading") as progress:
-            log = await open_placed_log(arguments.log, on_progress=progress)
-        async with log:
-            await log.delete_queue(arguments.queue)
+    async with open_placed_target(arguments) as log:
+        await log.delete_queue(arguments.queue, past_consumers=arguments.past_consumers)
     print(json.dumps({"queue": arguments.queue, "deleted": True}) if arguments.json else f"{arguments.queue}: deleted")
     return FINE

@@ -23,6 +23,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to truncate")
     parser.add_argument("position", type=COUNT, metavar="POSITION", help="last position to remove")
+    parser.add_argument("--past-consumers", action="store_true", help="also what consumers have not acknowledged")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
@@ -33,12 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    queue, position = arguments.queue, arguments.position
+    queue, position, past_consumers = arguments.queue, arguments.position, arguments.past_consumers
     if is_service(arguments.log):
         async with connect(arguments) as client:
-            dropped = await client.truncate(queue, position)
+            dropped = await client.truncate(queue, position, past_consumers=past_consumers)
     else:
-        dropped = await _truncate_directory(arguments.log, queue, position)
+        dropped = await _truncate_directory(arguments.log, queue, position, past_consumers)
     if arguments.json:
         print(json.dumps({"queue": queue, "dropped": dropped}))
     else:
@@ -46,7 +47,7 @@ async def _run(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-async def _truncate_directory(directory: str, queue: str, position: int) -> int:
+async def _truncate_directory(directory: str, queue: str, position: int, past_consumers: bool) -> int:
     with Progress("reading") as progress:
         log = await open_placed_log(directory, on_progress=progress)
     async with log:
@@ -56,4 +57,4 @@ async def _truncate_directory(directory: str, queue: str, position: int) -> int:
             raise UsageError(
                 f"queue {queue!r}: position {position} has not been assigned yet; the next position is {next_position}"
             )
-        return await log.truncate(queue, position)
+        return await log.truncate(queue, position, past_consumers=past_consumers)

@@ -1,0 +1,68 @@
+"""Set the options of a queue: how long it keeps its records, and how many. Or seal it.
+
+All options are replaced: those that are not given have their defaults. A sealed queue accepts no more records, for
+good; readers end after its last one.
+
+  mrecordlog configure ./wal orders --keep until_acknowledged
+  mrecordlog configure http://127.0.0.1:8080 clicks --create --max-bytes 2GiB --when-full drop_oldest --max-age 7d
+  mrecordlog configure http://127.0.0.1:8080 orders --seal
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from mrecordlog_async.cli.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.parser import COUNT, SIZE, TIME, CommandLine, Parser
+from mrecordlog_async.cli.target import add_log, open_placed_target, run_async
+from mrecordlog_async.options import QueueOptions
+
+
+def add_parser(command_line: CommandLine) -> Parser:
+    """Describe the command."""
+    parser = command_line.add_command("configure", "Set the options of a queue, or seal it", __doc__)
+    add_log(parser)
+    parser.add_argument("queue", metavar="QUEUE", help="queue to configure")
+    parser.add_argument("--create", action="store_true", help="create the queue if it does not exist")
+    parser.add_argument("--keep", choices=("until_truncated", "until_acknowledged"), help="default: until_truncated")
+    parser.add_argument("--max-bytes", type=SIZE, metavar="SIZE", help="payload bytes that it may hold")
+    parser.add_argument("--max-records", type=COUNT, metavar="N", help="records that it may hold")
+    parser.add_argument("--max-age", type=TIME, metavar="TIME", help="age at which records are removed")
+    parser.add_argument("--when-full", choices=("refuse", "drop_oldest"), help="beyond a limit (default: refuse)")
+    parser.add_argument("--seal", action="store_true", help="accept no more records; keeps the options as they are")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Configure the queue."""
+    given = {
+        name: value
+        for name in ("keep", "max_bytes", "max_records", "max_age", "when_full")
+        if (value := getattr(arguments, name)) is not None
+    }
+    if arguments.seal and (given or arguments.create):
+        raise UsageError("--seal cannot be combined with other options: set them first")
+    try:
+        options = QueueOptions(**given)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return run_async(_configure(arguments, options))
+
+
+async def _configure(arguments: argparse.Namespace, options: QueueOptions) -> int:
+    queue = arguments.queue
+    async with open_placed_target(arguments, create=arguments.create) as log:
+        if arguments.seal:
+            ends = await log.seal_queue(queue)
+            facts, text = {"queue": queue, "next_position": ends}, f"{queue}: sealed, ends before position {ends}"
+        else:
+            created = arguments.create and await log.create_queue(queue, exist_ok=True, options=options)
+            if not created:
+                await log.configure_queue(queue, options)
+            facts = {"queue": queue, "created": bool(created), **asdict(options)}
+            text = f"{queue}: created" if created else f"{queue}: configured"
+    print(json.dumps(facts) if arguments.json else text)
+    return FINE

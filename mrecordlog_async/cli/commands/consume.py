@@ -1,0 +1,97 @@
+"""Hand the records of a queue to a program or to standard output, and acknowledge what was taken.
+
+The position is kept in the log under the consumer's name: the next call continues where this one stopped. With --exec a
+shell runs the command for each batch, with the records on its standard input, each followed by a newline; a batch is
+acknowledged if the command exits with 0. Without it, records are acknowledged once they are flushed to standard output.
+A batch that was not acknowledged is handed out again.
+
+  mrecordlog consume http://127.0.0.1:8080 orders --consumer billing --exec 'psql -c "copy orders from stdin"'
+  mrecordlog consume ./wal orders --consumer archive --once > orders.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
+from mrecordlog_async.cli.parser import COUNT, TIME, CommandLine, Parser
+from mrecordlog_async.cli.target import add_log, open_target, run_async
+from mrecordlog_async.model import Batch, Record
+
+BATCH_RECORDS = 1_000
+
+Take = Callable[[Batch], Awaitable[int]]
+"""Takes a batch, and returns 0 if it may be acknowledged."""
+
+
+def add_parser(command_line: CommandLine) -> Parser:
+    """Describe the command."""
+    parser = command_line.add_command("consume", "Hand records to a program, and acknowledge them", __doc__)
+    add_log(parser)
+    parser.add_argument("queue", metavar="QUEUE", help="queue to read")
+    parser.add_argument("--consumer", required=True, metavar="NAME", help="name under which the position is kept")
+    parser.add_argument("--exec", dest="command", metavar="CMD", help="shell command that takes each batch")
+    parser.add_argument(
+        "--batch", type=COUNT, default=BATCH_RECORDS, metavar="N", help="records in one (default: 1000)"
+    )
+    parser.add_argument("--wait", type=TIME, default=0.2, metavar="TIME", help="how long to fill one (default: 200ms)")
+    parser.add_argument("--once", action="store_true", help="stop at the records that exist now")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Consume until the queue ends, with --once until its present end."""
+    if arguments.batch < 1:
+        raise UsageError("--batch must be at least 1")
+    return run_async(_consume(arguments))
+
+
+async def _consume(arguments: argparse.Namespace) -> int:
+    take: Take = _to_command(arguments.command) if arguments.command else _to_output
+    async with open_target(arguments) as log, log.consumer(arguments.queue, arguments.consumer) as consumer:
+        stop = await _end(log, arguments.queue) if arguments.once else None
+        while stop is None or consumer.position < stop:
+            batch = await consumer.batch(max_records=arguments.batch, max_wait=arguments.wait)
+            if batch is None:
+                return FINE
+            code = await take(batch)
+            if code != 0:
+                print(f"the command exited with {code}; its batch is not acknowledged", file=sys.stderr)
+                return FAILED
+            await consumer.acknowledge(batch)
+    return FINE
+
+
+async def _end(log: Any, queue: str) -> int:
+    """Return the position after the last record that exists now; log and client differ in whether this waits."""
+    found = log.last_record(queue)
+    last: Record | None = await found if asyncio.iscoroutine(found) else found
+    return 0 if last is None else last.position + 1
+
+
+async def _to_output(batch: Batch) -> int:
+    """Write a batch to standard output, in a thread: the reader of a pipe may be slow."""
+
+    def write() -> None:
+        sys.stdout.buffer.write(_lines(batch))
+        sys.stdout.buffer.flush()
+
+    await asyncio.to_thread(write)
+    return 0
+
+
+def _to_command(command: str) -> Take:
+    async def take(batch: Batch) -> int:
+        process = await asyncio.create_subprocess_shell(command, stdin=asyncio.subprocess.PIPE)
+        await process.communicate(_lines(batch))
+        return process.returncode or 0
+
+    return take
+
+
+def _lines(batch: Batch) -> bytes:
+    return b"\n".join([*(payload for _, payload in batch), b""])

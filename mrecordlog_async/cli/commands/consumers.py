@@ -1,0 +1,131 @@
+"""List the consumers of a log: where each stands, and what waits for it. Create, delete or move one.
+
+A queue that contains * is a pattern: --create and --delete then concern every queue that matches, and every one that is
+created later. --seek moves a consumer, forward or back, and fences off the process that holds it.
+
+  mrecordlog consumers http://127.0.0.1:8080
+  mrecordlog consumers ./wal orders
+  mrecordlog consumers http://127.0.0.1:8080 '*' --create lake
+  mrecordlog consumers http://127.0.0.1:8080 orders --seek billing 4000
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from mrecordlog_async.cli.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.output import columns, open_log, printable, size
+from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.target import add_log, connect, is_service, open_placed_target, run_async
+from mrecordlog_async.model import ConsumerSummary
+
+HEADER = ("queue", "consumer", "position", "records", "bytes", "oldest", "skipped", "owner")
+
+
+def add_parser(command_line: CommandLine) -> Parser:
+    """Describe the command."""
+    parser = command_line.add_command("consumers", "List, create, delete or move consumers", __doc__)
+    add_log(parser)
+    parser.add_argument(
+        "queue", nargs="?", metavar="QUEUE", help="queue or pattern (default: list those of all queues)"
+    )
+    change = parser.add_mutually_exclusive_group()
+    change.add_argument("--create", metavar="NAME", help="create a consumer")
+    change.add_argument("--delete", metavar="NAME", help="delete a consumer")
+    change.add_argument("--seek", nargs=2, metavar=("NAME", "POSITION"), help="move a consumer to a position")
+    parser.add_argument("--start", type=COUNT, metavar="POSITION", help="where --create begins (default: first record)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the consumers, or change one."""
+    if arguments.create or arguments.delete or arguments.seek:
+        if arguments.queue is None:
+            raise UsageError("name the queue, or '*' for all of them")
+        return run_async(_change(arguments))
+    if is_service(arguments.log):
+        return run_async(_list_service(arguments))
+    _show(_in_directory(arguments), arguments.json)
+    return FINE
+
+
+async def _list_service(arguments: argparse.Namespace) -> int:
+    async with connect(arguments) as client:
+        if arguments.queue is None:
+            found = await client.all_consumers()
+        else:
+            found = list((await client.consumers(arguments.queue)).values())
+    _show([_of_service(one) for one in found], arguments.json)
+    return FINE
+
+
+def _of_service(one: ConsumerSummary) -> dict[str, Any]:
+    names = ("queue", "consumer", "position", "records", "bytes", "oldest_seconds", "skipped", "owner")
+    return {name: getattr(one, name) for name in names}
+
+
+def _in_directory(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the consumers in the files. What waits is not counted: that would read the records."""
+    with open_log(arguments.log) as log:
+        queues = log.list_queues() if arguments.queue is None else [arguments.queue]
+        return [
+            {"queue": queue, "consumer": consumer, "position": position}
+            for queue in queues
+            for consumer, position in log.settings(queue).consumers.items()
+        ]
+
+
+def _show(found: Iterable[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.writelines(json.dumps(one) + "\n" for one in found)
+        return
+    sys.stdout.writelines(columns([HEADER, *map(_row, found)], left=2))
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    known = "records" in one
+    oldest = one.get("oldest_seconds")
+    return (
+        printable(one["queue"]),
+        printable(one["consumer"]),
+        str(one["position"]),
+        str(one["records"]) if known else "-",
+        size(one["bytes"]) if known else "-",
+        f"{oldest:.0f} s" if oldest is not None else "-",
+        str(one["skipped"]) if known else "-",
+        one.get("owner") or "-",
+    )
+
+
+async def _change(arguments: argparse.Namespace) -> int:
+    queue = arguments.queue
+    async with open_placed_target(arguments) as log:
+        if arguments.create:
+            await log.create_consumer(queue, arguments.create, start=arguments.start)
+            done = {"queue": queue, "consumer": arguments.create, "created": True}
+        elif arguments.delete:
+            await log.delete_consumer(queue, arguments.delete)
+            done = {"queue": queue, "consumer": arguments.delete, "deleted": True}
+        else:
+            name, text = arguments.seek
+            position = await log.seek_consumer(queue, name, _position(text))
+            done = {"queue": queue, "consumer": name, "position": position}
+    print(json.dumps(done) if arguments.json else _sentence(done))
+    return FINE
+
+
+def _position(text: str) -> int:
+    try:
+        return COUNT(text)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--seek takes a name and a position: {error}") from None
+
+
+def _sentence(done: dict[str, Any]) -> str:
+    what = "created" if "created" in done else "deleted" if "deleted" in done else f"stands at {done['position']}"
+    return f"{done['queue']}: consumer {done['consumer']} {what}"

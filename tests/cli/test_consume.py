@@ -1,0 +1,94 @@
+"""consume, consumers and configure: on a running service, and on the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_serve import run, wait_ready
+from tests.serving import Process
+
+
+@pytest.fixture(params=["service", "directory"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the log to work on: a running service, or the files."""
+    if request.param == "directory":
+        yield str(tmp_path / "wal")
+        return
+    with Process(tmp_path / "wal") as process:
+        wait_ready(process)
+        yield process.address
+
+
+def test_records_are_handed_out_once_they_were_not_acknowledged(target: str) -> None:
+    """Each call continues where the last one stopped; another consumer has its own position."""
+    run("append", target, "q", "--lines", "--create", stdin=b"a\nb\n")
+    consume = ("consume", target, "q", "--consumer", "billing", "--once")
+    assert run(*consume).stdout == b"a\nb\n"
+    run("append", target, "q", stdin=b"c")
+    assert run(*consume).stdout == b"c\n"
+    assert run(*consume).stdout == b""
+    assert run("consume", target, "q", "--consumer", "audit", "--once", "--batch", "2").stdout == b"a\nb\nc\n"
+
+
+def test_a_batch_is_acknowledged_if_the_command_took_it(target: str, tmp_path: Path) -> None:
+    """A command that fails ends the call, and its batch comes again; one that succeeds moves the consumer."""
+    run("append", target, "q", "--lines", "--create", stdin=b"a\nb\nc\n")
+    consume = ("consume", target, "q", "--consumer", "billing", "--once", "--batch", "2")
+    failed = run(*consume, "--exec", "cat > /dev/null; exit 3")
+    assert (failed.returncode, b"exited with 3" in failed.stderr) == (1, True)
+    taken = tmp_path / "taken"
+    assert run(*consume, "--exec", f"cat >> {taken}; echo - >> {taken}").returncode == 0
+    assert taken.read_text() == "a\nb\n-\nc\n-\n"
+
+
+def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:
+    """An operator sees where each consumer stands, and can move it."""
+    run("append", target, "q", "--lines", "--create", stdin=b"a\nbb\n")
+    assert run("consumers", target, "q", "--create", "billing", "--start", "1").stdout == (
+        b"q: consumer billing created\n"
+    )
+    (listed,) = map(json.loads, run("consumers", target, "--json").stdout.splitlines())
+    assert (listed["queue"], listed["consumer"], listed["position"]) == ("q", "billing", 1)
+    assert run("consumers", target, "q", "--seek", "billing", "0").stdout == b"q: consumer billing stands at 0\n"
+    assert run("consumers", target, "q").stdout.splitlines()[1].split()[:3] == [b"q", b"billing", b"0"]
+    refused = run("truncate", target, "q", "1")
+    assert (refused.returncode, b"billing" in refused.stderr) == (1, True)
+    assert run("truncate", target, "q", "1", "--past-consumers").stdout == b"q: 2 records removed\n"
+    assert run("consumers", target, "q", "--delete", "billing").returncode == 0
+    assert run("consumers", target, "--json").stdout == b""
+
+
+def test_a_pattern_concerns_all_queues(target: str) -> None:
+    """With * every queue gets the consumer, and so does one that is created later."""
+    run("configure", target, "a", "--create")
+    run("consumers", target, "*", "--create", "lake")
+    run("configure", target, "b", "--create")
+    listed = [json.loads(line) for line in run("consumers", target, "--json").stdout.splitlines()]
+    assert [(one["queue"], one["consumer"]) for one in listed] == [("a", "lake"), ("b", "lake")]
+
+
+def test_options_limit_a_queue_and_a_seal_ends_it(target: str) -> None:
+    """What is set holds for appends; contradictions are usage errors."""
+    small = run("configure", target, "q", "--create", "--max-records", "1", "--json")
+    assert json.loads(small.stdout)["created"] is True
+    run("append", target, "q", stdin=b"a")
+    full = run("append", target, "q", stdin=b"b")
+    assert (full.returncode, b"'q' is full" in full.stderr) == (1, True)
+    assert run("configure", target, "q").stdout == b"q: configured\n"
+    assert run("append", target, "q", stdin=b"b").returncode == 0
+    assert run("configure", target, "q", "--seal").stdout == b"q: sealed, ends before position 2\n"
+    assert b"is sealed" in run("append", target, "q", stdin=b"c").stderr
+    assert run("consume", target, "q", "--consumer", "c").stdout == b"a\nb\n"  # ends by itself
+    both = run("configure", target, "q", "--keep", "until_acknowledged", "--max-age", "1h")
+    assert (both.returncode, b"contradict" in both.stderr) == (2, True)
+    assert run("configure", target, "q", "--seal", "--max-age", "1h").returncode == 2
+
+
+def test_changing_a_consumer_needs_a_queue(tmp_path: Path) -> None:
+    """A consumer belongs to a queue; without one the call is a usage error."""
+    missing = run("consumers", str(tmp_path), "--create", "billing")
+    assert (missing.returncode, b"name the queue" in missing.stderr) == (2, True)
