@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
+
+from crc32c import crc32c
 
 from mrecordlog_async.format.frame import FRAME_HEADER_BYTES, read_frame, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, decode_header
@@ -63,6 +66,17 @@ def frames(path: Path) -> list[tuple[int, int, int, bytes]]:
 def batch_ends(path: Path) -> list[int]:
     """Return the offsets at which the COMMITs of a segment end."""
     return [end for _, end, _, payload in frames(path) if payload[:1] == b"\x06"]
+
+
+def half_a_batch(path: Path) -> int:
+    """Begin a batch after the last one, as a writer that dies leaves it; return its bytes."""
+    header, end = decode_header(path.read_bytes()[:HEADER_BYTES]), batch_ends(path)[-1]
+    first, payload = 2, b"\x04half"
+    checked = struct.pack("<QHB", end, len(payload), first)
+    checksum = crc32c(payload, crc32c(checked, segment_seed(header.log_id, header.segment)))
+    frame = struct.pack("<IHB", checksum, len(payload), first) + payload
+    write_at(path, end, frame)
+    return len(frame)
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:

@@ -98,6 +98,7 @@ SETTINGS = (
     ),
     Setting("persist", persist, "POLICY", "always", "when a record counts as stored: always, interval:500ms or never"),
     Setting("segment_bytes", parse_size, "SIZE", "1GiB", "size of a segment file"),
+    Setting("recycle", switch, "", "true", "use the file of a dead segment again for a later one (on by default)"),
     Setting(
         "memory_bytes", parse_size, "SIZE", "4GiB", "limit of the records held in memory; appends above it get 429"
     ),

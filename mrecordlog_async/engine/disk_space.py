@@ -38,6 +38,13 @@ class DiskSpace:
         """Return how many bytes more may be reserved by a log that takes *taken*."""
         return self.limit_bytes - taken
 
+    def allows_recycling(self, taken: int) -> bool:
+        """Return whether a log that takes *taken* bytes is far enough below the limit to keep a whole segment as spare.
+
+        Otherwise the spare would soon be cut again, to make room.
+        """
+        return self.room(taken) >= self.segment_bytes
+
     def check(self, more: int, taken: int) -> None:
         """Raise LogFullError if *more* bytes do not fit on top of *taken*."""
         if more > 0 and more > self.room(taken):

@@ -6,7 +6,7 @@ Strategy:
 2. Then one write and one sync, or a direct write that is both. What fails there, and any failed sync, raises
    `LogIOError`: the log stops.
 3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling works on a full disk:
-   only a roll lets the space of older segments be freed.
+   only a roll lets the space of older segments be freed. A dead segment may become the spare (`Spare.recycle`).
 4. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or shrunk again: the log rolls,
    and only unlinks it. Each batch checks (one fstat), as a link can be created while the log is open. If the check
    fails, the batch is refused: rolling instead would use up a segment per batch.
@@ -62,10 +62,13 @@ class Journal:
         space: DiskSpace,
         staging: Staging | None = None,
         nonce: int | None = None,
+        *,
+        recycle: bool = False,
     ) -> None:
         """Continue the log *recovered*, whose last segment is *file*; *staging*: see `Spare`.
 
-        *nonce*: the random number of this opening, which the first batch records.
+        *nonce*: the random number of this opening, which the first batch records. *recycle*: dead segments may become
+        spares.
         """
         self.directory = directory
         self.end: LogEnd = recovered.end
@@ -79,6 +82,7 @@ class Journal:
         self._time_ns = 0  # in the COMMIT that was encoded last
         self._space = space
         self._spare = Spare(directory, staging)
+        self._recycles = recycle
         undeletable = [(number, 0) for number in recovered.leftovers]
         self._older = OlderSegments(directory, undeletable + recovered.older)
 
@@ -215,6 +219,11 @@ class Journal:
         self.durable_oldest = self.named_oldest
         return time.perf_counter() - begun
 
+    def start_small(self) -> None:
+        """Continue in a new segment, of which little is reserved: nothing is live. Errors as of `commit`."""
+        self.cut_spare()
+        self.roll(None)
+
     def roll(self, oldest_segment: int | None) -> None:
         """Continue in a new segment, with the errors of `commit`.
 
@@ -252,9 +261,29 @@ class Journal:
         if self.wants_spare(more_table_bytes):
             self._spare.prepare(self.end.segment + 1, self._preamble_bytes(more_table_bytes))
 
-    def reclaim(self) -> int:
-        """Remove the segments below the oldest live one; return how many were removed (see `OlderSegments`)."""
-        return self._older.reclaim(self.durable_oldest)
+    def reclaim(self, recycle: bool = True) -> int:
+        """Remove the segments below the oldest live one; return how many were removed (see `OlderSegments`).
+
+        Args:
+            recycle: One of them may become the spare; False if its space is needed, or nothing is live.
+        """
+        return self._older.reclaim(self.durable_oldest, self._reuse if recycle and self._recycles else _leave)
+
+    def _reuse(self, path: str) -> bool:
+        """Make a dead segment the spare, unless that is one already; return whether the file was taken away.
+
+        Only for direct writes: through the cache, a write of a part of a page must first read what the page held.
+        """
+        if self._spare.is_recycled or not self._file.is_direct or not self._space.allows_recycling(self.disk_bytes):
+            return False
+        fresh = self._preamble_bytes(0)
+        whole = whole_blocks(fresh + self._space.segment_bytes)
+        return self._spare.recycle(path, self.end.segment + 1, max(whole // 2, fresh), whole)
+
+    def cut_spare(self) -> bool:
+        """Cut the spare to the size of a fresh one; return whether that freed any space."""
+        fresh = self._preamble_bytes(0)
+        return self._spare.cut(whole_blocks(fresh + fresh // 4))
 
     def shrink(self, everything: bool) -> None:
         """Free a step of a removed segment's space, or with *everything* the space of all of them."""
@@ -308,6 +337,16 @@ class Journal:
         wanted = whole_blocks(end + RESERVE_BYTES)
         if wanted <= self._file.reserved_bytes:
             return
+        try:
+            self._try_to_reserve(end, wanted, request)
+        except (OSError, LogFullError):
+            if not self.cut_spare():
+                raise
+            if request.needs_space:
+                self.prepare_spare()  # there is none if the old one could not be cut
+            self._try_to_reserve(end, wanted, request)
+
+    def _try_to_reserve(self, end: int, wanted: int, request: CommitRequest) -> None:
         limit = max(wanted, self.end.table_end + self._space.segment_bytes + RESERVE_BYTES)
         try:
             if request.needs_space or request.leaves_bytes:
@@ -376,3 +415,8 @@ class Journal:
         """Raise LogFullError for a batch that will not fit into the next segment, before that segment is used up."""
         wanted = whole_blocks(self._preamble_bytes(0) + batch_bytes)
         self._space.check(wanted - self._spare.reserved_bytes, self.disk_bytes)
+
+
+def _leave(path: str) -> bool:
+    """Leave a dead segment to be removed."""
+    return False

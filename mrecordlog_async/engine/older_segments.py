@@ -1,12 +1,14 @@
 """The segments before the current one: removed, oldest first, once nothing in them is live, and their space freed.
 
+One may become the next segment instead (`Spare.recycle`).
+
 Everything here blocks and belongs to the log's thread; the loop may read `segments`, `bytes` and `unfreed_bytes`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mrecordlog_async.options import MIB
 from mrecordlog_async.storage.directory import LogDirectory
@@ -45,8 +47,10 @@ class OlderSegments:
         self.segments.append((number, size))
         self.bytes += size
 
-    def reclaim(self, oldest: int) -> int:
+    def reclaim(self, oldest: int, reuse: Callable[[str], bool] = lambda path: False) -> int:
         """Remove the segments below *oldest*, oldest first; return how many were removed.
+
+        *reuse* is offered the path of each: if it takes the file away, it returns True.
 
         One that cannot be removed stays on the list and is tried again next time. So do all after it: a reader takes a
         missing segment as a sign that all older ones are removed too.
@@ -55,8 +59,10 @@ class OlderSegments:
         for number, size in self.segments:
             if number >= oldest:
                 break
+            path = self._directory.path_of(number)
             try:
-                self._remove(self._directory.path_of(number), size)
+                if not reuse(path):
+                    self._remove(path, size)
             except OSError:
                 self.unlink_errors += 1
                 break

@@ -3,7 +3,7 @@
 1. Open the directory, creating it if allowed, and lock it. Nothing is read before that: until then another writer may
    change it.
 2. Read the log (`recovery`), or create one in an empty directory. Nothing is changed before the log was judged.
-3. Zero the torn tail, remove `CLOSED`, remove leftovers.
+3. Zero what follows the end of the log, remove `CLOSED`, remove leftovers.
 4. Reserve space and prepare the spare. A full disk does not prevent opening: appends are refused until there is room.
 
 Blocking; runs on the log's thread. Whatever fails on the way closes every handle and releases the lock.
@@ -28,10 +28,11 @@ from mrecordlog_async.format.record import LOG_ID_BYTES
 from mrecordlog_async.format.table import encode_table
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import RecoveryReport
-from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_torn_tail
+from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_tail
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
 from mrecordlog_async.recovery.replay import Replay
+from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, sync_directory
 from mrecordlog_async.storage.lock import LOCK_NAME
@@ -54,8 +55,8 @@ class OpenOptions:
 
     segment_bytes: nominal size of a segment. disk_bytes_limit: space for all segments. create: create the directory and
     the log if they do not exist. direct: write past the page cache where that is possible, which pays if each batch is
-    synced: an unsynced write costs 1.5 µs in the cache and 60 µs past it. replay_type: decides what is kept of the
-    records in memory.
+    synced: an unsynced write costs 1.5 µs in the cache and 60 µs past it. recycle: use dead segments again, where the
+    file system gains by it. replay_type: decides what is kept of the records in memory.
     """
 
     segment_bytes: int
@@ -63,6 +64,7 @@ class OpenOptions:
     create: bool = True
     direct: bool = False
     replay_type: type[Replay] = Replay
+    recycle: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
             if staging is not None:
                 file.begin_direct(staging, recovered.end.offset)
         space = DiskSpace(locked, options.segment_bytes, options.disk_bytes_limit)
-        journal = Journal(locked, file, recovered, space, staging, secrets.randbits(NONCE_BITS))
+        recycle = options.recycle and locked.recycles()
+        journal = Journal(locked, file, recovered, space, staging, secrets.randbits(NONCE_BITS), recycle=recycle)
         on_error.callback(journal.discard_spare)
         _prepare_spare(journal)
         if is_shared:
@@ -167,6 +170,11 @@ def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptio
     if foreign:
         reason = f"cannot create a log here: the directory already contains {foreign[0]!r}"
         raise OSError(errno.ENOTEMPTY, reason, directory.path)
+    # A spare of a log that was deleted here would say that a segment of the new one is missing.
+    if listing.temporary:
+        for name in listing.temporary:
+            directory.files.unlink(f"{directory.path}/{name}")
+        directory.sync()
     # Before segment 0 exists, and even if another program created the directory: later openings never sync the parent.
     sync_directory(directory.files, os.path.dirname(directory.path) or "/")
     queues = options.replay_type.queues_type(secrets.randbits(FIRST_QUEUE_ID_BITS))
@@ -178,7 +186,7 @@ def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptio
         oldest_segment=0,
         size=file.reserved_bytes,
         queues=queues,
-        torn_range=None,
+        tail=NOTHING,
         closed=False,
         created=True,
     )
@@ -190,7 +198,7 @@ def _may_stand_next_to_a_new_log(name: str) -> bool:
 
 
 def _take_over(directory: LockedDirectory, recovered: RecoveredLog) -> SegmentFile:
-    """Make the recovered log ready for its next batch: torn tail zeroed, `CLOSED` removed, both durable.
+    """Make the recovered log ready for its next batch: what follows its end zeroed, `CLOSED` removed, both durable.
 
     A segment with a second name keeps its tail: the next one will state where it ended.
     """
@@ -198,7 +206,7 @@ def _take_over(directory: LockedDirectory, recovered: RecoveredLog) -> SegmentFi
     file = SegmentFile(directory.files, path, directory.files.open(path), recovered.size)
     try:
         if not file.may_be_shared():
-            zero_torn_tail(file, recovered)
+            zero_tail(file, recovered)
             file.reserved_bytes = recovered.end.offset
         if recovered.closed:
             directory.remove_closed()
@@ -226,6 +234,7 @@ def _leave_shared_segment(journal: Journal, recovered: RecoveredLog) -> None:
         segment_name(recovered.end.segment),
     )
     _try_now(partial(journal.roll, recovered.queues.pins.oldest()))
+    _prepare_spare(journal)
 
 
 def _try_now(work: Callable[[], object]) -> None:

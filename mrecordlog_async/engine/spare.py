@@ -1,5 +1,18 @@
 """The next segment, kept ready under a temporary name with its space reserved, so that rolling works on a full disk.
 
+Either a fresh, small file, or a dead segment's file of nearly full size. The second kind saves time, because writing
+blocks that exist is faster than writing new ones (`docs/performance.md` has the numbers), and nothing depends on it:
+before a batch is refused for lack of space, it is cut to the size of a fresh one.
+
+How a dead segment becomes the spare:
+1. Its death is durable: the caller has synced a COMMIT that names a later segment as the oldest live one.
+2. It is renamed to the spare's temporary name. Readers take a file that lost its name as removed, and no snapshot
+   links a temporary name.
+3. If it then has more than one link, it is removed: its bytes belong to others too.
+4. It is cut. Whatever fails after the rename removes the file; a fresh spare is made instead.
+5. `publish` writes header and table, syncs, renames and syncs the directory, as for a fresh file. A power cut before
+   that may leave the file under its old name, with any part of this: it is dead there, and counts as absent.
+
 Everything here blocks and belongs to the log's thread; the loop may read `reserved_bytes`.
 """
 
@@ -9,14 +22,16 @@ import contextlib
 from collections.abc import Sequence
 
 from mrecordlog_async.engine.commit import LogIOError
+from mrecordlog_async.engine.older_segments import SHRINK_BYTES
 from mrecordlog_async.engine.sync import sync_directory, sync_file
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.header import SegmentHeader
 from mrecordlog_async.format.table import Table, encode_table
 from mrecordlog_async.storage.direct import UNSUPPORTED, Staging
+from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.new_segment import write_preamble
-from mrecordlog_async.storage.segment import SegmentFile
+from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile
 
 
 class Spare:
@@ -25,6 +40,7 @@ class Spare:
     def __init__(self, directory: LockedDirectory, staging: Staging | None = None) -> None:
         """With *staging*, the segments that this becomes are written past the page cache, if their files can be."""
         self.file: SegmentFile | None = None
+        self._was_segment = False
         self._directory = directory
         self._staging = staging
 
@@ -32,6 +48,61 @@ class Spare:
     def reserved_bytes(self) -> int:
         """Space that the spare takes on the disk."""
         return self.file.reserved_bytes if self.file is not None else 0
+
+    @property
+    def is_recycled(self) -> bool:
+        """Return whether the spare was a segment before."""
+        return self.file is not None and self._was_segment
+
+    def recycle(self, path: str, number: int, least: int, most: int) -> bool:
+        """Make the dead segment at *path* the spare for segment *number*, instead of the present one.
+
+        Args:
+            path: The segment, whose death is durable.
+            number: The segment that it becomes.
+            least: Bytes that it must have, or it is left alone.
+            most: Bytes, in whole blocks, that it is cut to; if that frees much, it is left alone.
+
+        Returns:
+            True if nothing has the name *path* any more, even if the file could not be used. False if the file is as it
+            was.
+        """
+        files = self._directory.files
+        try:
+            file = SegmentFile(files, path, files.open(path), 0)
+        except OSError:
+            return False
+        if not _is_suitable(file, least, most):
+            file.close()
+            return False
+        self.discard()
+        file.path = self._directory.path_of(number) + TEMPORARY_SUFFIX
+        try:
+            files.rename(path, file.path)
+            if not file.may_be_shared():  # only now: from here on, nobody can link it by its old name
+                _cut(file, most)
+                self.file, self._was_segment = file, True
+        except OSError:
+            pass
+        if self.file is None:
+            self._remove(file)
+            return not self._exists(path)
+        return True
+
+    def cut(self, size: int) -> bool:
+        """Give back the space of the spare after *size* bytes; return whether there was any."""
+        spare = self.file
+        if spare is None or spare.reserved_bytes <= size:
+            return False
+        try:
+            if not spare.may_be_shared():
+                self._directory.files.set_size(spare.handle, size)
+                spare.reserved_bytes = size
+                return True
+        except OSError:
+            pass
+        self.discard()  # it belongs to others too, or its size is not known
+        return True
 
     def prepare(self, number: int, wanted: int) -> None:
         """Make the spare for segment *number* if there is none, reserve *wanted* bytes and sync it.
@@ -46,6 +117,7 @@ class Spare:
         if spare is None:
             files, path = self._directory.files, self._directory.path_of(number)
             spare = SegmentFile(files, *self._directory.create_temporary(path), 0)
+            self._was_segment = False
         try:
             spare.reserve(wanted, wanted + wanted // 4)
         except OSError:
@@ -122,3 +194,20 @@ class Spare:
         spare.close()
         with contextlib.suppress(OSError):
             self._directory.files.unlink(spare.path)
+
+
+def _is_suitable(file: SegmentFile, least: int, most: int) -> bool:
+    """Return whether a dead segment may become a spare of *least* to *most* bytes at little cost."""
+    try:
+        return not file.is_shared() and least <= file.files.size(file.handle) <= most + SHRINK_BYTES
+    except OSError:
+        return False
+
+
+def _cut(file: SegmentFile, most: int) -> None:
+    """Cut a file to *most* bytes, or to whole blocks, and reserve its space: a file that was copied may have holes."""
+    size = file.files.size(file.handle)
+    kept = min(size - size % DIRECT_BLOCK_BYTES, most)
+    if kept < size:
+        file.files.set_size(file.handle, kept)
+    file.reserve(kept, kept)

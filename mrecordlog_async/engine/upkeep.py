@@ -144,14 +144,15 @@ class Upkeep:
         oldest = self._queues.pins.oldest()
         left = False
         if oldest is None and self._is_worth_a_roll():
-            left = await self._if_space_allows(journal.roll, None)
+            left = await self._if_space_allows(journal.start_small)
             self.state.early_roll = False  # tried once for each refusal, when nothing is live any more
         # If there is no space for the next segment, only naming the dead ones frees some: so this must not roll.
         if not left and self._must_name_oldest(oldest):
             request = CommitRequest([], oldest, sync=True, needs_space=False, may_roll=False)
             await self._if_space_allows(journal.commit, request)
         if journal.reclaimable() and not self.state.unlink_failed:
-            removed = await self._on_log_thread(journal.reclaim)
+            # Where space is short, or nothing is live, the log is to be small: no dead segment is kept as the spare.
+            removed = await self._on_log_thread(journal.reclaim, not self.state.short_of_space and oldest is not None)
             self._counters.segments_removed += removed
             if removed:
                 logger.debug("removed %d segments", removed)

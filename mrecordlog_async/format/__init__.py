@@ -10,7 +10,7 @@ The directory
     LOCK                       the writer's flock; holds its pid as text. Says nothing about the data.
     wal-00000000000000000000   segments: "wal-" and the segment number in 20 decimal digits
     CLOSED                     where the log ends; exists only after a clean close
-    *.tmp                      an unfinished file; ignored
+    *.tmp                      an unfinished file; ignored, but for its number (see "Where a log ends")
 
 Segment numbers are contiguous from the oldest live segment to the last. Segments below the oldest live one are
 leftovers. The oldest live segment is the highest number that the last segment's header and COMMITs name as such.
@@ -174,14 +174,22 @@ Where a log ends
 ================
 
 Every segment but the last must hold whole batches up to the end that its successor's header states. In the last
-segment, whole batches with the expected numbers are read as far as they go, up to an offset o. After o:
+segment, whole batches with the expected numbers are read as far as they go, up to an offset o.
 
-* only zeros: the log ends at o;
-* else, if a valid COMMIT at any byte after o names a highest durable batch that is at least the batch due at o: that
-  batch was acknowledged, and it is damaged;
-* else: a torn tail, never acknowledged; the log ends at o, and a writer zeroes the rest before it appends.
+If CLOSED exists, the log ends where it says, or it is damaged. Bytes after that mean nothing. Otherwise, after o:
 
-If CLOSED exists, the log ends where it says, or it is damaged.
+* if a valid COMMIT of this segment, at any byte after o, names a highest durable batch that is at least the batch due
+  at o: that batch was acknowledged, and it is damaged;
+* else the log ends at o. A writer zeroes the rest of the file, durably, before it appends. If a valid frame of this
+  segment begins at o, or one of its COMMITs follows, that was a torn tail, never acknowledged. Anything else was there
+  before and means nothing.
+
+A file whose header does not state the number in its name, with an intact checksum, counts as absent. That is damage
+only if the segment is the last one or is live. A power cut can leave it: a dead segment's file is renamed and written
+as another segment before the removal of its old name is durable.
+
+"wal-(n + 1).tmp" is made only after segment n has its name. So if one exists that is two or more above the last
+segment, that segment is not the last one: the log is damaged.
 
 A worked example
 ================

@@ -87,6 +87,11 @@ class SegmentParser:
         parser.resume()
         return parser
 
+    @property
+    def torn_end(self) -> int:
+        """Offset after the last frame of this segment that follows `end` without a gap; `end` itself if none does."""
+        return self._at if self._at - self.end >= FRAME_HEADER_BYTES else self.end  # less is padding
+
     def feed(self, piece: bytes | memoryview, base: int) -> Iterator[Batch]:
         """Yield the batches that end in *piece*, whose first byte is at offset *base*.
 
@@ -162,8 +167,8 @@ class SegmentParser:
         return batch
 
 
-def find_commits(data: bytes, base: int, log_id: bytes, segment: int) -> Iterator[Commit]:
-    """Yield every valid COMMIT of *segment* anywhere in *data*, whose first byte is at offset *base* of the segment.
+def find_commits(data: bytes, base: int, log_id: bytes, segment: int) -> Iterator[tuple[Commit, int]]:
+    """Yield every valid COMMIT of *segment* in *data*, which begins at offset *base* of it, and the offset after each.
 
     Searches every byte, not only where frames are due: after a damaged length, the starts of frames are unknown. The
     pattern is the log id, which no client knows, and the segment's number: a file that was used for another segment
@@ -180,5 +185,5 @@ def find_commits(data: bytes, base: int, log_id: bytes, segment: int) -> Iterato
             if frame is not None and frame.kind == FULL and len(frame.payload) == COMMIT_BYTES:
                 record = decode_record(frame.payload) if frame.payload[0] == COMMIT else None
                 if type(record) is Commit:
-                    yield record
+                    yield record, frame.end
         found = data.find(pattern, found + 1)

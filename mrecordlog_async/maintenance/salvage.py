@@ -122,6 +122,8 @@ def _salvage(
             torn_bytes += item
         else:
             replay.add(name, item)
+    for number in range(log.stop, listing.stop):
+        replay.lose(Damage(segment_name(number), 0, 0, "the segment is missing"))
     for damage in log.damage:  # in the files that say where the log ends
         replay.lose(damage)
     return Salvage(replay.finish(), replay.damage, len(listing.segments), torn_bytes)

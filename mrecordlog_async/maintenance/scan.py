@@ -6,7 +6,8 @@
 3. In a damaged range every frame that is still valid is read, at any offset. A checksum is seeded with log, segment and
    offset, so a valid frame was written there by this log. The range carries the records of these frames. The first
    frame of a lost record may still show which positions it held (`LostRun`).
-4. In the last segment of a log that was not closed, bytes without a COMMIT after them are a torn tail, as in recovery.
+4. In the last segment of a log that was not closed, frames without a COMMIT after them are a torn tail, as in recovery.
+   Bytes that are no frames of this segment were there when the file was another one.
    The table of queues is never a torn tail: a segment gets its name only after its table is on the disk.
 """
 
@@ -65,7 +66,7 @@ class SegmentScan:
 
         Raises:
             FileNotFoundError: The segment was removed before or during the read. Its space may already be freed, which
-                looks like damage.
+                looks like damage, or its file be another segment.
         """
         files = self._directory.files
         with self._directory.opened(self.number) as self._handle:
@@ -73,8 +74,8 @@ class SegmentScan:
             self._stop = min(self.size, self._expected.end) if self._expected else self.size
             yield from self._read_header()
             yield from self._read_batches()
-            if files.size(self._handle) < self.size:
-                self._check_not_removed()
+            if self._directory.was_rewritten(self._handle, self.number, self.size):
+                raise self._directory.removed(self.number)
 
     def _read_header(self) -> Iterator[DamagedRange]:
         try:
@@ -87,7 +88,7 @@ class SegmentScan:
             yield DamagedRange(0, HEADER_BYTES, str(error))
 
     def _check_not_removed(self) -> None:
-        if not self._directory.files.links(self._handle):
+        if self._directory.was_removed(self.number):
             raise self._directory.removed(self.number)
 
     def _read_batches(self) -> Iterator[Table | Batch | DamagedRange]:
@@ -133,17 +134,17 @@ class SegmentScan:
     def _damaged_range(self, parser: SegmentParser) -> DamagedRange | None:
         """Describe the bytes between the last whole batch and the next readable one; None for a torn tail."""
         due = parser.due_batch
-        evidence = self._look_after(parser.end, due)
-        is_damaged = judge(evidence, acknowledged=self._acknowledged) is Verdict.DAMAGED
-        junk_end = evidence.not_zero[1] if evidence.not_zero is not None else parser.end
+        at = SegmentEnd.of(parser)
+        evidence = self._look_after(at)
+        is_damaged = judge(evidence, at, acknowledged=self._acknowledged) is Verdict.DAMAGED
         if not is_damaged and parser.table is not None:
-            self.torn_bytes = junk_end - parser.end
+            self.torn_bytes = evidence.torn_end - parser.end
             return None
         if evidence.next_commit is not None:
             return self._range_before(parser.end, due, evidence.next_commit)
-        if self._expected is None and junk_end <= parser.end and parser.table is not None:
-            return None
-        end = self._expected.end if self._expected else max(junk_end, parser.end + 1)
+        if self._expected is None and evidence.torn_end == parser.end and parser.table is not None:
+            return None  # where the segment ended is not known, and nothing more of it is here
+        end = self._expected.end if self._expected else max(evidence.torn_end, parser.end + 1)
         damaged = DamagedRange(
             parser.end, end, self._end_reason(), due, self._expected.last_batch if self._expected else None
         )
@@ -171,12 +172,11 @@ class SegmentScan:
         return self.header.first_batch if self.header else self._next_batch(HEADER_BYTES)
 
     def _next_batch(self, offset: int) -> int:
-        commit = self._look_after(offset, 0).next_commit
+        commit = self._look_after(SegmentEnd(self.number, self._log_id, offset, 0, offset)).next_commit
         return commit.batch if commit is not None else 0
 
-    def _look_after(self, offset: int, due: int) -> Evidence:
-        """Collect what lies after *offset*, where batch *due* should begin."""
-        end = SegmentEnd(self.number, self._log_id, offset, due)
+    def _look_after(self, end: SegmentEnd) -> Evidence:
+        """Collect what lies after *end*."""
         files, acknowledged = self._directory.files, self._acknowledged
         return look_after(files, self._handle, end, self._stop, acknowledged=acknowledged)
 

@@ -204,7 +204,7 @@ def _copy_head(files: FileSystem, source: str, target: str, length: int | None) 
     """Copy the first *length* bytes, None for all, and sync them; return how many.
 
     Raises:
-        FileNotFoundError: *source* was removed, and its space may have been freed while it was read. No copy is left.
+        FileNotFoundError: *source* was removed; its space may be freed, or hold another segment. No copy is left.
     """
     reader = files.open(source, write=False)
     try:
@@ -214,14 +214,23 @@ def _copy_head(files: FileSystem, source: str, target: str, length: int | None) 
         try:
             _write_durably(files, target, _pieces(files, reader, source, length))
         except CorruptionError:
-            if files.links(reader):
+            if not _was_removed(files, source):
                 raise
-        if not files.links(reader):
+        if _was_removed(files, source):
             files.unlink(target)
             raise FileNotFoundError(errno.ENOENT, "the segment was removed while it was copied", source)
     finally:
         files.close(reader)
     return length
+
+
+def _was_removed(files: FileSystem, path: str) -> bool:
+    """Return whether the writer removed the file. It may use it for another segment only after that."""
+    try:
+        files.close(files.open(path, write=False))
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _pieces(files: FileSystem, reader: int, source: str, length: int) -> Iterator[Buffer]:

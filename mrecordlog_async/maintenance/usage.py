@@ -208,6 +208,8 @@ class _UsageCounter:
         headers = self._headers
         segments: list[SegmentUsage] = []
         for number in headers.numbers:
+            if number < headers.oldest and number not in headers.headers:
+                continue  # a dead file that does not read as its own segment counts as absent
             try:
                 segments.append(self._segment(headers.scan(number)))
             except FileNotFoundError:

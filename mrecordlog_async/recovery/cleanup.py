@@ -1,4 +1,4 @@
-"""What opening changes once it has judged the log: zero the torn tail, remove leftovers. Only with the lock held."""
+"""What opening changes once it has judged the log: zero what follows its end, remove leftovers. Only with the lock."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage.directory import Listing, LogDirectory
+from mrecordlog_async.storage.filesystem import read_exact
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 logger = logging.getLogger("mrecordlog_async")
@@ -15,33 +16,37 @@ logger = logging.getLogger("mrecordlog_async")
 ZEROS = bytes(MIB)
 
 
-def zero_torn_tail(file: SegmentFile, recovered: RecoveredLog) -> None:
-    """Zero the bytes after the last whole batch, in place and durably."""
-    if recovered.torn_range is None:
+def zero_tail(file: SegmentFile, recovered: RecoveredLog) -> None:
+    """Zero the bytes after the last whole batch, in place and durably; what is zero is left as it is.
+
+    Everything, not only what is certain to be a torn batch: what is left of one must not continue a later batch.
+    """
+    tail, end = recovered.tail, recovered.end
+    if tail.not_zero is None:
         return
-    at, stop = recovered.torn_range
+    at, stop = tail.not_zero
     while at < stop:
-        piece = ZEROS[: min(len(ZEROS), stop - at)]
-        file.write([piece], at)
-        at += len(piece)
-    # Before any batch is written here: what is left of the tail must not be taken for what follows it.
+        size = min(len(ZEROS), stop - at)
+        if read_exact(file.files, file.handle, size, at).strip(b"\0"):
+            file.write([ZEROS[:size]], at)
+        at += size
+    # Before any batch is written here.
     file.sync()
-    logger.warning(
-        "zeroed %d bytes of an unfinished, unacknowledged batch in %s at offset %d",
-        recovered.torn_range[1] - recovered.end.offset,
-        segment_name(recovered.end.segment),
-        recovered.end.offset,
-        extra={
-            "facts": {
-                "event": "torn_tail",
-                "bytes": recovered.torn_range[1] - recovered.end.offset,
-            }
-        },
-    )
+    if tail.torn_bytes:
+        logger.warning(
+            "zeroed %d bytes of an unfinished, unacknowledged batch in %s at offset %d",
+            tail.torn_bytes,
+            segment_name(end.segment),
+            end.offset,
+            extra={"facts": {"event": "torn_tail", "bytes": tail.torn_bytes}},
+        )
 
 
 def remove_leftovers(directory: LogDirectory, listing: Listing, recovered: RecoveredLog) -> None:
-    """Remove temporary files and the segments that nothing needs; `leftovers` keeps those that cannot be removed."""
+    """Remove temporary files and the segments that nothing needs; `leftovers` keeps those that cannot be removed.
+
+    They are never used again as spares: what they hold is not known.
+    """
     for name in listing.temporary:
         with contextlib.suppress(OSError):
             directory.files.unlink(f"{directory.path}/{name}")

@@ -1,6 +1,6 @@
 """Follow a log: read what its writer added since the last read. Never writes, never takes the lock.
 
-1. Read the next frame's header after the last whole batch: zeros mean that nothing is new, so an idle log costs no
+1. Read the block after the last whole batch: without a frame of this segment nothing is new, so an idle log costs no
    more than that. Otherwise read whole batches from there, in pieces that start small.
 2. As every reader does, read from the disk and not from the cache, and sync before showing. Then replay the batches.
 3. If the next segment exists, its header must state where this one ended and its table must equal the queues; continue
@@ -9,7 +9,8 @@
    Otherwise both were removed, with everything in them.
 4. Whatever does not fit raises `LostTrackError`: reading the whole log again gives the state or names the damage. A
    batch that is still being written looks like damage, so it is judged only if it is unchanged the next time, and a
-   torn tail that stays is judged ever more rarely.
+   torn tail that stays is judged ever more rarely. Bytes that are not a frame may be what the file held when it was
+   another segment: they are doubted only if a COMMIT proves that they are damage.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES
+from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, block_left, read_frame, segment_seed
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.segment_files import sync_for_readers
+from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, look_after
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import read_exact
 from mrecordlog_async.storage.segment import PIECE_BYTES, segment_name
@@ -53,6 +55,7 @@ class Follower:
         self._directory = directory
         self._files = directory.files
         self._parser = _parser_after(recovered)
+        self._seed = segment_seed(recovered.log_id, recovered.end.segment)
         self._replay = replay_type(recovered.counts)
         self._replay.queues = recovered.queues
 
@@ -88,8 +91,8 @@ class Follower:
             return False  # nothing in it is live; its successor shows whether all of it was read
         try:
             self._check_header(handle)
-            if not any(read_exact(self._files, handle, HEAD_BYTES, parser.end)):
-                self.failed_looks = 0
+            if parser.table is not None and not self._has_frame(handle):
+                self._doubt(handle, SegmentEnd.of(parser))
                 return False
             self._files.drop_cache(handle)
             batches = self._take_batches(handle)
@@ -111,13 +114,25 @@ class Follower:
                     break
         except MalformedError as error:
             raise LostTrackError(error.reason) from None
+        end = SegmentEnd.of(parser)
         parser.resume()
         if not had_table:
             self._check_table(parser.table)
         if batches:
             self.failed_looks = 0  # what was there last time is a batch now
-        self._doubt(handle)
+        self._doubt(handle, end)
         return batches
+
+    def _has_frame(self, handle: int) -> bool:
+        """Return whether a frame of this segment begins where the next batch is due."""
+        at = self._parser.end
+        if not any(read_exact(self._files, handle, HEAD_BYTES, at)):
+            return False
+        length = block_left(at)
+        if length < FRAME_HEADER_BYTES:  # padding, and the frame is in the next block
+            length += BLOCK_BYTES
+        block = memoryview(read_exact(self._files, handle, length, at))
+        return read_frame(block, at, 0, self._seed) is not None
 
     def _pieces(self, handle: int, offset: int) -> Iterator[tuple[int, bytes]]:
         """Yield whole blocks from that of *offset* on; usually there is little to read."""
@@ -127,14 +142,20 @@ class Follower:
             at += len(piece)
             length = min(length * 2, PIECE_BYTES)
 
-    def _doubt(self, handle: int) -> None:
-        """Count how often in a row there are bytes that are not a batch; have them judged the 2nd, 4th, 8th … time."""
-        if not any(read_exact(self._files, handle, HEAD_BYTES, self._parser.end)):
+    def _doubt(self, handle: int, end: SegmentEnd) -> None:
+        """Count how often in a row there are bytes that are not a batch; judge them the 2nd, 4th, 8th … time."""
+        if not any(read_exact(self._files, handle, HEAD_BYTES, end.offset)):
             self.failed_looks = 0
             return
         self.failed_looks += 1
-        if self.failed_looks > 1 and self.failed_looks & (self.failed_looks - 1) == 0:
+        if self.failed_looks == 1 or self.failed_looks & (self.failed_looks - 1):
+            return
+        if end.torn_end > end.offset or self._is_proven(handle, end):
             raise LostTrackError("the bytes after the last batch are not a batch")
+
+    def _is_proven(self, handle: int, end: SegmentEnd) -> bool:
+        """Return whether a COMMIT says that the batch due at *end* was acknowledged."""
+        return look_after(self._files, handle, end, self._files.size(handle)).proof is not None
 
     def _apply(self, batches: list[Batch]) -> None:
         recovered = self.recovered
@@ -166,6 +187,7 @@ class Follower:
         recovered.end.segment, recovered.end.first_batch = header.segment, header.first_batch
         recovered.oldest_segment = max(recovered.oldest_segment, header.oldest_segment)
         self._parser = SegmentParser(header.log_id, header.segment, header.first_batch)
+        self._seed = segment_seed(header.log_id, header.segment)
 
     def _check_table(self, table: Table | None) -> None:
         assert self._replay.queues is not None

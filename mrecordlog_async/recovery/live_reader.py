@@ -19,6 +19,7 @@ from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, Reading, read_without_lock
 from mrecordlog_async.recovery.replay import Replay
+from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.segment import segment_name
 
@@ -79,7 +80,7 @@ def _is_whole(directory: LogDirectory, reading: Reading, replay_type: type[Repla
         except LostTrackError:
             return False
         if recovered.end != end_before:
-            recovered.torn_range = None  # it was half of a batch that is complete now
+            recovered.tail = NOTHING  # it was half of a batch that is complete now
         if recovered.oldest_segment <= removed:
             raise CorruptionError(segment_name(removed), None, "the segment is missing, and it held live data")
     check_nothing_is_missing(recovered, first_table)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import RecoveryReport
+from mrecordlog_async.recovery.torn_or_damaged import Tail
 from mrecordlog_async.storage.segment import segment_name
 
 
@@ -41,7 +42,7 @@ class RecoveredLog:
 
     size: bytes of the last segment's file. older: (number, bytes) of the live segments before the last. leftovers:
     numbers of those below the oldest live one that exist.
-    torn_range: offsets of the first byte after `end` that is not zero and after the last one, None for a clean end.
+    tail: what follows `end`.
     created: there was no log before, and nothing was read.
     overtaken: the writer removed segments faster than they could be read, so the queues' first positions are newer than
     their records; the log cannot be read on from here.
@@ -52,7 +53,7 @@ class RecoveredLog:
     oldest_segment: int
     size: int
     queues: Queues
-    torn_range: tuple[int, int] | None
+    tail: Tail
     closed: bool
     created: bool = False
     overtaken: bool = False
@@ -64,12 +65,12 @@ class RecoveredLog:
         """Sum up for people. *seconds*: how long it took."""
         return RecoveryReport(
             created=self.created,
-            clean=self.torn_range is None,
+            clean=not self.tail.torn_bytes,
             segments=len(self.older) + 1,
             batches=self.counts.batches,
             records=self.counts.records,
             bytes=self.counts.bytes,
-            dropped_bytes=self.torn_range[1] - self.end.offset if self.torn_range else 0,
+            dropped_bytes=self.tail.torn_bytes,
             segment=segment_name(self.end.segment),
             offset=self.end.offset,
             seconds=seconds,

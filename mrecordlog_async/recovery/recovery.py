@@ -1,6 +1,7 @@
 """Read a log: from the files of a directory to queues, oldest live segment first.
 
-1. Open the last segment and read its header: it names the oldest segment that was live when it began.
+1. Open the last segment and read its header: it names the oldest segment that was live when it began. A spare whose
+   number is higher by two or more says that the last segment is missing.
 2. Replay the segments from there on, oldest first, into one state. Each must be intact up to the end that its
    successor's header states, and the state replayed from it must equal its successor's table: every segment proves the
    one before it. A segment that fails is remembered, and replay starts over after it (`segment_chain`).
@@ -8,21 +9,22 @@
 
    | row | after offset o | meaning | what is done |
    |---|---|---|---|
-   | 1 | only zeros | clean end | continue at o |
-   | 2 | other bytes, and no COMMIT as in row 3 | torn tail, never acknowledged | zero, report, continue at o |
+   | 1 | no frame at o, and no COMMIT of this segment | the end of the log | zero, continue at o |
+   | 2 | one of these, and no COMMIT as in row 3 | torn tail, never acknowledged | zero, report, continue at o |
    | 3 | a COMMIT, at any byte, that names the batch due at o as durable | acknowledged data damaged | CorruptionError |
    | 4 | `CLOSED` names another end, or cannot be read | damage, or a removed segment | CorruptionError |
-   | 5 | `CLOSED` names o, other bytes | not written by a log | zero, report, continue at o |
+   | 5 | `CLOSED` names o | the end of the log; what follows is not read | continue at o |
    | 6 | a read error | the medium, not the content | OSError |
 
 4. Its COMMITs name the oldest live segment for certain. Only now is a failure of step 2 raised, if its segment is live:
    a dead one, which a crash kept from being removed, must not keep a log from opening.
-5. Only then, and only with the lock, is anything changed: `cleanup` zeroes the torn tail in place and syncs, then
+5. Only then, and only with the lock, is anything changed: `cleanup` zeroes what follows o in place and syncs, then
    removes leftovers.
 
 A reader without the lock does steps 1 to 4 while a writer runs (`read_without_lock`). It reads damage a second time
-before it believes it. It skips a segment that the writer removed before it was read, and all older ones: their records
-are truncated, and the batches that truncated them are read later (`live_reader`).
+before it believes it, and the header again after the last byte: the file may be another segment by then. It skips a
+segment that the writer removed before it was read, and all older ones: their records are truncated, and the batches
+that truncated them are read later (`live_reader`).
 
 The last segment stays open, so that the writer does not free its space meanwhile. Older ones are opened one at a time:
 a log of any number of segments is read with a handful of descriptors.
@@ -48,9 +50,9 @@ from mrecordlog_async.recovery.segment_files import (
     SegmentRemovedError,
     sync_for_readers,
 )
-from mrecordlog_async.recovery.torn_or_damaged import ByteRange, SegmentEnd, judge_end
+from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, Tail, judge_end
 from mrecordlog_async.storage.directory import Listing, LogDirectory
-from mrecordlog_async.storage.segment import segment_name
+from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, segment_name
 
 Progress = Callable[[RecoveryProgress], None]
 
@@ -124,6 +126,7 @@ class _LogReader:
 
     def read(self) -> Reading:
         closed = self._files.closed() if self._listing.has_closed else None
+        self._check_last_is_here()
         number = self._listing.segments[-1]
         with self._files.directory.opened(number) as handle:
             last, size = self._begin_last(handle, number, closed)
@@ -133,6 +136,13 @@ class _LogReader:
         chain.check_live_segments(set(self._listing.segments), last.header, recovered.oldest_segment)
         assert chain.state.first_table is not None
         return Reading(recovered, chain.state.first_table, chain.removed)
+
+    def _check_last_is_here(self) -> None:
+        """Raise CorruptionError if a later segment than the last one here was the log's last."""
+        stop = self._listing.stop
+        if stop > self._listing.segments[-1] + 1:
+            name, made = segment_name(stop - 1), segment_name(stop) + TEMPORARY_SUFFIX
+            raise CorruptionError(name, None, f"the segment is missing, and {made} was made after it")
 
     # The segments before the last.
 
@@ -183,6 +193,7 @@ class _LogReader:
         self._files.write_out(handle)
         size = self._files.size(handle)
         header = self._files.header(handle, number)
+        self._files.check_not_removed(number)  # the size is that of the whole segment
         if closed is not None and (closed.log_id, closed.segment) != (header.log_id, number):
             raise CorruptionError(
                 segment_name(number),
@@ -200,14 +211,14 @@ class _LogReader:
             # The writer continued while the older segments were read.
             self._files.write_out(segment.handle)
             size = max(size, self._files.size(segment.handle))
-        torn_range = self._read_to_the_end(segment, closed, size)
+        tail = self._read_to_the_end(segment, closed, size)
         if not self._files.has_lock:
-            self._files.check_not_emptied(segment, size)
+            self._files.check_not_rewritten(segment, size)
             sync_for_readers(self._files.directory.files, segment.handle)
-        return self._recovered(segment, size, torn_range, closed is not None)
+        return self._recovered(segment, size, tail, closed is not None)
 
-    def _read_to_the_end(self, segment: OpenSegment, closed: Closed | None, size: int) -> ByteRange | None:
-        """Read whole batches and judge what lies after them; return the range that is not zero.
+    def _read_to_the_end(self, segment: OpenSegment, closed: Closed | None, size: int) -> Tail:
+        """Read whole batches and judge what follows them.
 
         While a writer runs, half of a batch may have been read before it was complete: what looks like damage is read
         again once from there.
@@ -218,7 +229,7 @@ class _LogReader:
         while True:
             try:
                 self._chain.replay(segment, self._pieces(segment, stop))
-                end = SegmentEnd.of(segment.number, parser)
+                end = SegmentEnd.of(parser)
                 return judge_end(self._files.directory.files, segment.handle, end, closed, size)
             except CorruptionError as error:
                 in_a_whole_batch = error.offset is None or error.offset < parser.end
@@ -227,9 +238,7 @@ class _LogReader:
                 doubted = parser.end
                 parser.resume()
 
-    def _recovered(
-        self, segment: OpenSegment, size: int, torn_range: ByteRange | None, is_closed: bool
-    ) -> RecoveredLog:
+    def _recovered(self, segment: OpenSegment, size: int, tail: Tail, is_closed: bool) -> RecoveredLog:
         header, parser, chain = segment.header, segment.parser, self._chain
         assert chain.state.queues is not None
         oldest = max(header.oldest_segment, chain.state.oldest_segment)
@@ -246,7 +255,7 @@ class _LogReader:
             oldest_segment=oldest,
             size=size,
             queues=chain.state.queues,
-            torn_range=torn_range,
+            tail=tail,
             closed=is_closed,
             older=[(number, older_size) for number, older_size in chain.older if number >= oldest],
             leftovers=[number for number in self._listing.segments if number < oldest],

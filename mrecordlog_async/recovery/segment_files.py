@@ -1,7 +1,8 @@
 """The segments of the log that is being read: opened with the lock or without it, their headers checked.
 
-Without the lock, the writer may remove a segment at any time and free its space while a reader still has it open. So
-what looks like damage may be a removed segment: it is one if the file has no name any more (`SegmentRemovedError`).
+Without the lock, the writer may remove a segment at any time, and free its space or make its file another segment while
+a reader still has it open. So what looks like damage may be a removed segment: it is one if the file lost its name
+(`SegmentRemovedError`).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class SegmentFiles:
         try:
             yield handle
         except CorruptionError:
-            if not self.has_lock and not self._files.links(handle):
+            if not self.has_lock and self.directory.was_removed(number):
                 raise SegmentRemovedError from None
             raise
         finally:
@@ -117,9 +118,14 @@ class SegmentFiles:
             self._files.sync(handle)
         self._files.drop_cache(handle)
 
-    def check_not_emptied(self, segment: OpenSegment, size: int) -> None:
-        """Raise FileNotFoundError if the last segment was removed and its space freed while it was read."""
-        if not self._files.links(segment.handle) and self._files.size(segment.handle) < size:
+    def check_not_removed(self, number: int) -> None:
+        """Raise FileNotFoundError if the last segment was removed. Call it before anything of it is believed."""
+        if not self.has_lock and self.directory.was_removed(number):
+            raise self.directory.removed(number)
+
+    def check_not_rewritten(self, segment: OpenSegment, size: int) -> None:
+        """Raise FileNotFoundError if the last segment's space was freed or used for another one while it was read."""
+        if self.directory.was_rewritten(segment.handle, segment.number, size):
             raise self.directory.removed(segment.number)
 
 

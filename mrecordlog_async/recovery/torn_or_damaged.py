@@ -4,6 +4,10 @@ A batch that was being written when the process died was never acknowledged: a t
 that was acknowledged and cannot be read is damage, and nothing may be changed then. The bytes of both look alike. They
 differ in what else is known: a later COMMIT names the batch as durable, or `CLOSED` or the next segment's header states
 where the segment ended.
+
+Only frames of the segment itself say anything. The file may have been another segment before, so other bytes after the
+last whole batch are usual: they are neither damage nor a torn tail. Frames are looked for only where the batch is due,
+and COMMITs by one search for bytes that no other segment holds.
 """
 
 from __future__ import annotations
@@ -27,44 +31,64 @@ ByteRange = tuple[int, int]
 
 
 class SegmentEnd(NamedTuple):
-    """The place in a segment where the next batch is due: `offset`, and the number `due_batch` of that batch."""
+    """The place in a segment where the next batch is due: `offset`, and the number `due_batch` of that batch.
+
+    torn_end: the offset after the frames of this segment that begin there; equal to `offset` if there are none.
+    """
 
     number: int
     log_id: bytes
     offset: int
     due_batch: int
+    torn_end: int
 
     @classmethod
-    def of(cls, number: int, parser: SegmentParser) -> SegmentEnd:
+    def of(cls, parser: SegmentParser) -> SegmentEnd:
         """Return the place where *parser* expects its next batch."""
-        return cls(number, parser.log_id, parser.end, parser.due_batch)
+        return cls(parser.segment, parser.log_id, parser.end, parser.due_batch, parser.torn_end)
 
 
 class Evidence(NamedTuple):
     """What was found after a segment's last whole batch.
 
     not_zero: from the first byte that is not zero to the last one, None if all bytes are zero.
+    torn_end: the offset after the last COMMIT of this segment, or after the frames where the batch is due.
     next_commit: the first valid COMMIT. proof: the first one that names the batch due as durable.
     """
 
     not_zero: ByteRange | None
+    torn_end: int
     next_commit: Commit | None
     proof: Commit | None
+
+
+class Tail(NamedTuple):
+    """What follows the last batch of a log that may be continued.
+
+    not_zero: the bytes that a writer must zero, None if there are none. torn_bytes: of a batch that was being written.
+    """
+
+    not_zero: ByteRange | None
+    torn_bytes: int
+
+
+NOTHING = Tail(None, 0)
 
 
 class Verdict(Enum):
     """What bytes mean that are not the batch due there."""
 
-    CLEAN_END = "only zeros: nothing was written after the last batch"
+    CLEAN_END = "nothing of this segment: zeros, or bytes that the file held when it was another segment"
     TORN_TAIL = "a batch that was being written and was never acknowledged"
     DAMAGED = "acknowledged data that cannot be read"
 
 
-def judge(evidence: Evidence, *, acknowledged: bool) -> Verdict:
+def judge(evidence: Evidence, end: SegmentEnd, *, acknowledged: bool) -> Verdict:
     """Decide between torn and damaged.
 
     Args:
         evidence: what was found after the last whole batch.
+        end: where that is.
         acknowledged: something else than a COMMIT states that more batches were here: the header of the next segment,
             or `CLOSED`.
 
@@ -73,12 +97,12 @@ def judge(evidence: Evidence, *, acknowledged: bool) -> Verdict:
     """
     if evidence.proof is not None or acknowledged:
         return Verdict.DAMAGED
-    if evidence.not_zero is None:
+    if evidence.torn_end == end.offset:
         return Verdict.CLEAN_END
     return Verdict.TORN_TAIL
 
 
-def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | None, size: int) -> ByteRange | None:
+def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | None, size: int) -> Tail:
     """Decide what the bytes after *end* mean, in the last segment of a log. The rows are those of `recovery`'s table.
 
     Args:
@@ -89,28 +113,23 @@ def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | 
         size: Bytes of the file.
 
     Returns:
-        The range to be zeroed, None for a clean end.
+        What a writer must zero, and what was never acknowledged.
 
     Raises:
         CorruptionError: Acknowledged data is damaged.
         OSError: The bytes cannot be read (row 6).
     """
     if closed is not None:
-        return _judge_closed_end(files, handle, end, closed, size)  # rows 4 and 5
+        _check_closed(end, closed)  # row 4
+        return NOTHING  # row 5: no batch follows, so nothing after the end is read
     evidence = look_after(files, handle, end, size)  # row 6: an OSError is the medium's, nothing is decided
-    match judge(evidence, acknowledged=False):
+    match judge(evidence, end, acknowledged=False):
         case Verdict.CLEAN_END:  # row 1
-            return None
+            return Tail(evidence.not_zero, 0)
         case Verdict.TORN_TAIL:  # row 2
-            return evidence.not_zero
+            return Tail(evidence.not_zero, evidence.torn_end - end.offset)
         case Verdict.DAMAGED:  # row 3
             raise _damaged(end, evidence)
-
-
-def _judge_closed_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed, size: int) -> ByteRange | None:
-    """Decide about the end of a log that was closed: no batch follows, so no COMMIT has to be looked for."""
-    _check_closed(end, closed)  # row 4
-    return not_zero(files, handle, end.offset, size)  # row 5: no log wrote these bytes
 
 
 def _check_closed(end: SegmentEnd, closed: Closed) -> None:
@@ -142,6 +161,7 @@ def look_after(files: FileSystem, handle: int, end: SegmentEnd, stop: int, *, ac
     """
     found: ByteRange | None = None
     next_commit: Commit | None = None
+    torn_end = end.torn_end
     carry = b""
     for offset, data in _pieces_from(files, handle, end.offset, stop):
         length = length_without_zeros(data)
@@ -151,23 +171,15 @@ def look_after(files: FileSystem, handle: int, end: SegmentEnd, stop: int, *, ac
             # A COMMIT may end in zeros: its last bytes are the highest ones of a clock. So search past the last byte
             # that is not zero.
             searched = carry + data[: length + COMMIT_FRAME_BYTES]
-            for commit in find_commits(searched, offset - len(carry), end.log_id, end.number):
+            for commit, commit_end in find_commits(searched, offset - len(carry), end.log_id, end.number):
                 next_commit = next_commit or commit
+                torn_end = max(torn_end, commit_end)
                 if commit.durable_batch >= end.due_batch:
-                    return Evidence(found, next_commit, commit)
+                    return Evidence(found, torn_end, next_commit, commit)
             if acknowledged and next_commit is not None:
                 break
         carry = data[1 - COMMIT_FRAME_BYTES :] if length else b""
-    return Evidence(found, next_commit, None)
-
-
-def not_zero(files: FileSystem, handle: int, offset: int, stop: int) -> ByteRange | None:
-    """Return the range from the first byte that is not zero to the last one, None if all bytes are zero."""
-    found: ByteRange | None = None
-    for at, data in _pieces_from(files, handle, offset, stop):
-        if length := length_without_zeros(data):
-            found = _extended(found, at, data, length)
-    return found
+    return Evidence(found, torn_end, next_commit, None)
 
 
 def length_without_zeros(data: bytes) -> int:

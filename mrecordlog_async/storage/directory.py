@@ -33,6 +33,7 @@ from mrecordlog_async.storage.segment import (
     read_pieces,
     segment_name,
     segment_number,
+    temporary_number,
 )
 
 ATTEMPTS_MAX = 20
@@ -56,6 +57,15 @@ class Listing:
     def is_empty(self) -> bool:
         """Return whether there is no log, not even the end of one."""
         return not self.segments and not self.has_closed
+
+    @property
+    def stop(self) -> int:
+        """Return the number after that of the last segment, which may be missing.
+
+        A segment is made, under its temporary name, only after the one before it has its name.
+        """
+        made = [number for name in self.others if (number := temporary_number(name)) is not None]
+        return max(self.segments[-1] + 1, *made) if made else self.segments[-1] + 1
 
     @property
     def temporary(self) -> list[str]:
@@ -205,6 +215,29 @@ class LogDirectory:
         """Read the header of segment *number*, with the errors of `open` and `header`."""
         with self.opened(number) as handle:
             return self.header(handle, number)
+
+    def was_removed(self, number: int) -> bool:
+        """Return whether the writer removed segment *number*, or made its file another segment, since it was opened.
+
+        Call it after the last byte was read. A file loses its name first: while it has it, all bytes are its own.
+        """
+        try:
+            self.files.close(self.open(number))
+        except FileNotFoundError:
+            return True
+        return False
+
+    def was_rewritten(self, handle: int, number: int, size: int) -> bool:
+        """Return whether the file of segment *number*, open as *handle*, is another segment or shorter than *size*.
+
+        A segment that only lost its name still holds its bytes.
+        """
+        self.files.drop_cache(handle)
+        try:
+            header = decode_header(read_exact(self.files, handle, HEADER_BYTES, 0))
+        except HeaderError:
+            return self.files.size(handle) < size
+        return header.segment != number or self.files.size(handle) < size
 
     def pieces(self, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of an open segment in whole blocks, from the block of *offset* up to *stop*."""

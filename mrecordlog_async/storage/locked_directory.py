@@ -52,16 +52,24 @@ class LockedDirectory(LogDirectory):
         except OSError:
             return 0
 
+    def recycles(self) -> bool:
+        """Return whether the file system is one on which dead segments are used again; False if it does not say."""
+        try:
+            return self.files.recycles(self._handle)
+        except OSError:
+            return False
+
     def create_temporary(self, path: str) -> tuple[str, int]:
         """Create an empty file that becomes *path* once it is whole; return its temporary path and its handle.
 
-        One that a crash or an error left is replaced.
+        One that a crash or an error left is removed first, durably: later its number could say that one is missing.
         """
         temporary = path + TEMPORARY_SUFFIX
         try:
             return temporary, self.files.create(temporary)
         except FileExistsError:
             self.files.unlink(temporary)
+            self.sync()
             return temporary, self.files.create(temporary)
 
     def write_closed(self, closed: Closed) -> None:

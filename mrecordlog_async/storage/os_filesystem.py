@@ -20,6 +20,12 @@ _AT_EMPTY_PATH, _STATX_NLINK = 0x1000, 0x4
 _Statx = ctypes.c_uint32 * 64
 _NLINK_AT = 4  # the fifth of its 32-bit words
 
+_fstatfs = getattr(ctypes.CDLL(None), "fstatfs", None)
+_Statfs = ctypes.c_char * 512  # more than struct statfs has on any system
+_F_TYPE_BYTES = ctypes.sizeof(ctypes.c_long)
+_RECYCLING = {0xEF53: "ext4", 0x58465342: "XFS"}
+"""By the number that statfs(2) reports; ext4's is also that of ext2 and ext3, which its driver serves."""
+
 _O_DIRECT = getattr(os, "O_DIRECT", 0) if hasattr(os, "RWF_DSYNC") else 0
 
 _locks: set[int] = set()
@@ -91,6 +97,15 @@ class OsFileSystem:
         """See `FileSystem`."""
         found = os.fstatvfs(handle)
         return found.f_blocks * found.f_frsize
+
+    def recycles(self, handle: int) -> bool:
+        """See `FileSystem`. fstatfs(2) names the file system; an overlay has its own number and is not recycled on."""
+        if sys.platform != "linux" or _fstatfs is None:
+            return False
+        found = bytearray(ctypes.sizeof(_Statfs))
+        if _fstatfs(handle, _Statfs.from_buffer(found)) != 0:
+            return False
+        return int.from_bytes(found[:_F_TYPE_BYTES], sys.byteorder) in _RECYCLING
 
     def is_alone(self, handle: int) -> bool:
         """See `FileSystem`. Linux grants a write lease only on a file that nobody else has open, mappings included."""

@@ -43,6 +43,11 @@ def segment_number(name: str) -> int | None:
     return number if match and (number := int(match[1])) <= SEGMENT_NUMBER_MAX else None
 
 
+def temporary_number(name: str) -> int | None:
+    """Return the number of the segment that is made under the temporary name *name*, or None for any other file."""
+    return segment_number(name.removesuffix(TEMPORARY_SUFFIX)) if name.endswith(TEMPORARY_SUFFIX) else None
+
+
 def list_segments(names: Sequence[str]) -> list[int]:
     """Return the numbers of the segments among *names*, ascending."""
     return sorted(number for number in map(segment_number, names) if number is not None)

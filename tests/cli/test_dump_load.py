@@ -94,7 +94,7 @@ def test_reading_commands_write_nothing(tmp_path: Path) -> None:
     directory = build(tmp_path / "wal", three_queues)
     (directory / "CLOSED").unlink()
     last = damage.last_segment(directory)
-    damage.write_at(last, damage.batch_ends(last)[-1], b"half a batch")
+    damage.half_a_batch(last)
     before = damage.snapshot(directory)
     for command in ("verify", "inspect", "dump"):
         assert mrecordlog(command, directory).code == 0

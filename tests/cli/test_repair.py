@@ -147,7 +147,7 @@ def test_a_torn_tail_is_no_damage(directory: Path) -> None:
     last = damage.last_segment(directory)
     end = damage.batch_ends(last)[-1]
     (directory / "CLOSED").unlink()
-    damage.write_at(last, end, b"half a batch")
+    damage.half_a_batch(last)
     ran = mrecordlog("repair", directory)
     assert ran.code == 0
     assert ran.out.startswith("torn tail: 12 B of a batch that was never acknowledged")

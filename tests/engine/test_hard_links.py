@@ -166,8 +166,7 @@ async def test_torn_tail_of_a_linked_segment_is_left_alone(directory: Path, tmp_
         kept = contents(log)
     (directory / "CLOSED").unlink()
     last = damage.last_segment(directory)
-    end = len(last.read_bytes().rstrip(b"\0"))
-    damage.write_at(last, end + 100, b"half of a batch")
+    damage.half_a_batch(last)
     copy = hard_copy(directory, tmp_path / "copy")
     before = files(directory)
     async with MultiRecordLog.open(copy, segment_bytes=SEGMENT_BYTES) as log:

@@ -287,6 +287,10 @@ class Disk:
         node = self._handle(handle)[0]
         return sum(node == other for other, _ in self._handles.values()) == 1
 
+    def recycles(self, handle: int) -> bool:
+        self._begin("recycles")
+        return True
+
     def mode(self, path: str) -> int:
         self._find(path)
         return 0o700
@@ -336,7 +340,9 @@ class Disk:
             self._resize(file, offset + taken)
         writes = list(_by_sector(data[:taken], offset, self.sector_bytes))
         if self.on_half_written is not None:
-            done_first = [write for write in writes if self._random.random() < 0.5]
+            # Half of the time all of it: then each part can be lost although all others are there.
+            share = 1.0 if self._random.random() < 0.5 else 0.5
+            done_first = [write for write in writes if self._random.random() < share]
             for write in done_first:
                 file.current[write.offset : write.offset + len(write.data)] = write.data
             file.pending += done_first

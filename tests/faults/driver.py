@@ -45,7 +45,7 @@ HAND_OVER_TURNS = 3
 STEP_TURNS = 2
 UNEVENTFUL = (
     *("read", "read_into", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of"),
-    "set_direct",
+    *("set_direct", "recycles"),
 )
 """Calls that change nothing: the moment before them is the same as the moment before the next call."""
 TIME_NS = 1_767_225_600_000_000_000
@@ -298,6 +298,7 @@ class Run:
         self.limits = limits or Limits()
         self.directory = directory
         self.segment_bytes = SEGMENT_BYTES
+        self.recycle = True
         self.lives = [Life(Model.under(self.policy, EMPTY))]
         self.disk = disk or Disk()
         self.copies: list[Run] = []
@@ -335,6 +336,7 @@ class Run:
             segment_bytes=self.segment_bytes,
             persist_policy=self.policy,
             limits=self.limits,
+            recycle=self.recycle,
         )
         self.loop = asyncio.get_running_loop()
         was_closed = not self.opened or self.disk.exists(f"{self.directory}/CLOSED")

@@ -16,7 +16,7 @@ from mrecordlog_async import Limits, PersistPolicy
 from mrecordlog_async.storage import direct
 
 from .disk import SECTOR_BYTES, Disk, Fault
-from .driver import History, LoopThread, Run, SteppingThread, run_history
+from .driver import SEGMENT_BYTES, History, LoopThread, Run, SteppingThread, run_history
 from .judge import Violation
 
 BLOCK_BYTES = 32_768
@@ -30,8 +30,8 @@ class Case:
     although no call to the disk fails (the disk is small, or the process dies). small: the sizes at which the log
     changes its way of working are a few blocks and a few buffers. stepping: the loop turns in the middle of the
     thread's jobs. by_taking: some calls wait in line, so their order is the order in which the writer takes them.
-    sector_bytes, has_direct: as of `Disk`; without direct access, segments are written through the cache.
-    staging_bytes: what one direct write takes, None for the size as it is.
+    sector_bytes, has_direct: as of `Disk`; without direct access, segments are written through the cache. recycle: dead
+    segments become later ones. staging_bytes: what one direct write takes, None for the size as it is.
     """
 
     history: History
@@ -46,12 +46,13 @@ class Case:
     sector_bytes: int = SECTOR_BYTES
     has_direct: bool = True
     staging_bytes: int | None = None
+    recycle: bool = True
 
     def run(self, fault: Fault | None = None, *, moments: bool = True) -> Run:
         """Run it on a fresh disk."""
         disk = Disk(capacity_bytes=self.capacity_bytes, sector_bytes=self.sector_bytes, has_direct=self.has_direct)
         run = Run(disk, self.policy, self.limits)
-        run.record_moments, run.by_taking = moments, self.by_taking
+        run.record_moments, run.by_taking, run.recycle = moments, self.by_taking, self.recycle
         return self.run_as(run, fault)
 
     def run_as(self, run: Run, fault: Fault | None = None) -> Run:
@@ -154,6 +155,75 @@ async def rolls(run: Run) -> None:
     await run.truncate("a", 26)
     await run.idle()
     await run.append("b", 50)
+
+
+async def recycles(run: Run) -> None:
+    """Segments that are used again several times, by processes that close the log, die, or die in the midst of a write.
+
+    Every batch has the same frames at the same places of its segment, so what is left of an older one fits exactly. Its
+    first record is in one page, the second one and the COMMIT are in the next: a lost page shows an old record.
+    """
+    await run.open()
+    await run.create("a")
+    await run.create("b")
+    for number in range(12):
+        for _ in range(3):
+            await _fill_pages(run)
+        await run.truncate("a", 3 * number)
+        await run.truncate("b", 3 * number)
+        if number == 6:
+            await run.close()
+            await run.open()
+        elif number == 7:
+            await run.kill()
+            await run.turns(40)  # the log of the dead process is released
+            await run.open()
+        elif number in (8, 9):
+            task, halves = asyncio.get_running_loop().create_task(_fill_pages(run)), run.halves
+            while run.halves == halves and not task.done():
+                await run.turns(1)
+            await run.kill()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await run.turns(40)
+            await run.open()
+    await run.idle()
+
+
+async def recycles_long(run: Run) -> None:
+    """Segments of several blocks that are used again, with a truncate after each append."""
+    run.segment_bytes = 4 * SEGMENT_BYTES
+    await run.open()
+    await run.create("a")
+    for number in range(60):
+        await run.append("a", 9_000)
+        await run.truncate("a", max(number - 3, 0))
+
+
+async def spare_cut(run: Run) -> None:
+    """A dead segment is kept as the spare; then the disk is full, and appends take the spare's space."""
+    run.segment_bytes = 2 * SEGMENT_BYTES
+    await run.open()
+    await run.create("a")
+    for _ in range(5):
+        await run.append("a", 14_000)
+    await run.truncate("a", 3)
+    await run.idle()
+    for _ in range(20):
+        if isinstance(await run.append("a", 9_000), Exception):
+            break
+    await run.truncate("a", 30)
+    await run.idle()
+    for _ in range(3):
+        await run.append("a", 14_000)
+
+
+async def _fill_pages(run: Run) -> None:
+    """Append to both queues in one batch that ends with a page, so that the next one begins with a page."""
+    first = -(_end(run) + COMMIT_OFFSET) % 4_096
+    tasks = [run.begin_append("a", first, position=_next(run, "a"))]
+    tasks.append(run.begin_append("b", 4_096 - COMMIT_OFFSET - 72, position=_next(run, "b")))
+    await asyncio.gather(*tasks)
 
 
 async def few_callers(run: Run) -> None:
@@ -581,6 +651,19 @@ async def copied(run: Run) -> None:
     await run.idle()
 
 
+async def copy_outlives(run: Run) -> None:
+    """A snapshot of a log that then uses its own dead segments again, several times."""
+    await run.open()
+    await run.create("a")
+    for _ in range(6):
+        await run.append("a", 13_000)
+    await run.take_snapshot()
+    for position in range(2, 14):
+        await run.append("a", 13_000)
+        await run.truncate("a", position)
+    await run.idle()
+
+
 async def copy_drained(run: Run) -> None:
     """A snapshot that is opened, written and emptied while the original exists; then the same for the original."""
     await run.open()
@@ -647,6 +730,8 @@ INTERVAL = PersistPolicy.interval(0.5)
 CASES = {
     "concurrent": Case(concurrent),
     "rolls": Case(rolls),
+    "recycles": Case(recycles, stepping=True, may_refuse=True),
+    "spare cut": Case(spare_cut, capacity_bytes=245_000, may_refuse=True),
     "few callers": Case(few_callers),
     "few callers, stepping": Case(few_callers, stepping=True),
     "singles": Case(singles),
@@ -687,6 +772,7 @@ CASES = {
     "reserve of tables": Case(reserve_of_tables, capacity_bytes=303_000, may_refuse=True),
     "torn": Case(torn, stepping=True, may_refuse=True),
     "copied": Case(copied, small=True),
+    "copy outlives": Case(copy_outlives),
     "copy drained": Case(copy_drained, small=True),
     "changed without records": Case(changed_without_records),
     "rolls, small": Case(rolls, small=True, stepping=True),

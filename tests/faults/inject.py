@@ -55,6 +55,7 @@ ERRORS: dict[str, list[tuple[str, int]]] = {
     "size": [("before", errno.EIO)],
     "list_names": [("before", errno.EIO)],
     "capacity_of": [("before", errno.EIO)],
+    "recycles": [("before", errno.EIO)],
     "lock": [("before", errno.ENOLCK)],
 }
 """The faults of each call: effect and error number."""

@@ -23,7 +23,7 @@ class MovingDisk:
 
     def __init__(self, snapshots: Sequence[Snapshot], chance: random.Random, pace: float) -> None:
         self.at = 0
-        self._snapshots = snapshots
+        self.snapshots = snapshots
         self._chance = chance
         self._pace = pace
         self._shown: tuple[int, Disk] = (-1, Disk())
@@ -36,7 +36,7 @@ class MovingDisk:
     def let_pass(self) -> None:
         """Let the writer advance by some moments."""
         if self._chance.random() < self._pace:
-            self.at = min(self.at + self._chance.choice([1, 1, 1, 2, 5, 30]), len(self._snapshots) - 1)
+            self.at = min(self.at + self._chance.choice([1, 1, 1, 2, 5, 30]), len(self.snapshots) - 1)
 
     def open_handles(self) -> int:
         """Return how many handles are open."""
@@ -77,6 +77,9 @@ class MovingDisk:
         return named + sum(node == own for own in self._own_names.values())
 
     def is_alone(self, handle: int) -> bool:
+        return False
+
+    def recycles(self, handle: int) -> bool:
         return False
 
     def mode(self, path: str) -> int:
@@ -152,7 +155,7 @@ class MovingDisk:
 
     def _disk(self) -> Disk:
         if self._shown[0] != self.at:
-            self._shown = self.at, self._snapshots[self.at].kill()
+            self._shown = self.at, self.snapshots[self.at].kill()
         return self._shown[1]
 
     def _node(self, path: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from mrecordlog_async.engine import encode as encode_module
+from mrecordlog_async.engine import journal as journal_module
 from mrecordlog_async.engine import open as opening
 from mrecordlog_async.engine import spare
 from mrecordlog_async.engine.journal import Journal
@@ -23,28 +24,31 @@ from mrecordlog_async.engine.straight import Straight
 from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import ConsumerFencedError, CorruptionError
-from mrecordlog_async.format import parse
+from mrecordlog_async.format import frame, parse
 from mrecordlog_async.format.frame import encode_frames, read_frame
 from mrecordlog_async.format.parse import Batch, SegmentParser
 from mrecordlog_async.format.record import Commit, Consumer, ConsumerState, decode_record
 from mrecordlog_async.format.table import Table
+from mrecordlog_async.maintenance import scan
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
-from mrecordlog_async.recovery import cleanup, recovery, torn_or_damaged
+from mrecordlog_async.recovery import cleanup, follower, recovery, torn_or_damaged
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage import directory as storage_directory
+from mrecordlog_async.storage import new_segment
 from mrecordlog_async.storage.direct import DirectWriter
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.segment import SegmentFile
 
+from . import test_beside_a_writer
 from .consumer_histories import CONSUMER_CASES
 from .damage import Intact, damages
 from .disk import Disk
 from .driver import SEGMENT_BYTES, Run, without_chance
-from .explore import Explorer
+from .explore import Explorer, Tally
 from .histories import BLOCK_BYTES, CASES, COMMIT_OFFSET, Case, full_disk
 from .inject import faults, inject
 from .test_damage import _check, several_segments
@@ -116,6 +120,11 @@ def room_for_truncates() -> None:
     assert run.model.calls[-1].outcome == "answered", "the log did not survive a full disk"
 
 
+def read_beside_a_writer() -> None:
+    """Let a writer use the last segment again while a reader reads it."""
+    test_beside_a_writer.test_reader_whose_last_segment_becomes_another_one_lists_again(Tally())
+
+
 async def commit_at_the_end_of_a_block(run: Run) -> None:
     """Two batches; the COMMIT of the second would cross the block's end."""
     await run.open()
@@ -182,7 +191,39 @@ def straight_batch_not_synced() -> AbstractContextManager[Any]:
 
 
 def stale_tail_not_zeroed() -> AbstractContextManager[Any]:
-    return patch.object(opening, "zero_torn_tail", lambda file, contents: None)
+    return patch.object(opening, "zero_tail", lambda file, contents: None)
+
+
+def tail_zeroed_only_where_it_begins_with_a_frame() -> AbstractContextManager[Any]:
+    def zero(file: SegmentFile, contents: RecoveredLog) -> None:
+        if contents.tail.torn_bytes:
+            cleanup.zero_tail(file, contents)
+
+    return patch.object(opening, "zero_tail", zero)
+
+
+def frames_of_any_segment_count() -> AbstractContextManager[Any]:
+    """Neither checksums nor COMMITs tell the segments of a log apart."""
+    original_add, original_seed = SegmentParser._add, frame.segment_seed
+
+    def add(self: SegmentParser, parts: Any) -> Batch | None:
+        record = decode_record(b"".join(parts))
+        self.segment = record.segment if type(record) is Commit else self.segment
+        return original_add(self, parts)
+
+    stack = contextlib.ExitStack()
+    for room in (parse, journal_module, new_segment, scan, follower):
+        stack.enter_context(patch.object(room, "segment_seed", lambda log_id, segment: original_seed(log_id, 0)))
+    stack.enter_context(patch.object(SegmentParser, "_add", add))
+    return stack
+
+
+def linked_segments_used_again() -> AbstractContextManager[Any]:
+    return patch.object(SegmentFile, "is_shared", lambda self: False)
+
+
+def header_not_read_again() -> AbstractContextManager[Any]:
+    return patch.object(LogDirectory, "was_rewritten", lambda self, handle, number, size: False)
 
 
 def durable_write_trusted_after_one_that_is_not() -> AbstractContextManager[Any]:
@@ -241,11 +282,11 @@ def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any
 
     original = Journal.reclaim
 
-    def reclaim(self: Journal) -> int:
+    def reclaim(self: Journal, recycle: bool = True) -> int:
         oldest, durable = self._queues.pins.oldest(), self.durable_oldest
         self.durable_oldest = self.end.segment if oldest is None else oldest
         try:
-            return original(self)
+            return original(self, recycle)
         finally:
             self.durable_oldest = durable
 
@@ -254,6 +295,10 @@ def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any
     stack.enter_context(patch.object(Journal, "reclaim", reclaim))
     stack.enter_context(patch.object(Upkeep, "_must_name_oldest", must_name))
     return stack
+
+
+def recycled_before_its_death_is_durable() -> AbstractContextManager[Any]:
+    return unlinked_before_the_commit_that_justifies_it()
 
 
 def failed_fsync_tried_again() -> AbstractContextManager[Any]:
@@ -358,7 +403,7 @@ def closed_removed_without_fsync() -> AbstractContextManager[Any]:
     def take_over(directory: LockedDirectory, contents: RecoveredLog) -> SegmentFile:
         path = directory.path_of(contents.end.segment)
         file = SegmentFile(directory.files, path, directory.files.open(path), contents.end.offset)
-        cleanup.zero_torn_tail(file, contents)
+        cleanup.zero_tail(file, contents)
         if contents.closed:
             directory.files.unlink(directory.closed_path)
         return file
@@ -464,6 +509,11 @@ BUGS = {
         SeededBug(acknowledged_early_by_the_straight_path, crash("few callers")),
         SeededBug(straight_batch_not_synced, crash("few callers")),
         SeededBug(stale_tail_not_zeroed, crash("concurrent")),
+        SeededBug(tail_zeroed_only_where_it_begins_with_a_frame, crash("recycles", every=3)),
+        SeededBug(frames_of_any_segment_count, crash("recycles", every=3)),
+        SeededBug(linked_segments_used_again, crash("copy outlives", every=5)),
+        SeededBug(header_not_read_again, read_beside_a_writer),
+        SeededBug(recycled_before_its_death_is_durable, crash("recycles", every=3)),
         SeededBug(unlinked_before_the_commit_that_justifies_it, crash("rolls", every=3)),
         SeededBug(durable_write_trusted_after_one_that_is_not, succeed("concurrent")),
         SeededBug(direct_writes_taken_for_durable_ones, crash("concurrent")),

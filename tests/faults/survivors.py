@@ -25,7 +25,7 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.retained import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery import torn_or_damaged
-from mrecordlog_async.recovery.cleanup import zero_torn_tail
+from mrecordlog_async.recovery.cleanup import zero_tail
 from mrecordlog_async.recovery.follower import Follower
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
@@ -150,7 +150,7 @@ class _NoSync(OsFileSystem):
     """The files of another `FileSystem`, but without its sync."""
 
     def __init__(self, files: Any) -> None:
-        self.write = files.write  # type: ignore[method-assign]  # replaces everything that zero_torn_tail calls
+        self.read, self.write = files.read, files.write  # type: ignore[method-assign]  # all that zero_tail calls
 
     def sync(self, handle: int) -> None:
         """Return without syncing."""
@@ -158,9 +158,9 @@ class _NoSync(OsFileSystem):
 
 def tail_zeroed_and_not_synced() -> AbstractContextManager[Any]:
     def zero(file: SegmentFile, contents: RecoveredLog) -> None:
-        zero_torn_tail(SegmentFile(_NoSync(file.files), file.path, file.handle, file.reserved_bytes), contents)
+        zero_tail(SegmentFile(_NoSync(file.files), file.path, file.handle, file.reserved_bytes), contents)
 
-    return patch.object(opening, "zero_torn_tail", zero)
+    return patch.object(opening, "zero_tail", zero)
 
 
 def interval_restarts_with_every_batch() -> AbstractContextManager[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from mrecordlog_async.readonly import ReadOnlyLog
 
 from .driver import COPY, DIRECTORY, Run, without_chance
 from .explore import Tally
-from .histories import CASES
+from .histories import CASES, Case, recycles_long
 from .judge import State, Verdict, Violation, brief, state_of
 from .moving import MovingDisk
 
@@ -27,6 +28,7 @@ HISTORIES = [
     "never, busy",
     "large",
     "reopened",
+    "recycles",
 ]
 ROUNDS = 60
 PACES = [0.02, 0.2, 0.5, 0.9]
@@ -56,8 +58,8 @@ class Watcher:
         return self.disk.at == len(self.moments) - 1
 
 
-def watchers(name: str) -> Iterator[Watcher]:
-    run = CASES[name].run()
+def watchers(name: str, *, recycle: bool = True) -> Iterator[Watcher]:
+    run = replace(CASES[name], recycle=recycle).run()
     for seed in range(ROUNDS):
         yield Watcher(run, seed)
 
@@ -95,7 +97,7 @@ def _follow(watcher: Watcher) -> None:
 def test_snapshot_beside_a_writer(name: str, link: bool, tally: Tally) -> None:
     """A snapshot is one state that the log had while it was taken, even if segments came and went meanwhile."""
     with without_chance():
-        for watcher in watchers(name):
+        for watcher in watchers(name, recycle=False):  # a writer that recycles would see the snapshot's links
             disk = watcher.disk
             since = disk.at
             snapshot(DIRECTORY, COPY, link=link, filesystem=disk)
@@ -114,6 +116,34 @@ def test_usage_beside_a_writer_finds_no_damage(name: str) -> None:
             counted = usage(DIRECTORY, filesystem=watcher.disk)
             assert not [segment for segment in counted.segments if segment.damaged_bytes]
             assert not watcher.disk.open_handles()
+
+
+def test_reader_whose_last_segment_becomes_another_one_lists_again(tally: Tally) -> None:
+    """Between two reads the writer rolls, and uses the segment again: what was read then is not taken for the log."""
+    case = Case(recycles_long, small=True)
+    watcher = Watcher(case.run(), 0)
+    last = len(watcher.moments) - 1
+    with without_chance(), case.sizes():
+        for since in range(30, last - 150, 17):
+            for call in range(8, 24):
+                for now in {min(since + later, last) for later in (150, 200)}:
+                    disk = watcher.disk = JumpingDisk(watcher.disk, since, call, now)
+                    state = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
+                    watcher.check(state, since, f"opened, with a jump at call {call}")
+                    tally.crash_states += 1
+
+
+class JumpingDisk(MovingDisk):
+    """The disk at one moment, and from a call of the reader on at another."""
+
+    def __init__(self, disk: MovingDisk, at: int, call: int, then: int) -> None:
+        super().__init__(disk.snapshots, random.Random(0), 0.0)
+        self.at, self._calls_left, self._then = at, call, then
+
+    def let_pass(self) -> None:
+        self._calls_left -= 1
+        if not self._calls_left:
+            self.at = self._then
 
 
 def _copy(watcher: Watcher) -> State:

@@ -114,8 +114,8 @@ def test_commits_are_found_at_any_byte(at: int) -> None:
     """A search from any byte finds the whole COMMITs after it, and only those of this segment."""
     data = segment([sized(300) for _ in range(100)])
     batches, _ = parse(data, BLOCK_BYTES)
-    expected = [batch.commit.batch for batch in batches if batch.end - 64 >= at]
-    assert [commit.batch for commit in find_commits(data[at:], at, LOG_ID, 0)] == expected
+    expected = [(batch.commit.batch, batch.end) for batch in batches if batch.end - 64 >= at]
+    assert [(commit.batch, end) for commit, end in find_commits(data[at:], at, LOG_ID, 0)] == expected
     assert list(find_commits(data[at:], at, LOG_ID, 1)) == []
     assert list(find_commits(data[at:], at + 1, LOG_ID, 0)) == []
     assert list(find_commits(LOG_ID * 50, at, LOG_ID, 0)) == []

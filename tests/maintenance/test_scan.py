@@ -108,10 +108,10 @@ def test_a_tail_that_was_never_acknowledged_is_not_a_damaged_range(directory: Pa
     """Without CLOSED and without a later COMMIT it is a batch whose write was interrupted."""
     path = build(directory, three_records)
     (directory / "CLOSED").unlink()
-    damage.write_at(path, damage.batch_ends(path)[-1], b"half a batch")
+    torn = damage.half_a_batch(path)
     scanned, items = scan(directory)
     assert not [item for item in items if isinstance(item, DamagedRange)]
-    assert scanned.torn_bytes == len(b"half a batch")
+    assert scanned.torn_bytes == torn
 
 
 def test_the_same_behind_a_clean_close_is_not_looked_at(directory: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -29,6 +30,7 @@ from mrecordlog_async.format.record import Commit, encode_commit
 from mrecordlog_async.format.table import Table, decode_table, encode_table
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from mrecordlog_async.storage.segment import SegmentFile
 from tests import damage
 from tests.conftest import contents
 
@@ -104,17 +106,39 @@ async def test_torn_tail_is_cut_reported_and_never_seen_again(directory: Path, t
     assert log.recovery_report.clean
 
 
-async def test_junk_behind_the_end_is_a_torn_tail(directory: Path, tmp_path: Path) -> None:
-    """Bytes far after the last batch that form no batch are cut, up to the last of them."""
+async def test_bytes_of_another_segment_are_neither_damage_nor_a_torn_tail(directory: Path, tmp_path: Path) -> None:
+    """What the file held before is zeroed, and opening reports a clean log."""
     crashed = tmp_path / "crashed"
     states = await write_log(directory, crashed)
     path = damage.last_segment(crashed)
     end = damage.batch_ends(path)[-1]
-    damage.write_at(path, end + 50_000, b"junk")
+    header = decode_header(path.read_bytes()[:HEADER_BYTES])
+    stale: list[bytes | memoryview] = []
+    seed = segment_seed(header.log_id, 7)
+    commit = Commit(header.log_id, 7, batch=900, durable_batch=899, batch_offset=end, oldest_segment=7, time_ns=0)
+    encode_unsplit(encode_commit(commit), encode_frames([b"stale" * 9], end, seed, stale), seed, stale)
+    damage.write_at(path, end, b"".join(stale))
     found, log = await reopen(crashed)
     assert found == states[-1]
-    assert log.recovery_report.dropped_bytes == 50_004
+    assert log.recovery_report.clean
+    assert log.recovery_report.dropped_bytes == 0
     assert not any(path.read_bytes()[end:])
+
+
+async def test_zeros_after_the_end_are_not_written_again(directory: Path, tmp_path: Path) -> None:
+    """Only what is not zero is zeroed: reserved space stays as it is, and a hole stays a hole."""
+    crashed = tmp_path / "crashed"
+    await write_log(directory, crashed)
+    path = damage.last_segment(crashed)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size + 8_000_000)
+        file.seek(-1, 2)
+        file.write(b"x")
+    before = path.stat().st_blocks
+    with patch.object(SegmentFile, "reserve"):
+        await reopen(crashed)
+    assert path.stat().st_blocks * 512 < before * 512 + 3_000_000
+    assert not any(path.read_bytes()[-4_000_000:])
 
 
 @pytest.mark.parametrize("place", ["header", "payload", "commit"])
@@ -191,16 +215,16 @@ async def test_closed_that_cannot_be_read_is_refused(directory: Path, tmp_path: 
     assert (await refuses(directory)).segment == "CLOSED"
 
 
-async def test_bytes_behind_the_end_that_closed_names_are_zeroed_and_reported(directory: Path, tmp_path: Path) -> None:
-    """Nothing was written after a closed log's end; bytes found there are zeroed and reported."""
+async def test_bytes_after_the_end_that_closed_names_are_left_alone(directory: Path, tmp_path: Path) -> None:
+    """With CLOSED, nothing after the end that it states is read, judged or zeroed."""
     states = await write_log(directory, tmp_path / "unused")
     path = damage.last_segment(directory)
     end = damage.batch_ends(path)[-1]
     damage.write_at(path, end + 10, b"xyz")
     found, log = await reopen(directory)
     assert found == states[-1]
-    assert not log.recovery_report.clean
-    assert log.recovery_report.dropped_bytes == 13
+    assert log.recovery_report.clean
+    assert path.read_bytes()[end + 10 : end + 13] == b"xyz"
     assert (await reopen(directory))[0] == found
 
 
@@ -688,6 +712,7 @@ from mrecordlog_async.maintenance.salvage import salvage
 from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from mrecordlog_async.storage.segment import SegmentFile
 
 directory = sys.argv[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))

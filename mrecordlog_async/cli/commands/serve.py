@@ -161,6 +161,7 @@ def _log_options(values: dict[str, Any]) -> dict[str, Any]:
         "limits": limits,
         "persist_policy": values["persist"],
         "segment_bytes": segment_bytes,
+        "recycle": values["recycle"],
         "retention": not values["hold_retention"],
     }
 
