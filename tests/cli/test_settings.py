@@ -1,0 +1,23 @@
+"""Settings of `serve`: where a value comes from."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.cli.settings import add_settings, gather
+
+
+@pytest.mark.parametrize("place", ["flag", "variable", "file"])
+def test_recycling_is_on_unless_one_of_the_places_switches_it_off(tmp_path: Path, place: str) -> None:
+    """The flag, the environment and the TOML file reach the setting."""
+    parser = argparse.ArgumentParser()
+    add_settings(parser)
+    assert gather(parser.parse_args([]), {})["recycle"] is True
+    config = tmp_path / "settings.toml"
+    config.write_text("recycle = false\n")
+    words = {"flag": ["--no-recycle"], "variable": [], "file": ["--config", str(config)]}[place]
+    environment = {"MRECORDLOG_RECYCLE": "false"} if place == "variable" else {}
+    assert gather(parser.parse_args(words), environment)["recycle"] is False
