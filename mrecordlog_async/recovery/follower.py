@@ -154,8 +154,13 @@ class Follower:
             raise LostTrackError("the bytes after the last batch are not a batch")
 
     def _is_proven(self, handle: int, end: SegmentEnd) -> bool:
-        """Return whether a COMMIT says that the batch due at *end* was acknowledged."""
-        return look_after(self._files, handle, end, self._files.size(handle)).proof is not None
+        """Return whether a COMMIT says that the batch due at *end* was acknowledged.
+
+        Looks at one piece only: after the end of an idle log there may be a whole segment of older bytes. What is
+        farther away is found when the log is opened, or rolls.
+        """
+        stop = min(self._files.size(handle), end.offset + PIECE_BYTES)
+        return look_after(self._files, handle, end, stop).proof is not None
 
     def _apply(self, batches: list[Batch]) -> None:
         recovered = self.recovered
