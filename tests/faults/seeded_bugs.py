@@ -194,14 +194,6 @@ def stale_tail_not_zeroed() -> AbstractContextManager[Any]:
     return patch.object(opening, "zero_tail", lambda file, contents: None)
 
 
-def tail_zeroed_only_where_it_begins_with_a_frame() -> AbstractContextManager[Any]:
-    def zero(file: SegmentFile, contents: RecoveredLog) -> None:
-        if contents.tail.torn_bytes:
-            cleanup.zero_tail(file, contents)
-
-    return patch.object(opening, "zero_tail", zero)
-
-
 def frames_of_any_segment_count() -> AbstractContextManager[Any]:
     """Neither checksums nor COMMITs tell the segments of a log apart."""
     original_add, original_seed = SegmentParser._add, frame.segment_seed
@@ -509,7 +501,6 @@ BUGS = {
         SeededBug(acknowledged_early_by_the_straight_path, crash("few callers")),
         SeededBug(straight_batch_not_synced, crash("few callers")),
         SeededBug(stale_tail_not_zeroed, crash("concurrent")),
-        SeededBug(tail_zeroed_only_where_it_begins_with_a_frame, crash("recycles", every=3)),
         SeededBug(frames_of_any_segment_count, crash("recycles", every=3)),
         SeededBug(linked_segments_used_again, crash("copy outlives", every=5)),
         SeededBug(header_not_read_again, read_beside_a_writer),
