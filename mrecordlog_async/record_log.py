@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, overload
 from uuid import UUID
 
-from mrecordlog_async.model import Batch, Record
+from mrecordlog_async.model import Batch, Record, Start
 from mrecordlog_async.options import QueueOptions
 
 Payload = bytes | bytearray | memoryview
@@ -59,7 +59,7 @@ class RecordConsumer(RecordBatches, Protocol):
     async def acknowledge(self, done: Batch | Record | int) -> int:
         """Acknowledge everything up to and including *done*; return the consumer's position."""
 
-    async def seek(self, position: int) -> int:
+    async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably; return it."""
 
 
@@ -107,14 +107,14 @@ class RecordLog(Protocol):
         """Seal *queue* for good; return its next position."""
 
     async def create_consumer(
-        self, queue: str, consumer: str, *, start: int | None = ..., exist_ok: bool = ...
+        self, queue: str, consumer: str, *, start: Start | None = ..., exist_ok: bool = ...
     ) -> bool:
         """Create *consumer* on *queue*; return whether it was created."""
 
     async def delete_consumer(self, queue: str, consumer: str) -> None:
         """Delete *consumer* of *queue*."""
 
-    async def seek_consumer(self, queue: str, consumer: str, position: int) -> int:
+    async def seek_consumer(self, queue: str, consumer: str, position: Start) -> int:
         """Have *consumer* continue at *position*; return it."""
 
     def consumer(
@@ -123,13 +123,13 @@ class RecordLog(Protocol):
         consumer: str,
         *,
         create: bool = ...,
-        start: int | None = ...,
+        start: Start | None = ...,
         owner: UUID | str | None = ...,
         take_over: bool = ...,
     ) -> AbstractAsyncContextManager[RecordConsumer]:
         """Return the holder of *consumer*, to be used as `async with`."""
 
-    def tail(self, queue: str, start: int | None = ...) -> RecordBatches:
+    def tail(self, queue: str, start: Start | None = ...) -> RecordBatches:
         """Follow *queue* from *start*."""
 
     async def wait_for(self, queue: str, position: int) -> bool:

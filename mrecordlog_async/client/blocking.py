@@ -21,6 +21,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 from uuid import UUID
@@ -33,7 +34,7 @@ from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.tail import Tail
 from mrecordlog_async.client.transport import Payload, check_url
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.model import Batch, ConsumerSummary, QueueSummary, Record, Run
+from mrecordlog_async.model import Batch, ConsumerSummary, QueueSummary, Record, Run, Start, Times
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol.schemas import StatsResponse
 
@@ -149,7 +150,7 @@ class BlockingRecordLogClient:
         consumer: str,
         *,
         create: bool = True,
-        start: int | None = None,
+        start: Start | None = None,
         owner: UUID | str | None = None,
         take_over: bool = False,
     ) -> BlockingConsumer:
@@ -158,7 +159,7 @@ class BlockingRecordLogClient:
         inner = running.client.consumer(queue, consumer, create=create, start=start, owner=owner, take_over=take_over)
         return BlockingConsumer(self, running.thread, inner)
 
-    def create_consumer(self, queue: str, consumer: str, *, start: int | None = None, exist_ok: bool = False) -> bool:
+    def create_consumer(self, queue: str, consumer: str, *, start: Start | None = None, exist_ok: bool = False) -> bool:
         """Create *consumer* on *queue*, or on all queues that match a pattern; see `RecordLogClient`."""
         return self._call(lambda client: client.create_consumer(queue, consumer, start=start, exist_ok=exist_ok))
 
@@ -166,7 +167,7 @@ class BlockingRecordLogClient:
         """Delete *consumer* of *queue*; see `RecordLogClient.delete_consumer`."""
         self._call(lambda client: client.delete_consumer(queue, consumer))
 
-    def seek_consumer(self, queue: str, consumer: str, position: int) -> int:
+    def seek_consumer(self, queue: str, consumer: str, position: Start) -> int:
         """Have *consumer* continue at *position*, and fence its holder; see `RecordLogClient.seek_consumer`."""
         return self._call(lambda client: client.seek_consumer(queue, consumer, position))
 
@@ -181,7 +182,7 @@ class BlockingRecordLogClient:
         return self._call(lambda client: client.queue_options(queue))
 
     def range(
-        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> Iterator[Record]:
         """Yield the records of *queue* from *start* to *stop* - 1; see `RecordLogClient.range`."""
         for run in self.runs(queue, start, stop, limit=limit):  # a wait per run, not per record
@@ -192,16 +193,38 @@ class BlockingRecordLogClient:
         return self.range(queue, position)
 
     def runs(
-        self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> Iterator[Run]:
         """Yield the records that `range` yields as whole runs; see `RecordLogClient.runs`."""
         running = self._start()
         yield from running.thread.iterate(running.client.runs(queue, start, stop, limit=limit))
 
-    def tail(self, queue: str, start: int | None = None) -> BlockingTail:
+    def timed_runs(
+        self,
+        queue: str,
+        start: Start | None = None,
+        stop: int | None = None,
+        *,
+        limit: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[tuple[list[Run], Times]]:
+        """Yield what `runs` yields, with the times of the records; see `RecordLogClient.timed_runs`."""
+        running = self._start()
+        pages = running.client.timed_runs(queue, start, stop, limit=limit, follow=follow)
+        yield from running.thread.iterate(pages)
+
+    def tail(self, queue: str, start: Start | None = None) -> BlockingTail:
         """Follow *queue* from *start*; see `RecordLogClient.tail`."""
         running = self._start()
         return BlockingTail(self, running.thread, running.client.tail(queue, start))
+
+    def position_at(self, queue: str, time: datetime) -> int:
+        """Return the position of the first retained record that was stored at *time* or later."""
+        return self._call(lambda client: client.position_at(queue, time))
+
+    def time_of(self, queue: str, position: int) -> datetime | None:
+        """Return when the record of *queue* at *position* was stored, to 0.1 s."""
+        return self._call(lambda client: client.time_of(queue, position))
 
     def wait_for(self, queue: str, position: int) -> bool:
         """Wait until *position* has been assigned in *queue*; see `RecordLogClient.wait_for`."""
@@ -403,7 +426,7 @@ class BlockingConsumer(_BlockingReader[Consumer]):
         """Acknowledge everything up to and including *done*; return the consumer's position."""
         return int(self._thread.call(self._inner.acknowledge(done)))
 
-    def seek(self, position: int) -> int:
+    def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably; return it."""
         return int(self._thread.call(self._inner.seek(position)))
 

@@ -20,13 +20,12 @@ from types import TracebackType
 from mrecordlog_async.client.changes import Changes
 from mrecordlog_async.client.consumers import Consumers
 from mrecordlog_async.client.producer import Producer
-from mrecordlog_async.client.reads import Reads
 from mrecordlog_async.client.responses import decoded
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.protocol.schemas import StatsResponse
 
 
-class RecordLogClient(Changes, Reads, Consumers):
+class RecordLogClient(Changes, Consumers):
     """Call one service from asyncio code. Use it as `async with`, or call `close` at the end.
 
     The client belongs to one event loop; many tasks may call its methods at once. Each call is retried while the

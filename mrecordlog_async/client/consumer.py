@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
 from mrecordlog_async.client.tail import Page, Tail, TailBatches
-from mrecordlog_async.model import Batch, Record
+from mrecordlog_async.model import Batch, Record, Start
 from mrecordlog_async.protocol.consumer_schemas import AttachResponse
 
 
@@ -18,7 +18,7 @@ class ConsumerCalls(NamedTuple):
     attach: Callable[[], Awaitable[AttachResponse]]
     read: Callable[[AttachResponse, int, int | None, int, int], Awaitable[Page]]
     acknowledge: Callable[[AttachResponse, int], Awaitable[int]]
-    seek: Callable[[AttachResponse, int], Awaitable[int]]
+    seek: Callable[[AttachResponse, Start], Awaitable[int]]
 
 
 class Consumer(AsyncIterator[Record]):
@@ -139,11 +139,11 @@ class Consumer(AsyncIterator[Record]):
             return await self._calls.acknowledge(holder, done.last_position)
         return await self._calls.acknowledge(holder, done.position if isinstance(done, Record) else done)
 
-    async def seek(self, position: int) -> int:
+    async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
 
         Args:
-            position: From the first retained position up to the next one.
+            position: From the first retained position up to the next one, or a time (see `position_at`).
 
         Returns:
             The position.

@@ -10,13 +10,13 @@ from uuid import UUID
 import msgspec
 
 from mrecordlog_async.client.consumer import Consumer, ConsumerCalls
-from mrecordlog_async.client.reads import page_of
+from mrecordlog_async.client.reads import Reads, page_of
 from mrecordlog_async.client.responses import ServiceError, decoded
 from mrecordlog_async.client.retry import Repeat
 from mrecordlog_async.client.tail import Page
-from mrecordlog_async.client.transport import Transport, path_of
+from mrecordlog_async.client.transport import path_of
 from mrecordlog_async.errors import PositionAheadError, PositionTruncatedError
-from mrecordlog_async.model import ConsumerSummary
+from mrecordlog_async.model import ConsumerSummary, Start
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.consumer_schemas import (
@@ -41,10 +41,8 @@ QUEUES_AT_ONCE = 1_000
 """The consumers of this many queues are asked for in one request."""
 
 
-class Consumers:
+class Consumers(Reads):
     """The methods of `RecordLogClient` for consumers and options of queues."""
-
-    _transport: Transport
 
     def consumer(
         self,
@@ -52,7 +50,7 @@ class Consumers:
         consumer: str,
         *,
         create: bool = True,
-        start: int | None = None,
+        start: Start | None = None,
         owner: UUID | str | None = None,
         take_over: bool = False,
     ) -> Consumer:
@@ -63,20 +61,20 @@ class Consumers:
             consumer: The name.
             create: Create it if it does not exist.
             start: Where it begins if it is created: the first position that it has not acknowledged, moved into what
-                the queue retains; None for the first retained record.
+                the queue retains, or a time (see `position_at`); None for the first retained record.
             owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
             take_over: Attach even if the consumer has another owner.
 
         Returns:
             The consumer. Entering it raises QueueNotFoundError, ConsumerNotFoundError or ConsumerOwnedError.
         """
-        request = AttachRequest(create, start, None if owner is None else str(owner), take_over)
+        request = AttachRequest(create, None, None if owner is None else str(owner), take_over)
         base = _path_of(queue, consumer)
         return Consumer(
             queue,
             consumer,
             ConsumerCalls(
-                partial(self._attach, base, request),
+                partial(self._attach, base, queue, start, request),
                 partial(self._read, base),
                 partial(self._acknowledge, base),
                 partial(self._seek, base, queue),
@@ -84,15 +82,15 @@ class Consumers:
         )
 
     async def create_consumer(
-        self, queue: str, consumer: str, *, start: int | None = None, exist_ok: bool = False
+        self, queue: str, consumer: str, *, start: Start | None = None, exist_ok: bool = False
     ) -> bool:
         """Create *consumer* on *queue*, or on all queues that match a pattern with `*`. Durable under every policy.
 
         Args:
             queue: The queue, or a pattern.
             consumer: Its name.
-            start: The first position that it has not acknowledged, moved into what the queue retains; None for the
-                first retained record.
+            start: The first position that it has not acknowledged, moved into what the queue retains, or a time, which
+                a pattern does not have; None for the first retained record.
             exist_ok: Return False instead of raising if the consumer, or the rule for the pattern, already exists. The
                 request is then sent again after a lost response.
 
@@ -108,7 +106,7 @@ class Consumers:
             "PUT",
             _path_of(queue, consumer),
             query={"exist_ok": "1"} if exist_ok else {},
-            body=msgspec.json.encode(ConsumerCreateRequest(start)),
+            body=msgspec.json.encode(ConsumerCreateRequest(await self._start_of(queue, start))),
             content_type=JSON,
             repeat=Repeat.FREELY if exist_ok else Repeat.NEVER,
         )
@@ -149,13 +147,13 @@ class Consumers:
                 return found
             query["after"] = page.next
 
-    async def seek_consumer(self, queue: str, consumer: str, position: int) -> int:
+    async def seek_consumer(self, queue: str, consumer: str, position: Start) -> int:
         """Have *consumer* continue at *position*, as an operator: its present holder is fenced off.
 
         Args:
             queue: The queue.
             consumer: The name.
-            position: From the first retained position up to the next one.
+            position: From the first retained position up to the next one, or a time.
 
         Returns:
             The position.
@@ -208,7 +206,11 @@ class Consumers:
         )
         return decoded(reply, SealResponse).next_position
 
-    async def _attach(self, base: str, request: AttachRequest) -> AttachResponse:
+    async def _start_of(self, queue: str, start: Start | None) -> int | None:
+        return None if start is None else await self._position_of(queue, start)
+
+    async def _attach(self, base: str, queue: str, start: Start | None, request: AttachRequest) -> AttachResponse:
+        request = msgspec.structs.replace(request, start=await self._start_of(queue, start))
         # Sent again after a lost response: the holder of the first attempt, if there was one, is fenced off.
         reply = await self._post(f"{base}/attach", request)
         return decoded(reply, AttachResponse)
@@ -234,7 +236,8 @@ class Consumers:
             _raise_of_position(holder.queue, position, error)
         return decoded(reply, ConsumerPositionResponse).position
 
-    async def _seek(self, base: str, queue: str, holder: AttachResponse | None, position: int) -> int:
+    async def _seek(self, base: str, queue: str, holder: AttachResponse | None, start: Start) -> int:
+        position = await self._position_of(queue, start)
         request = SeekRequest(position, holder.epoch, holder.id) if holder is not None else SeekRequest(position)
         try:
             reply = await self._post(f"{base}/seek", request)

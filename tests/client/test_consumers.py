@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import uuid
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,20 @@ async def test_batches_are_taken_acknowledged_and_go_on_after_a_restart(served: 
         summary = (await client.consumers("orders"))["billing"]
         assert (summary.position, summary.records) == (6, 4)
         assert served.log.consumers("orders")["billing"].epoch == summary.epoch
+
+
+async def test_a_consumer_begins_at_a_time_and_seeks_one(served: Served) -> None:
+    """As in the log; the service says which position a time is."""
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    async with RecordLogClient(served.url) as client:
+        await client.append_records("q", None, [b"a", b"b"])
+        async with client.consumer("q", "c", start=long_ago) as c:
+            assert c.position == 0
+            await c.acknowledge(1)
+            assert await c.seek(long_ago) == 0
+            assert (await anext(c)).payload == b"a"
+        assert await client.create_consumer("q", "d", start=long_ago)
+        assert await client.seek_consumer("q", "d", long_ago) == 0
 
 
 async def test_a_cancelled_wait_loses_nothing(served: Served) -> None:
