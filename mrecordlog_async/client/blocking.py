@@ -239,7 +239,7 @@ class BlockingRecordLogClient:
         return self._call(lambda client: client.list_queues())
 
     def summary(
-        self, *, order: Literal["bytes", "records", "segment"] | None = None, limit: int | None = None
+        self, *, order: Literal["bytes", "records", "segment", "age"] | None = None, limit: int | None = None
     ) -> dict[str, QueueSummary]:
         """Return positions and sizes of every queue, by name; see `RecordLogClient.summary`."""
         return self._call(lambda client: client.summary(order=order, limit=limit))

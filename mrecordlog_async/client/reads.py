@@ -245,13 +245,13 @@ class Reads:
         return list(await self.summary())
 
     async def summary(
-        self, *, order: Literal["bytes", "records", "segment"] | None = None, limit: int | None = None
+        self, *, order: Literal["bytes", "records", "segment", "age"] | None = None, limit: int | None = None
     ) -> dict[str, QueueSummary]:
         """Return positions and sizes of every queue, or of the first ones in an order.
 
         Args:
-            order: "bytes" or "records" for the queues that hold most, "segment" for those that keep the oldest segment;
-                needs a limit. None sorts by name.
+            order: "bytes" or "records" for the queues that hold most, "segment" for those that keep the oldest segment,
+                "age" for those with the oldest records; needs a limit. None sorts by name.
             limit: At most this many queues.
 
         Returns:

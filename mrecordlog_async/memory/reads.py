@@ -211,7 +211,8 @@ class QueueReader:
         """Find the queues that come first in an order, a thousand at a time, so that other work can run in between.
 
         Args:
-            order: "bytes" or "records" for the queues that hold most, "segment" for those that keep the oldest one.
+            order: "bytes" or "records" for the queues that hold most, "segment" for those that keep the oldest one,
+                "age" for those with the oldest records.
             most: So many queues at most.
             prefix: Only queues whose names begin with it.
 

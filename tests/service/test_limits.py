@@ -251,7 +251,7 @@ async def test_the_first_queues_by_size_are_listed(served: Served) -> None:
     for number, size in enumerate((5, 900, 40)):
         await served.log.create_queue(f"sized{number}")
         await served.log.append_records(f"sized{number}", None, [bytes(size)] * (3 - number))
-    for order, expected in (("bytes", [1, 2]), ("records", [0, 1]), ("segment", [0, 1])):
+    for order, expected in (("bytes", [1, 2]), ("records", [0, 1]), ("segment", [0, 1]), ("age", [0, 1])):
         page = (await served.call("GET", f"/v1/queues?order={order}&limit=2&prefix=sized")).json()
         assert [one["queue"] for one in page["queues"]] == [f"sized{number}" for number in expected]
         assert page["next"] is None

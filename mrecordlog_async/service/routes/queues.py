@@ -34,7 +34,7 @@ LIST_PARAMETERS = (
     ("after", "only queues after this name: the `next` of the previous page"),
     (
         "order",
-        "bytes, records or segment: the queues that hold most or keep the oldest segment come first; needs limit",
+        "bytes, records, segment or age: the queues that hold most, or the oldest records, come first; needs limit",
     ),
 )
 QUEUES_AT_ONCE = 250
