@@ -1,7 +1,7 @@
 """The next segment, kept ready under a temporary name with its space reserved, so that rolling works on a full disk.
 
 Either a fresh, small file, or a dead segment's file of nearly full size. The second kind saves time, because writing
-blocks that exist is faster than writing new ones (`docs/performance.md` has the numbers), and nothing depends on it:
+blocks that exist is faster than writing new ones (1.2 to 1.5 times, `docs/operations.md`), and nothing depends on it:
 before a batch is refused for lack of space, it is cut to the size of a fresh one.
 
 How a dead segment becomes the spare:
