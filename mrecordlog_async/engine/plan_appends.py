@@ -1,8 +1,8 @@
 """Planning appends: positions, repeats, and the limits of queues that have options. Pure.
 
 Three shapes of a group of single records are planned without a look at each record: all of one queue, all of queues
-that no earlier command of the batch named, and many records of few queues. Records of queues with options are planned
-one by one, because each may be refused or need room; the rest of their group is not affected.
+that no earlier command of the batch named, and many records of few queues. Records of queues with limits or a
+seal are planned one by one, because each may be refused or need room; the rest of their group is not affected.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AppendPlanner(PlannerBase):
         view = self._find(queue)
         if view is None:
             self._refuse(group, self._not_found(queue), queue)
-        elif view.options is not None:
+        elif view.options is not None and view.options.limits_appends():
             self._append_limited(group, queue, view)
         elif view.next_position + len(group.payloads) - 1 > POSITION_MAX:
             self._refuse(group, LogFullError("positions", view.next_position, POSITION_MAX + 1), queue)
@@ -62,8 +62,8 @@ class AppendPlanner(PlannerBase):
     def _append_to_several(self, group: AppendGroup) -> None:
         """Plan single records of several queues: as one MANY, or as runs where a queue gets many of them."""
         distinct = set(group.queues)
-        if not distinct.isdisjoint(self._with_options):
-            self._append_apart(group, distinct & self._with_options)
+        if not distinct.isdisjoint(self._limited):
+            self._append_apart(group, distinct & self._limited)
         elif len(distinct) * RUN_RECORDS_MIN <= len(group.queues):
             self._append_as_runs(group)
         elif not self._append_at_once(group, distinct):

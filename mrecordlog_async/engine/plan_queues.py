@@ -121,8 +121,8 @@ class QueuePlanner(PlannerBase):
     def _set_options(self, view: QueueView, queue: str, values: log_record.OptionValues) -> None:
         """Plan other options of a queue."""
         view.configure(values if values != DEFAULT_OPTIONS else None)
-        if queue not in self._with_options:
-            self._with_options = self._with_options | {queue}
+        if values.limits_appends() and queue not in self._limited:
+            self._limited = self._limited | {queue}
         self.plan.records.append(log_record.Options(view.id, values))
 
     def _truncate_to_slowest(self, view: QueueView) -> bool:

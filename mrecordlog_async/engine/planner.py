@@ -67,7 +67,7 @@ class PlannerBase:
         self._queue_count = len(queues)
         self._consumer_count = queues.consumer_count + len(queues.rules)
         self._rules = queues.rules  # a copy once the batch changes them
-        self._with_options = queues.with_options  # likewise; may name queues that have none any more
+        self._limited = queues.limited  # likewise; may name queues that are not any more
 
     def _draw_id(self) -> int:
         """Return an id that no queue and no holder has had."""

@@ -109,6 +109,10 @@ class OptionValues(NamedTuple):
     max_records: int
     max_age_ns: int
 
+    def limits_appends(self) -> bool:
+        """Return whether an append may be refused, or needs room: the other options do not concern it."""
+        return bool(self.flags & SEALED or self.max_bytes or self.max_records)
+
 
 DEFAULT_OPTIONS = OptionValues(0, 0, 0, 0)
 

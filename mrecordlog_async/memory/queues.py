@@ -80,7 +80,7 @@ class Queues:
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
         self.rules: set[TableRule] = set()
         self.openings: list[TableOpening] = []  # oldest first
-        self.with_options: set[str] = set()  # names of the queues that have other options than the default ones
+        self.limited: set[str] = set()  # names of the queues whose options limit appends
         self.newly_aging: set[int] = set()  # queues that were given a `max_age` since retention last looked
         self.consumer_count = 0
         self.skipped: dict[tuple[int, str], int] = {}  # records that a consumer missed, by queue id and name
@@ -95,7 +95,8 @@ class Queues:
             queues._add(cls.queue_type.from_table(entry, queues.pins, queues.blocks))
             queues._charge_consumers([consumer.name for consumer in entry.consumers], 1)
             if entry.options is not None:
-                queues.with_options.add(entry.name)
+                if entry.options.limits_appends():
+                    queues.limited.add(entry.name)
                 if entry.options.max_age_ns:
                     queues.newly_aging.add(entry.id)
         for rule in table.rules:
@@ -281,12 +282,12 @@ class Queues:
     def _set_options(self, record: Options) -> None:
         queue = self._known(record.id)
         queue.options = record.values if record.values != DEFAULT_OPTIONS else None
-        if queue.options is None:
-            self.with_options.discard(queue.name)
+        if record.values.limits_appends():
+            self.limited.add(queue.name)
         else:
-            self.with_options.add(queue.name)
-            if queue.options.max_age_ns:
-                self.newly_aging.add(queue.id)
+            self.limited.discard(queue.name)
+        if record.values.max_age_ns:
+            self.newly_aging.add(queue.id)
 
     def _charge_consumers(self, names: Collection[str], sign: int) -> None:
         """Add consumers to the sums, or with *sign* -1 take them off."""
@@ -348,7 +349,7 @@ class Queues:
         self._charge_consumers(queue.consumers, -1)
         for name in queue.consumers:
             self.skipped.pop((queue.id, name), None)
-        self.with_options.discard(queue.name)
+        self.limited.discard(queue.name)
         del self._by_id[queue.id]
         del self._by_name[queue.name]
         self._remember(queue)

@@ -303,9 +303,10 @@ def check_sums(queues: Queues, state: State) -> None:
         if queue.first_segment() != min(queue.segments(), default=None):
             raise Violation(f"{seen.name}: the first of its segments is not {queue.first_segment()}")
     memory_bytes += check_blocks(queues, loose)
-    consumers, with_options = sum(len(queue.consumers) for queue in queues), {q.name for q in queues if q.options}
-    if (queues.consumer_count, queues.with_options) != (consumers, with_options):
-        raise Violation(f"{queues.consumer_count} consumers, options of {queues.with_options} counted: not as they are")
+    consumers = sum(len(queue.consumers) for queue in queues)
+    limited = {queue.name for queue in queues if queue.options and (queue.options[0] & 4 or any(queue.options[1:3]))}
+    if (queues.consumer_count, queues.limited) != (consumers, limited):
+        raise Violation(f"{queues.consumer_count} consumers, limits of {queues.limited} counted: not as they are")
     counted = (queues.memory_bytes, queues.table_bytes, queues.pins.oldest())
     if counted != (memory_bytes, table_bytes, min(pins, default=None)):
         raise Violation(f"memory, table and oldest pin are {counted}, due were {memory_bytes, table_bytes, pins}")
