@@ -285,8 +285,9 @@ class MultiRecordLog(DrainingLog):
     ) -> int:
         """Remove the records of *queue* up to and including *position*.
 
-        A position past the end removes all records and moves the next position to position + 1. A position before the
-        first record writes nothing.
+        A position past the end removes all records and moves the next position to position + 1, as in the original:
+        copies of a queue are given their positions that way. The service, the clients and the acknowledgements of
+        consumers refuse such a position instead. A position before the first record writes nothing.
 
         Args:
             queue: The queue.
