@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,9 @@ async def test_listing_shows_positions_and_ids(served: Served) -> None:
         "began": 5,
         "opened_next": 0,
         "sealed": False,
+        "oldest_time": q["oldest_time"],
     }
+    assert datetime.fromisoformat(q["oldest_time"]) == served.log.queue_summary("q").oldest_time
     assert (await served.call("GET", "/v1/queues/q")).json() == q
     assert [one["queue"] for one in (await served.call("GET", "/v1/queues?prefix=o")).json()["queues"]] == ["other"]
 
