@@ -79,6 +79,7 @@ PER_QUEUE = {
     "queue_bytes": ("bytes", "Payload bytes retained"),
     "queue_start_position": ("first_position", "Lowest position not truncated"),
     "queue_next_position": ("next_position", "Position of the next record"),
+    "queue_oldest_record_age_seconds": ("age_seconds", "Age of the oldest record; 0 for an empty queue"),
 }
 
 
@@ -146,7 +147,9 @@ async def _render_queues(service: Service, log: MultiRecordLog) -> list[bytes]:
         parts.append(metric_head(name, documentation))
         for at in range(0, min(len(names), most), QUEUES_AT_ONCE):
             some = [summary_of(log, queue) for queue in names[at : min(at + QUEUES_AT_ONCE, most)]]
-            lines = [metric_line(name, getattr(one, attribute), queue=one.queue) for one in some if one is not None]
+            lines = [
+                metric_line(name, getattr(one, attribute) or 0, queue=one.queue) for one in some if one is not None
+            ]
             parts.append(b"".join(lines))
             await turns.rest()
     return parts
@@ -256,7 +259,7 @@ def _queues(log: MultiRecordLog) -> Iterator[Metric]:
         family = GaugeMetricFamily(PREFIX + name, documentation, labels=("queue",))
         for summary in found:
             if summary is not None:
-                family.add_metric((summary.queue,), getattr(summary, attribute))
+                family.add_metric((summary.queue,), getattr(summary, attribute) or 0)
         yield family
 
 
