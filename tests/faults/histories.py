@@ -620,7 +620,7 @@ async def torn(run: Run) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await run.open()
-        await run.append("a", 512 - (_end(run) + COMMIT_OFFSET) % 512)
+        await run.append("a", 512 - (_end(run) + OPENED_FRAME_BYTES + COMMIT_OFFSET) % 512)
 
 
 def _end(run: Run) -> int:
@@ -720,6 +720,9 @@ def commit_at(distance: int) -> History:
 
     return history
 
+
+OPENED_FRAME_BYTES = 24
+"""What the first batch after an open begins with."""
 
 COMMIT_OFFSET = 7 + 21 + 8
 """Frame header, header of the APPEND record and two offsets: the bytes before the payload of a single record."""
