@@ -175,6 +175,10 @@ class BlockingRecordLogClient:
         """Return where the consumers of *queue* stand, by name."""
         return self._call(lambda client: client.consumers(queue))
 
+    def all_consumers(self) -> list[ConsumerSummary]:
+        """Return where the consumers of all queues stand, by queue and name."""
+        return self._call(lambda client: client.all_consumers())
+
     # Reads.
 
     def queue_options(self, queue: str) -> QueueOptions:

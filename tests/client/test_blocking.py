@@ -43,6 +43,7 @@ def test_it_has_the_methods_of_the_client() -> None:
     """With the same parameters: code moves from one to the other by adding or removing `await`."""
     for name, method in inspect.getmembers(RecordLogClient, inspect.isfunction):
         if not name.startswith("_") and name != "append_new":
+            assert hasattr(BlockingRecordLogClient, name), f"BlockingRecordLogClient needs {name}, too"
             blocking = inspect.signature(getattr(BlockingRecordLogClient, name))
             assert blocking.parameters.keys() == inspect.signature(method).parameters.keys(), name
 
