@@ -90,7 +90,7 @@ def run(session: SparkSession, place: Path, orders: int = 300) -> list[Row]:
         for number in range(orders):
             body = json.dumps({"customer": CUSTOMERS[number % 3], "amount": number}).encode()
             urlopen(Post(f"{url}/orders", body)).close()
-        job = DrainJob(app.state.spark_url, str(place / "lake"), str(place / "checkpoint"))
+        job = DrainJob(app.state.spark_url, str(place / "lake"), str(place / "checkpoint"), format="parquet")
         print(run_drain(session, job).line(), file=sys.stderr)
     return session.sql(
         f"""select o.customer, count(*) as orders, sum(o.amount) as amount

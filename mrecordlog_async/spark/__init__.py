@@ -18,10 +18,12 @@ One service, without pyspark or pyarrow:
 The jobs around it:
 
     drain           from logs to a lake, exactly once          drain_query     its streaming query
+    drain_delta     the same into a Delta table                drain_steps     what both do around the query
     drain_progress  what it reports                            preflight       its settings; what it refuses to start
-    identity        which checkpoint owns an output            refusal         a detected loss stays refused
+    refusal         a detected loss stays refused              batches         Spark's own files about batches
+    identity        which checkpoint owns an output            delta/          Delta tables, one transaction per batch
     release         which batches are proven to be stored      truncation      what is proven leaves the log
-    ledger          the file that records both                 batches         Spark's own files about batches
+    ledger          the file that records both
     lake            the directories of output and checkpoint   shared_storage  whether every machine sees the output
     local_lake      on a disk of this machine                  hadoop_lake     on any other file system
     load            from Parquet into a log                    job_command     what both commands share
@@ -39,7 +41,7 @@ Decided here, and why:
 * A queue that is not in the checkpoint yet is **enrolled** first: its position enters the checkpoint in a batch
   without its records. It is read from the next batch on, because only a position in the checkpoint can be replayed.
 * With the option `truncate` the source truncates what a checkpoint has committed, in `latestOffset` as well as in
-  `commit`: Spark calls `commit` one batch late, and never for the last one. `drain` does not use the option: it
-  truncates what it has read back from its output (`release`).
+  `commit`: Spark calls `commit` one batch late, and never for the last one. A drain into a Delta table uses it. One
+  into Parquet files does not: it truncates what it has read back from its output (`release`).
 * Importing this package needs neither Spark nor Arrow nor Java; `source` needs pyspark, `blocks` needs pyarrow.
 """

@@ -38,7 +38,11 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         "--server", action="append", required=True, metavar="NAME=URL", help="service to drain; may be repeated"
     )
     parser.add_argument(
-        "--output", required=True, metavar="DIR", help="directory of the output, on any file system that Spark supports"
+        "--output",
+        required=True,
+        metavar="PATH",
+        help="the Delta table: a directory, or s3://…, gs://…, az://…; with --format parquet, a directory on any file "
+        "system that Spark supports",
     )
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="directory of the checkpoint of this output")
 
@@ -56,16 +60,25 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
 def _add_layout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format",
-        choices=("parquet", "delta"),
-        default="parquet",
+        choices=("delta", "parquet"),
+        default="delta",
         metavar="FORMAT",
-        help="parquet (default), or delta, if installed",
+        help="delta (default): a Delta table, one transaction per batch; parquet: files of Spark's own sink",
     )
     parser.add_argument(
         "--partition-by",
         default="",
         metavar="COLUMNS",
-        help="server, queue or server,queue: directories _server=…/_queue=…",
+        help="columns by which the output is partitioned: server, queue or server,queue",
+    )
+    parser.add_argument(
+        "--storage-option",
+        type=pair_of,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="option of the object store of a Delta table (AWS_ENDPOINT_URL=…); may be repeated; keys and secrets are "
+        "better set as environment variables, which Spark's processes inherit",
     )
 
 
@@ -135,6 +148,14 @@ def seconds_of(text: str) -> float:
     if not 0.001 <= seconds < float("inf"):
         raise ArgumentTypeError(f"{text!r} is not a time such as 10s, 500ms or 2m")
     return seconds
+
+
+def pair_of(text: str) -> tuple[str, str]:
+    """Read KEY=VALUE. Raises ArgumentTypeError for anything else."""
+    key, found, value = text.partition("=")
+    if not key or not found:
+        raise ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
+    return key, value
 
 
 def size_of(text: str) -> int:

@@ -30,11 +30,14 @@ READ_SCHEMA = pa.schema(
     [
         pa.field("server", pa.string()),
         pa.field("queue", pa.string()),
+        pa.field("queue_id", pa.int64()),
         pa.field("position", pa.int64()),
         pa.field("payload", pa.binary()),
     ]
 )
-POSITIONS_SCHEMA = READ_SCHEMA.remove(3)
+"""queue_id: the queue's incarnation. (queue_id, position) names a record for good; a recreated queue has a new id."""
+
+POSITIONS_SCHEMA = READ_SCHEMA.remove(READ_SCHEMA.get_field_index("payload"))
 """Schema of rows without their payload."""
 
 
@@ -84,24 +87,34 @@ def _pieces(block: Block) -> Iterable[Block]:
 def _record_batch(server: str, blocks: list[Block], payload: bool) -> pa.RecordBatch:
     spans = _spans(blocks)
     columns: list[Any] = [
-        _constant(server, sum(records for _, _, records in spans)),
-        _join([_constant(queue, records) for queue, _, records in spans]),
-        _join([_positions(first, records) for _, first, records in spans]),
+        _constant(server, sum(span.records for span in spans)),
+        _join([_constant(span.queue, span.records) for span in spans]),
+        _join([_constant(span.queue_id, span.records) for span in spans]),
+        _join([_positions(span.first, span.records) for span in spans]),
     ]
     if payload:
         columns.append(_join([_payloads(block) for block in blocks]))
     return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA if payload else POSITIONS_SCHEMA)
 
 
-def _spans(blocks: list[Block]) -> list[tuple[str, int, int]]:
-    """Return (queue, first position, records), with consecutive blocks joined."""
-    spans: list[tuple[str, int, int]] = []
+class _Span(NamedTuple):
+    """Consecutive records of one queue."""
+
+    queue: str
+    queue_id: int
+    first: int
+    records: int
+
+
+def _spans(blocks: list[Block]) -> list[_Span]:
+    """Return what *blocks* hold, with consecutive blocks joined."""
+    spans: list[_Span] = []
     for block in blocks:
-        queue, first, records = spans[-1] if spans else ("", 0, 0)
-        if spans and queue == block.queue and first + records == block.first_position:
-            spans[-1] = (queue, first, records + block.record_count)
+        last = spans[-1] if spans else None
+        if last is not None and (last.queue, last.queue_id, last.first + last.records) == block[:3]:
+            spans[-1] = last._replace(records=last.records + block.record_count)
         else:
-            spans.append((block.queue, block.first_position, block.record_count))
+            spans.append(_Span(*block[:4]))
     return spans
 
 
@@ -119,8 +132,8 @@ def _positions(first: int, records: int) -> Any:
     return pc.add(_counted(_power_of_two(records)).slice(0, records), first)
 
 
-def _constant(text: str, records: int) -> Any:
-    return _repeated(text, _power_of_two(records)).slice(0, records)
+def _constant(value: str | int, records: int) -> Any:
+    return _repeated(value, _power_of_two(records)).slice(0, records)
 
 
 def _power_of_two(records: int) -> int:
@@ -133,8 +146,8 @@ def _wrap(positions: array[int]) -> Any:
 
 # Both are the same for every block: building them once and slicing costs 1 % of filling them each time.
 @lru_cache(maxsize=64)
-def _repeated(text: str, size: int) -> Any:
-    return pa.repeat(pa.scalar(text, pa.string()), size)
+def _repeated(value: str | int, size: int) -> Any:
+    return pa.repeat(pa.scalar(value, pa.string() if isinstance(value, str) else pa.int64()), size)
 
 
 @lru_cache(maxsize=8)

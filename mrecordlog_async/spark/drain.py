@@ -1,46 +1,38 @@
 """The exactly-once job from logs to a lake: `mrecordlog drain`, or `python -m mrecordlog_async.spark drain`.
 
-The data source reads; Spark's file sink and checkpoint write. Around them, in this order: `preflight` and `identity`
-decide whether the job may start, `release` checks what the last run left, and the query runs; meanwhile `release`
-proves each committed batch and then truncates the log up to its end. `refusal` records a loss.
+The format decides how: `drain_delta` runs a drain into a Delta table, the default. Here are the drains into Parquet
+files: the data source reads, Spark's file sink and checkpoint write. Around them, in this order: `preflight` and
+`identity` decide whether the job may start, `release` checks what the last run left, and the query runs; meanwhile
+`release` proves each committed batch and then truncates the log up to its end. `refusal` records a loss.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.drain_delta import run_delta
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.drain_query import ending, follow, start_query
+from mrecordlog_async.spark.drain_steps import accepted, impatient, refuse_missing, remaining, remembering
 from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.identity import RefusedError, claim
-from mrecordlog_async.spark.job_command import (
-    JobFailedError,
-    Report,
-    Stop,
-    cause_of,
-    failures_as_sentences,
-    read_token,
-    reporter,
-)
+from mrecordlog_async.spark.identity import claim
+from mrecordlog_async.spark.job_command import Report, Stop, failures_as_sentences, read_token, reporter
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.preflight import PROVABLE, DrainJob, LakeFiles, refuse_unsafe
+from mrecordlog_async.spark.preflight import DELTA, PARQUET, DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.release import Release
 from mrecordlog_async.spark.session import job_session
 from mrecordlog_async.spark.shared_storage import marked
-from mrecordlog_async.spark.truncation import LogWentBackError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,14 +59,16 @@ def run_drain(
         RefusedError: the job would lose data or cannot run; nothing was started.
         ServiceDownError: a service could not be reached.
         JobFailedError: the query failed; what it had committed is kept, and the next run continues there.
-        ProofError: the output does not hold what the log delivered; nothing more is truncated.
+        ProofError: Parquet files do not hold what the log delivered; nothing more is truncated.
         LogWentBackError: a log is older than the checkpoint; nothing more is truncated.
         SyncFailedError: the output could not be synced; nothing more is truncated.
     """
     files = LakeFiles(session)
+    if job.format == DELTA:
+        return run_delta(session, job, files, report, stopped)
     local = files.is_local(job.output) or files.is_local(job.checkpoint)
     refuse_unsafe(job, local=local, master=session.sparkContext.master or "")
-    if job.format != PROVABLE:
+    if job.format != PARQUET:
         return _run_unproven(session, job, report, stopped)
     checkpoint, output = files.open(job.checkpoint), files.open(job.output)
     try:
@@ -95,19 +89,19 @@ def _run_proven(
 ) -> Summary:
     claim(checkpoint, output, job.partition_by, adopt=job.adopt_output)
     options = Options.parse(job.source_options())
-    batches, fleet = Batches(checkpoint, output), Fleet(_impatient(options))
+    batches, fleet = Batches(checkpoint, output), Fleet(impatient(options))
     release, begun = Release(batches, fleet, truncate=job.truncate), time.monotonic()
     try:
         again = _recover(job, batches, release, report)
-        _refuse_missing(job, options, fleet, _position(batches), report)
-        with _remembering(checkpoint), _marker(job, output) as marker:
+        refuse_missing(job, options, fleet, _position(batches), report)
+        with remembering(checkpoint), _marker(job, output) as marker:
             release.refuse_older_logs()
             release.advance()
             query = start_query(session, job, job.source_options(marker, again))
             with ending(query, stopped):
                 follow(query, Progress(), report, stopped, release.advance)
             release.finish()
-        left, down = _remaining(options, fleet)
+        left, down = remaining(options, fleet)
     finally:
         fleet.close()
     return Summary(release.full_batches, release.rows, time.monotonic() - begun, left, down, verified=True)
@@ -121,15 +115,10 @@ def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped:
         query = start_query(session, job, job.source_options())
         with ending(query, stopped):
             follow(query, progress, report, stopped)
-        left, down = _remaining(options, fleet)
+        left, down = remaining(options, fleet)
     finally:
         fleet.close()
     return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
-
-
-def _impatient(options: Options) -> Options:
-    """Limit how long `release` waits between two batches: a server that hangs must delay neither others nor the end."""
-    return replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 1))
 
 
 def _recover(job: DrainJob, batches: Batches, release: Release, report: Report) -> Offset:
@@ -137,7 +126,7 @@ def _recover(job: DrainJob, batches: Batches, release: Release, report: Report) 
     found = release.recover(adopt=job.adopt_output)
     if found:
         report(found)
-    again = refusal.check(batches.checkpoint, _accepted(job), _position(batches))
+    again = refusal.check(batches.checkpoint, accepted(job), _position(batches))
     release.accept(again)
     return again
 
@@ -150,61 +139,6 @@ def _position(batches: Batches) -> Offset:
 def _marker(job: DrainJob, output: Lake) -> AbstractContextManager[str | None]:
     """Leave a marker in an output that every machine mounts; yield None for any other output."""
     return marked(output.path) if job.shared_paths and isinstance(output, LocalLake) else nullcontext()
-
-
-@contextmanager
-def _remembering(checkpoint: Lake) -> Iterator[None]:
-    """Record a loss in the checkpoint, so that every later start is refused until the user accepts it."""
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except LogWentBackError as error:
-        refusal.remember(checkpoint, str(error))
-        raise LogWentBackError(f"{error}. {refusal.advice(refusal.flag_for(str(error)))}") from None
-    except PySparkException as error:
-        text = str(error)
-        if not refusal.is_loss(text):
-            raise
-        # The data source's advice is for users who read without a drain.
-        sentence = cause_of(text).partition("; to continue with")[0]
-        refusal.remember(checkpoint, sentence)
-        raise JobFailedError(f"{sentence}. {refusal.advice(refusal.flag_for(sentence))}") from error
-
-
-def _accepted(job: DrainJob) -> set[str]:
-    accepted = {refusal.WENT_BACK} if job.accept_went_back else set[str]()
-    return accepted | ({refusal.LOSS} if job.options.get("failOnDataLoss") == "false" else set())
-
-
-def _refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offset, report: Report) -> None:
-    """Raise RefusedError if a subscribed queue does not exist; a job that keeps running only reports it."""
-    names = options.subscription.names
-    if names is None:
-        return
-    there = {queue for queues in position.values() for queue in queues}
-    try:
-        for server in options.servers:
-            there |= {summary.queue for summary in fleet.client(server.name).queues()}
-    except (OSError, ServerDownError, ServiceRefusedError):
-        return  # the query reports it
-    for name in sorted(names - there):
-        near = difflib.get_close_matches(name, there, n=1)
-        sentence = f"no server has a queue {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-        if job.every_seconds is None:
-            raise RefusedError(sentence)
-        report(f"{sentence}; it is drained once it exists")
-
-
-def _remaining(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:
-    left, down = dict[str, int](), dict[str, str]()
-    for server in options.servers:
-        try:
-            found = fleet.client(server.name).queues()
-            left[server.name] = sum(each.records for each in found if options.subscription.includes(each.queue))
-        except (OSError, ServerDownError, ServiceRefusedError) as error:
-            down[server.name] = str(error)
-    return left, down
 
 
 # The command.
@@ -244,6 +178,7 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         truncate=not arguments.no_truncate,
         partition_by=tuple(filter(None, arguments.partition_by.split(","))),
         shared_paths=arguments.shared_paths,
+        storage_options=dict(arguments.storage_option),
         accept_went_back=arguments.accept_went_back,
         adopt_output=arguments.adopt_output,
         options=options,

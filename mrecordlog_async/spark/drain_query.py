@@ -16,6 +16,7 @@ from mrecordlog_async.spark.preflight import COPIES, DrainJob
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 POLL_SECONDS = 1
 STOP_SECONDS = 30.0
@@ -25,24 +26,29 @@ QUEUE_NAME_BYTES = 80
 """Longer queue names are shortened in directory names, which have at most 255 bytes with their escapes."""
 
 
+def source_rows(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """Return the stream of rows that the data source reads with *options*."""
+    options = _with_parallelism(session, options)
+    return session.readStream.format("mrecordlog").options(**options).load()
+
+
 def start_query(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> StreamingQuery:
-    """Start the query that stores what the data source reads with *options*.
+    """Start the query that stores what the data source reads with *options* as files of the job's format.
 
     Raises:
         RefusedError: Spark does not have the job's format.
         JobFailedError: Java refused the query.
     """
-    options = _with_parallelism(session, options)
-    frame = session.readStream.format("mrecordlog").options(**options).load()
-    writer = (
-        _with_copies(frame, job.partition_by)
-        .writeStream.format(job.format)
-        .option("checkpointLocation", job.checkpoint)
-        .option("path", job.output)
-        .outputMode("append")
-    )
+    rows = _with_copies(source_rows(session, options), job.partition_by)
+    writer = rows.writeStream.format(job.format).option("path", job.output)
     if job.partition_by:
         writer = writer.partitionBy(*(COPIES[column] for column in job.partition_by))
+    return started(job, writer)
+
+
+def started(job: DrainJob, writer: DataStreamWriter) -> StreamingQuery:
+    """Start *writer* with the job's checkpoint and trigger. Raises RefusedError, JobFailedError."""
+    writer = writer.option("checkpointLocation", job.checkpoint).outputMode("append")
     if job.every_seconds is None:
         writer = writer.trigger(availableNow=True)
     else:
@@ -79,7 +85,7 @@ def _explained(job: DrainJob) -> Iterator[None]:
         if "ClassNotFoundException" in text or "DATA_SOURCE_NOT_FOUND" in text:
             raise RefusedError(
                 f"the format {job.format!r} is not installed in Spark; add its jar (spark.jars.packages), or use "
-                "--format parquet"
+                "--format delta or parquet, which need none"
             ) from None
         raise JobFailedError(text.partition("\n")[0]) from error
 

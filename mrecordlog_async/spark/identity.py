@@ -84,6 +84,29 @@ def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *,
     return owner
 
 
+def query_of(checkpoint: Lake) -> str:
+    """Return the id of the query that *checkpoint* belongs to; a new checkpoint gets one.
+
+    Raises:
+        RefusedError: the id is missing or damaged, though the checkpoint has batches.
+    """
+    query = _query(checkpoint)
+    if query is None:
+        if newest(checkpoint, OFFSETS) >= 0 or newest(checkpoint, COMMITS) >= 0:
+            raise RefusedError(
+                f'{checkpoint.path}/{METADATA} is missing: restore it with the query\'s id, {{"id":"…"}}; the id is in '
+                "the properties of the table"
+            )
+        query = _new_query(checkpoint)
+    return query
+
+
+def _new_query(checkpoint: Lake) -> str:
+    query = str(uuid.uuid4())
+    checkpoint.create(METADATA, json.dumps({"id": query}, separators=(",", ":")).encode())
+    return _query(checkpoint) or query  # another job may have been first with this checkpoint
+
+
 def _query(checkpoint: Lake) -> str | None:
     content = checkpoint.read(METADATA)
     if content is None:
@@ -150,9 +173,7 @@ def _foreign(checkpoint: Lake, output: Lake) -> str | None:
 
 def _take(checkpoint: Lake, output: Lake, query: str | None, partition_by: tuple[str, ...]) -> Bond:
     if query is None:
-        query = str(uuid.uuid4())
-        checkpoint.create(METADATA, json.dumps({"id": query}, separators=(",", ":")).encode())
-        query = _query(checkpoint) or query  # another job may have been first with this checkpoint
+        query = _new_query(checkpoint)
     output.create(OWNER, _json(Bond(query, uuid.uuid4().hex, partition_by)))
     owner = _bond(output, OWNER)  # another job may have been first with this output
     assert owner is not None

@@ -35,7 +35,7 @@ class LocalLake:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        Path(path).mkdir(parents=True, exist_ok=True)
+        make_directories(path)
         # Opened before anything is written: a write-back error is reported only to descriptors that were open then.
         self._handle = os.open(path, os.O_RDONLY)
         self._lock: int | None = None
@@ -58,7 +58,7 @@ class LocalLake:
         """Replace a file atomically and durably."""
         target = Path(self.path, name)
         self._beside(target, content).replace(target)
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
 
     def create(self, name: str, content: bytes) -> bool:
         """Create a file durably; return False, and change nothing, if it exists."""
@@ -70,7 +70,7 @@ class LocalLake:
             return False
         finally:
             temporary.unlink()
-        _sync_directory(target.parent)
+        sync_directory(target.parent)
         return True
 
     def remove(self, directory: str, names: Iterable[str]) -> None:
@@ -80,7 +80,7 @@ class LocalLake:
             (place / name).unlink(missing_ok=True)
             (place / f".{name}.crc").unlink(missing_ok=True)
         if place.exists():
-            _sync_directory(place)
+            sync_directory(place)
 
     def holds(self, uri: str) -> bool:
         """Return whether the file that a manifest names is in this directory, by this path or through a link."""
@@ -137,7 +137,7 @@ class LocalLake:
         """Write *content* durably to a temporary file next to *target*, and create the directory if it is missing."""
         if not target.parent.exists():
             target.parent.mkdir(exist_ok=True)  # another start may create it at this moment
-            _sync_directory(target.parent.parent)
+            sync_directory(target.parent.parent)
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
             with open(temporary, "xb") as file:
@@ -212,9 +212,28 @@ def _flock(handle: int, path: str) -> None:
             return
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: str | Path) -> None:
+    """Make the names in a directory durable. Raises SyncFailedError."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        sync_file(handle, str(path))
     finally:
         os.close(handle)
+
+
+def sync_file(handle: int, name: str) -> None:
+    """Sync an open file or directory to the medium. Raises SyncFailedError."""
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        raise SyncFailedError(
+            f"{name} could not be synced ({error.strerror}); nothing was truncated. Check the disk and start again"
+        ) from error
+
+
+def make_directories(path: str) -> None:
+    """Create a directory and its missing parents, durably. Raises SyncFailedError."""
+    missing = [each for each in (Path(path), *Path(path).parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_directory(each.parent)

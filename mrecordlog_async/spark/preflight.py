@@ -34,11 +34,17 @@ from mrecordlog_async.spark.options import Options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PROVABLE = "parquet"
-"""The format whose commits are read back before anything is truncated."""
+DELTA = "delta"
+"""The format whose commits carry what they hold (`delta`)."""
+
+PARQUET = "parquet"
+"""The format whose commits are read back before anything is truncated (`release`)."""
 
 COPIES = {"server": "_server", "queue": "_queue"}
-"""Column → the copy that the output is partitioned by instead. See `DrainJob.partition_by`."""
+"""Column → the copy that Parquet files are partitioned by instead. See `DrainJob.partition_by`."""
+
+DELTA_PARTITIONS = ("server", "queue")
+"""What a Delta table can be partitioned by: its log states the values, so they need no copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,7 @@ class DrainJob:
         output: directory of the output, on any file system that Spark knows.
         checkpoint: directory of the checkpoint; belongs to the output.
         every_seconds: the shortest time between two batches; None to stop when the job has caught up.
-        format: format of the output; truncating needs "parquet".
+        format: "delta", "parquet", or another format of Spark, of which nothing is truncated.
         truncate: whether the logs are truncated up to what is stored.
         partition_by: server, queue or both. Directories are named after copies of these columns (`_queue=…`), because
             Spark reads names that look like numbers as numbers: queues 007 and 7 would become one.
@@ -58,6 +64,7 @@ class DrainJob:
             cluster, local paths are refused without it.
         accept_went_back: reread everything from a log that went back, though the output has some of it already.
         adopt_output: accept an output without an owner file.
+        storage_options: what the object store of a Delta table needs: keys, region, endpoint.
         options: further options of the data source.
     """
 
@@ -65,12 +72,13 @@ class DrainJob:
     output: str
     checkpoint: str
     every_seconds: float | None = None
-    format: str = PROVABLE
+    format: str = DELTA
     truncate: bool = True
     partition_by: tuple[str, ...] = ()
     shared_paths: bool = False
     accept_went_back: bool = False
     adopt_output: bool = False
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
 
     def source_options(self, shared_marker: str | None = None, again: Offset | None = None) -> dict[str, str]:
@@ -101,10 +109,10 @@ def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
     _refuse_invalid(job)
     if not job.truncate:
         return
-    if job.format != PROVABLE:
+    if job.format not in (DELTA, PARQUET):
         raise RefusedError(
             f"what the format {job.format} stores cannot be read back, so the log must not be truncated: add "
-            "--no-truncate, or use --format parquet"
+            "--no-truncate, or use --format delta"
         )
     on_one_machine = master.startswith("local") or job.shared_paths
     if local and not on_one_machine:
@@ -121,11 +129,13 @@ def _refuse_invalid(job: DrainJob) -> None:
         Options.parse({**job.source_options(), "truncate": str(job.truncate).lower()}).check_stream_read()
     except OptionError as error:
         raise RefusedError(str(error)) from None
-    unknown = [column for column in job.partition_by if column not in COPIES]
-    if unknown or len(set(job.partition_by)) != len(job.partition_by):
+    possible = DELTA_PARTITIONS if job.format == DELTA else tuple(COPIES)
+    if not set(job.partition_by) <= set(possible) or len(set(job.partition_by)) != len(job.partition_by):
         raise RefusedError(
-            f"cannot partition by {','.join(job.partition_by)}: partition by server, queue or server,queue"
+            f"cannot partition {job.format} by {','.join(job.partition_by)}: choose from {', '.join(possible)}"
         )
+    if job.storage_options and job.format != DELTA:
+        raise RefusedError("storage options are for tables of the format delta; Spark's own settings apply to others")
 
 
 class LakeFiles:

@@ -34,6 +34,9 @@ logger = logging.getLogger("mrecordlog_async.spark")
 APPEND_BYTES = 4 << 20
 APPEND_RECORDS = 65_536
 
+ASSIGNED = {"queue_id"}
+"""Columns of a read that a write ignores: the log assigns them."""
+
 IN_ORDER = 'frame.repartition(n, "queue").sortWithinPartitions("queue", "position")'
 
 
@@ -110,7 +113,7 @@ def check_columns(columns: Mapping[str, str], queue: str | None) -> None:
             "the column 'server' is not stored: a write goes to the server that the option servers names. Filter the "
             "rows of one server, and drop the column"
         )
-    unknown = sorted(set(columns) - {"queue", "position", "payload"})
+    unknown = sorted(set(columns) - {"queue", "position", "payload"} - ASSIGNED)
     if unknown:
         raise OptionError(f"unknown columns {', '.join(unknown)}; drop them: rows have payload, queue and position")
     if "payload" not in columns:

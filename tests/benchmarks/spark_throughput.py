@@ -104,19 +104,21 @@ def measure(session: SparkSession, url: str, place: Path, arguments: argparse.Na
         ("log to noop, RecordBatches", best(arguments.runs, lambda: read("mrecordlog"))),
         ("log to noop, tuples", best(2, lambda: read("mrecordlog_tuples"))),
         ("the same rows, Parquet to noop", best(arguments.runs, read_parquet)),
-        ("log to Parquet, drained in one trigger", drain(session, url, place, arguments)),
+        ("log to Parquet, drained in one trigger", drain(session, url, place, arguments, "parquet")),
+        ("log to Delta, drained in one trigger", drain(session, url, place, arguments, "delta")),
     ]
 
 
-def drain(session: SparkSession, url: str, place: Path, arguments: argparse.Namespace) -> float:
+def drain(session: SparkSession, url: str, place: Path, arguments: argparse.Namespace, format: str) -> float:
     """Return the seconds of the fastest whole drain, query start and fsync included; the last one truncates."""
     taken = []
     for run in range(arguments.runs):
-        target = place / f"drain-{run}"
+        target = place / f"drain-{format}-{run}"
         job = DrainJob(
             f"log={url}",
             str(target / "out"),
             str(target / "checkpoint"),
+            format=format,
             truncate=run == arguments.runs - 1,
             options={"maxRecordsPerTrigger": str(arguments.records), "maxBytesPerTrigger": str(1 << 40)},
         )

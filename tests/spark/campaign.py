@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltalake import DeltaTable
+
 from mrecordlog_async.model import Run
 from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.drain import run_drain
@@ -106,7 +108,7 @@ def run_campaign(session: SparkSession, place: Path, kills: int, seed: int) -> O
         summary = run_drain(session, job)
         assert summary.left == {"a": 0}, summary
         outcome.records, outcome.queues = sum(acknowledged.values()), len(acknowledged)
-        check_output(session, output, acknowledged)
+        check_output(output, acknowledged)
         check_log(url, acknowledged)
     return outcome
 
@@ -140,15 +142,12 @@ def committed(checkpoint: Path) -> int:
     return max((int(name) + 1 for name in names if name.isdigit()), default=0)
 
 
-def check_output(session: SparkSession, output: Path, acknowledged: dict[str, int]) -> None:
-    """Compare what Spark reads with what was acknowledged."""
-    found = session.sql(
-        f"""select queue, count(*), count(distinct position), min(position), max(position),
-                   sum(if(cast(payload as string) = concat(queue, ':', position), 0, 1))
-            from parquet.`{output}` group by queue"""
-    ).collect()
-    expected = {queue: (following, following, 0, following - 1, 0) for queue, following in acknowledged.items()}
-    assert {row[0]: tuple(row[1:]) for row in found} == expected
+def check_output(output: Path, acknowledged: dict[str, int]) -> None:
+    """Compare what delta-rs reads with what was acknowledged."""
+    rows = DeltaTable(str(output)).to_pyarrow_table(columns=["queue", "position", "payload"]).to_pylist()
+    assert all(row["payload"] == payload(row["queue"], row["position"]) for row in rows)
+    found = sorted((row["queue"], row["position"]) for row in rows)
+    assert found == [(queue, at) for queue in sorted(acknowledged) for at in range(acknowledged[queue])]
 
 
 def check_log(url: str, acknowledged: dict[str, int]) -> None:

@@ -150,7 +150,7 @@ class Run:
         schema = pa.schema(
             [("server", pa.string()), ("queue", pa.string()), ("position", pa.int64()), ("payload", pa.binary())]
         )
-        return pa.Table.from_batches(batches, schema) if batches else schema.empty_table()
+        return pa.Table.from_batches(batches).select(schema.names) if batches else schema.empty_table()
 
     def _end(self, number: int) -> dict[str, Any]:
         if number < 0:

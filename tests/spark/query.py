@@ -16,6 +16,9 @@ from tests.spark.services import numbered
 Row = tuple[str, str, int, bytes]
 Json = dict[str, Any]
 
+NAMES = ("server", "queue", "position", "payload")
+"""The columns of a row, as tests compare them."""
+
 open_queries: list[Query] = []
 """Queries whose readers may have open connections."""
 
@@ -70,7 +73,7 @@ class Query:
             sent = cloudpickle.dumps((self.reader, partition))  # type: ignore[no-untyped-call]  # Spark's copy
             reader, part = cloudpickle.loads(sent)
             for batch in reader.read(part):
-                rows += [tuple(row.values()) for row in batch.to_pylist()]
+                rows += [tuple(row[name] for name in NAMES) for row in batch.to_pylist()]
         return rows
 
     def drain(self) -> None:

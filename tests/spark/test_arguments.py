@@ -23,7 +23,14 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     line = ["drain", "--server", "a=http://h1:8080", "--server", "b=http://h2:8080", *WHERE, "--every", "10s"]
     line += ["--subscribe", "q", "--max-records-per-trigger", "7", "--skip-down", "--allow-data-loss"]
-    line += ["--partition-by", "server,queue", "--token-file", str(tmp_path / "token"), "--format", "delta"]
+    line += [
+        "--partition-by",
+        "server,queue",
+        "--token-file",
+        str(tmp_path / "token"),
+        "--storage-option",
+        "AWS_REGION=a=b",
+    ]
     line += ["--shared-paths", "--min-partitions", "16"]
     assert job_of(build_parser().parse_args(line)) == DrainJob(
         servers="a=http://h1:8080,b=http://h2:8080",
@@ -34,6 +41,7 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
         truncate=True,
         partition_by=("server", "queue"),
         shared_paths=True,
+        storage_options={"AWS_REGION": "a=b"},
         options={
             "maxRecordsPerTrigger": "7",
             "minPartitions": "16",
@@ -48,7 +56,7 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
 def test_a_drain_stops_when_it_has_caught_up_and_truncates() -> None:
     """Without flags, a drain runs once and truncates."""
     job = job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE]))
-    assert (job.every_seconds, job.truncate, job.format, job.shared_paths) == (None, True, "parquet", False)
+    assert (job.every_seconds, job.truncate, job.format, job.shared_paths) == (None, True, "delta", False)
     assert (
         job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE, "--no-truncate"])).truncate
         is False

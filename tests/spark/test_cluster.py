@@ -75,7 +75,17 @@ def submit_drain(cluster: Cluster, place: Path, a: str, b: str) -> list[str]:
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.url]
     command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
     command += ["--conf", f"spark.executor.extraJavaOptions={QUICK}", "--driver-java-options", QUICK]
-    command += [str(job.__file__), "drain", "--shared-paths", "--server", f"a={a}", "--server", f"b={b}"]
+    command += [
+        str(job.__file__),
+        "drain",
+        "--format",
+        "parquet",
+        "--shared-paths",
+        "--server",
+        f"a={a}",
+        "--server",
+        f"b={b}",
+    ]
     command += ["--output", str(place / "out"), "--checkpoint", str(place / "checkpoint")]
     return [*command, "--max-records-per-trigger", str(2 * RECORDS)]
 

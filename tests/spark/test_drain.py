@@ -1,4 +1,4 @@
-"""The drain job inside Spark: what it stores, what it refuses, how it stops."""
+"""The drain into Parquet files inside Spark: what it stores, what it refuses, how it stops."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ from tests.spark.services import ThreadedService, numbered
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+parquet_job = partial(DrainJob, format="parquet")
+
 
 def test_drain_then_load_restores_the_log(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
     """A load restores what was drained at the same positions; a second one changes nothing."""
@@ -33,7 +36,7 @@ def test_drain_then_load_restores_the_log(spark: SparkSession, new_service: NewS
     first.append("a", numbered("a", 0, 500))
     first.append("b", numbered("b", 0, 5), 100)
     before = first.records()
-    job = DrainJob(f"first={first.url}", str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    job = parquet_job(f"first={first.url}", str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     lines: list[str] = []
     summary = run_drain(spark, job, lines.append)
     assert (summary.records, summary.left, summary.down) == (505, {"first": 0}, {})
@@ -49,7 +52,7 @@ def test_a_lost_checkpoint_is_refused_and_loses_nothing(
 ) -> None:
     """Without its checkpoint the drain does not start, and the log keeps new records."""
     service.append("q", numbered("q", 0, 10))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    job = parquet_job(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     run_drain(spark, job)
     service.append("q", numbered("q", 10, 20))
     shutil.rmtree(tmp_path / "checkpoint")
@@ -63,7 +66,7 @@ def test_a_queue_recreated_while_the_job_was_down_fails_it(
 ) -> None:
     """Unread records were deleted with the old queue; the new one is not truncated, and later starts are refused."""
     service.append("q", numbered("old", 0, 10))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    job = parquet_job(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     run_drain(spark, job)
     service.append("q", numbered("old", 10, 15))
     service.delete("q")
@@ -80,8 +83,8 @@ def test_a_queue_recreated_while_the_job_was_down_fails_it(
 def test_two_jobs_on_one_empty_output(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
     """The second job is refused, also when it is started again, and its log keeps every record."""
     a, b = new_service(), new_service()
-    job_a = DrainJob(f"a={a.url}", str(tmp_path / "out"), str(tmp_path / "a"))
-    job_b = DrainJob(f"b={b.url}", str(tmp_path / "out"), str(tmp_path / "b"))
+    job_a = parquet_job(f"a={a.url}", str(tmp_path / "out"), str(tmp_path / "a"))
+    job_b = parquet_job(f"b={b.url}", str(tmp_path / "out"), str(tmp_path / "b"))
     run_drain(spark, job_a)
     for name, service in (("qa", a), ("qb", b)):
         service.append(name, numbered(name, 0, 120))
@@ -112,7 +115,7 @@ def test_what_a_power_cut_emptied_runs_again(
 ) -> None:
     """After a rerun, Spark can read the output, each record is stored once, and the log is empty."""
     service.append("q", numbered("q", 0, 100))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    job = parquet_job(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
     run_drain(spark, job)
     before = set((tmp_path / "out").glob("*.parquet"))
     service.append("q", numbered("q", 100, 150))
@@ -139,7 +142,7 @@ def test_queues_with_names_like_numbers_stay_apart(
     names = ["007", "7", "__HIVE_DEFAULT_PARTITION__", "ä/" * 80]
     for name in names:
         service.append(name, [name.encode()] * 3)
-    job = DrainJob(
+    job = parquet_job(
         f"1={service.url}", str(tmp_path / "out, of it"), str(tmp_path / "c"), partition_by=("server", "queue")
     )
     assert run_drain(spark, job).left == {"1": 0}
@@ -152,7 +155,7 @@ def test_queues_with_names_like_numbers_stay_apart(
 def test_a_queue_that_no_server_has_is_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
     """A misspelt name is refused; otherwise the drain would store nothing and report success."""
     service.append("orders", numbered("orders", 0, 3))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "c"), options={"subscribe": "order"})
+    job = parquet_job(service.url, str(tmp_path / "out"), str(tmp_path / "c"), options={"subscribe": "order"})
     with pytest.raises(RefusedError, match="no server has a queue 'order'; did you mean 'orders'"):
         run_drain(spark, job)
     lines: list[str] = []
@@ -167,7 +170,7 @@ def test_a_log_that_went_back_stays_refused(spark: SparkSession, service: Thread
     shutil.copytree(service.directory, tmp_path / "copy")
     service.start()
     service.append("q", numbered("q", 50, 100))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "c"))
+    job = parquet_job(service.url, str(tmp_path / "out"), str(tmp_path / "c"))
     run_drain(spark, job)
     service.stop()
     shutil.rmtree(service.directory)
@@ -195,7 +198,7 @@ def test_a_lake_that_only_hadoop_reaches(
     monkeypatch.setattr(LakeFiles, "is_local", lambda self, path: False)
     service.append("007", numbered("q", 0, 100))
     service.append("7", numbered("q", 0, 10))
-    job = DrainJob(
+    job = parquet_job(
         service.url,
         str(tmp_path / "out"),
         str(tmp_path / "c"),
@@ -220,7 +223,7 @@ def test_a_drain_that_is_stopped_ends_between_two_batches(
 ) -> None:
     """The batch that was running is committed, counted and released, and the summary includes it."""
     service.append("q", numbered("q", 0, 500))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "c"), every_seconds=0.1)
+    job = parquet_job(service.url, str(tmp_path / "out"), str(tmp_path / "c"), every_seconds=0.1)
     lines: list[str] = []
     summary = run_drain(spark, job, lines.append, stopped=lambda: any("500 records" in line for line in lines))
     assert summary.records == 500 and service.records() == {"q": []}

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     """Collect rows, sorted, payloads as bytes."""
     return sorted(
-        tuple(bytes(cell) if isinstance(cell, bytearray) else cell for cell in row) for row in frame.collect()
+        tuple(bytes(cell) if isinstance(cell, bytearray) else cell for cell in row)
+        for row in frame.drop("queue_id").collect()
     )
 
 
@@ -57,10 +58,10 @@ def test_filters_are_pushed_down_if_enabled(spark: SparkSession, service: Thread
 
 
 def test_positions_alone_need_no_payload(spark: SparkSession, service: ThreadedService) -> None:
-    """payload=false gives three columns."""
+    """payload=false gives no payload."""
     service.append("a", numbered("a", 0, 3))
     frame = read(spark, service, payload="false")
-    assert frame.columns == ["server", "queue", "position"]
+    assert frame.columns == ["server", "queue", "queue_id", "position"]
     assert rows(frame) == [("default", "a", at) for at in range(3)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.preflight import DrainJob, refuse_unsafe
 
-JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint")
+JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint", format="parquet")
 
 
 def refuse(job: DrainJob, *, local: bool = True, master: str = "local[2]") -> None:
@@ -39,12 +39,12 @@ def test_latest_and_truncate_are_refused() -> None:
 def test_a_format_that_cannot_be_read_back_truncates_nothing() -> None:
     """Without a count of what was stored, the job must not truncate."""
     with pytest.raises(RefusedError, match="--no-truncate"):
-        refuse(replace(JOB, format="delta"))
-    refuse(replace(JOB, format="delta", truncate=False))
+        refuse(replace(JOB, format="orc"))
+    refuse(replace(JOB, format="orc", truncate=False))
 
 
 @pytest.mark.parametrize("columns", [("payload",), ("queue", "queue")])
 def test_other_columns_cannot_name_directories(columns: tuple[str, ...]) -> None:
     """An output can be partitioned by server and queue, each once."""
-    with pytest.raises(RefusedError, match="partition by server, queue"):
+    with pytest.raises(RefusedError, match="choose from server, queue"):
         refuse(replace(JOB, partition_by=columns))

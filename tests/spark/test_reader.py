@@ -37,7 +37,12 @@ def read(reader: DataSourceReader) -> list[tuple[Any, ...]]:
     """Plan with the reader, and read with a pickled copy."""
     sent = cloudpickle.dumps((reader, list(reader.partitions())))  # type: ignore[no-untyped-call]  # Spark's copy
     copy, partitions = cloudpickle.loads(sent)
-    return [tuple(row.values()) for part in partitions for batch in copy.read(part) for row in batch.to_pylist()]
+    return [
+        tuple(value for name, value in row.items() if name != "queue_id")
+        for part in partitions
+        for batch in copy.read(part)
+        for row in batch.to_pylist()
+    ]
 
 
 def reader_of(service: ThreadedService, **options: str) -> LogReader:

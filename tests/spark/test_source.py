@@ -60,7 +60,7 @@ def test_without_the_modules_of_streaming_reads_the_rest_works() -> None:
         "sys.modules['pyspark.sql.streaming.datasource'] = None  # as in 4.1; newer ones import it themselves\n"
         "import mrecordlog_async.spark.reader, mrecordlog_async.spark.directory, mrecordlog_async.spark.writer\n"
         "source = RecordLogDataSource({'servers': 'http://h:1'})\n"
-        "schema = StructType().add('server', 'string').add('queue', 'string')\n"
+        "schema = StructType().add('server', 'string').add('queue', 'string').add('queue_id', 'long')\n"
         "schema = schema.add('position', 'long').add('payload', 'binary')\n"
         "source.reader(schema)\n"
         "try: source.streamReader(schema)\n"
@@ -80,7 +80,7 @@ def test_options_that_spark_forgot_are_named() -> None:
 
 def test_pushdown_is_a_reader_of_its_own() -> None:
     """Only with pushdown can the reader push filters: Spark's default configuration refuses such a reader."""
-    schema = StructType().add("server", "string").add("queue", "string")
+    schema = StructType().add("server", "string").add("queue", "string").add("queue_id", "long")
     schema = schema.add("position", "long").add("payload", "binary")
     assert not isinstance(RecordLogDataSource(OPTIONS).reader(schema), PushingLogReader)
     assert isinstance(RecordLogDataSource({**OPTIONS, "pushdown": "true"}).reader(schema), PushingLogReader)

@@ -1,7 +1,7 @@
-r"""Move records from services into Parquet files with Spark, exactly once.
+r"""Move records from services into a Delta table with Spark, exactly once.
 
-Each batch is counted in the output and checked against the log before its records are truncated in the log. Without
---every the command ends when everything that was there is stored.
+Each batch is one durable transaction of the table; then its records are truncated in the log. Without --every the
+command ends when everything that was there is stored.
 
   mrecordlog drain --server a=http://h1:8080 --server b=http://h2:8080 \
     --output /lake/events --checkpoint /lake/events.checkpoint
@@ -18,7 +18,7 @@ from mrecordlog_async.spark.arguments import add_drain_arguments
 
 def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser = command_line.add_command("drain", "Move records into Parquet, exactly once", __doc__)
+    parser = command_line.add_command("drain", "Move records into a Delta table, exactly once", __doc__)
     add_drain_arguments(parser)
     return parser
 

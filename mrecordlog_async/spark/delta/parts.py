@@ -1,0 +1,247 @@
+"""The tasks' side: rows become Parquet files in the table's directory, durable before a task reports them.
+
+Files lie directly in the directory: values of partition columns stand in the table's log only, as text that nobody
+parses, so queues `007` and `7` stay two. Rows are cut where a partition value changes, gathered, and written in row
+groups; a file is closed at `bytes_per_file`, or when too many are open. What a task leaves behind when it fails belongs
+to no version of the table, and is removed by a vacuum.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mrecordlog_async.spark.delta.content import QueueRows, merged, rows_of
+from mrecordlog_async.spark.delta.place import Place
+
+BYTES_PER_FILE = 128 << 20
+ROW_GROUP_BYTES = 32 << 20
+BUFFERED_BYTES = 96 << 20
+"""How much a task gathers over all its files; above it, the largest part is written."""
+
+OPEN_FILES_MAX = 64
+
+STATISTICS = ("server", "queue", "queue_id", "position", "timestamp")
+"""Columns whose lowest and highest values the table's log states, so that readers skip files."""
+
+Values = tuple[str | None, ...]
+"""The values of the partition columns, as the table's log states them."""
+
+
+class NewFile(NamedTuple):
+    """A file that a task wrote: what the commit adds to the table.
+
+    Attributes:
+        path: its name in the table's directory.
+        size: in bytes.
+        values: partition column → value.
+        statistics: as JSON, in Delta's form.
+    """
+
+    path: str
+    size: int
+    values: dict[str, str | None]
+    statistics: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows are divided into files."""
+
+    partition_by: tuple[str, ...] = ()
+    bytes_per_file: int = BYTES_PER_FILE
+
+
+def write_parts(
+    place: Place, layout: Layout, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> tuple[list[NewFile], list[QueueRows]]:
+    """Store *batches* as files of the table, durably.
+
+    Args:
+        place: the table.
+        layout: how rows are divided.
+        schema: the table's columns.
+        batches: the rows.
+
+    Returns:
+        The files, and what they hold by queue.
+
+    Raises:
+        OSError, SyncFailedError: a file could not be written.
+    """
+    parts, content = _Parts(place, layout, schema), list[QueueRows]()
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                content = merged([*content, *rows_of(batch)])
+                for values, rows in _divided(batch.cast(schema), layout.partition_by):
+                    parts.add(values, rows)
+        return parts.finish(), content
+    except BaseException as error:
+        parts.abandon(error)
+        raise
+
+
+def _divided(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
+    """Cut *batch* where a value of *columns* changes; nothing is copied."""
+    rest = batch.drop_columns(list(columns)) if columns else batch
+    keys = [batch.column(name) for name in columns]
+    first = 0
+    for stop in [*_changes(keys, batch.num_rows), batch.num_rows]:
+        yield tuple(_text(key[first].as_py()) for key in keys), rest.slice(first, stop - first)
+        first = stop
+
+
+def _changes(keys: list[Any], rows: int) -> list[int]:
+    differs = None
+    for key in keys:
+        before, after = key.slice(0, rows - 1), key.slice(1)
+        jumps = pc.or_(pc.fill_null(pc.not_equal(before, after), False), pc.xor(pc.is_null(before), pc.is_null(after)))
+        differs = jumps if differs is None else pc.or_(differs, jumps)
+    return [] if differs is None else [index + 1 for index in pc.indices_nonzero(differs).to_pylist()]
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+@dataclass(slots=True)
+class _Part:
+    """One partition of a task: rows that wait, and the file they go to."""
+
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    bytes: int = 0
+    name: str = ""
+    opened: AbstractContextManager[Any] | None = None
+    writer: pq.ParquetWriter | None = None
+    file: Any = None
+    written: int = 0
+    seen: dict[str, list[Any]] = field(default_factory=dict)
+
+
+class _Parts:
+    """All files of one task."""
+
+    def __init__(self, place: Place, layout: Layout, schema: pa.Schema) -> None:
+        self._place = place
+        self._layout = layout
+        self._schema = pa.schema([each for each in schema if each.name not in layout.partition_by])
+        self._parts: dict[Values, _Part] = {}
+        self._bytes = 0
+        self._files: list[NewFile] = []
+
+    def add(self, values: Values, rows: pa.RecordBatch) -> None:
+        part = self._parts.pop(values, None) or _Part()
+        self._parts[values] = part  # the last one used stands last
+        part.waiting.append(rows)
+        part.bytes += rows.nbytes
+        self._bytes += rows.nbytes
+        if part.bytes >= ROW_GROUP_BYTES:
+            self._write(values)
+        elif self._bytes >= BUFFERED_BYTES:
+            self._write(max(self._parts, key=lambda each: self._parts[each].bytes))
+
+    def finish(self) -> list[NewFile]:
+        for values in list(self._parts):
+            self._write(values)
+            self._close(values)
+        if self._files:
+            self._place.sync_names()
+        return self._files
+
+    def abandon(self, error: BaseException) -> None:
+        """Close what is open, without a sync: no table names these files."""
+        for part in self._parts.values():
+            if part.opened is not None:
+                with suppress(BaseException):
+                    part.opened.__exit__(type(error), error, error.__traceback__)
+
+    def _write(self, values: Values) -> None:
+        part = self._parts[values]
+        if not part.waiting:
+            return
+        if part.writer is None:
+            self._make_room()
+            self._open(part)
+        assert part.writer is not None
+        table = pa.Table.from_batches(part.waiting, self._schema)
+        part.writer.write_table(table, row_group_size=len(table))
+        _gather(part.seen, table)
+        part.written += part.bytes
+        self._bytes -= part.bytes
+        part.waiting, part.bytes = [], 0
+        if part.file.tell() >= self._layout.bytes_per_file:
+            self._close(values)
+
+    def _make_room(self) -> None:
+        opened = [values for values, part in self._parts.items() if part.writer is not None]
+        if len(opened) >= OPEN_FILES_MAX:
+            self._close(opened[0])
+
+    def _open(self, part: _Part) -> None:
+        part.name = f"part-{uuid.uuid4()}.parquet"
+        part.opened = self._place.new_file(part.name)
+        part.file = part.opened.__enter__()
+        # A dictionary of payloads would be given up after the first pages; its attempt costs time.
+        known = [name for name in self._schema.names if name in ("server", "queue", "queue_id", "error")]
+        part.writer = pq.ParquetWriter(
+            part.file, self._schema, compression="snappy", use_dictionary=known, write_statistics=list(STATISTICS)
+        )
+
+    def _close(self, values: Values) -> None:
+        part = self._parts.get(values)
+        if part is None or part.writer is None or part.opened is None:
+            return
+        part.writer.close()
+        size = part.file.tell()
+        part.opened.__exit__(None, None, None)
+        named = dict(zip(self._layout.partition_by, values, strict=True))
+        self._files.append(NewFile(part.name, size, named, _statistics(part.seen)))
+        rest = _Part(part.waiting, part.bytes)
+        if rest.waiting:
+            self._parts[values] = rest
+        else:
+            del self._parts[values]
+
+
+def _gather(seen: dict[str, list[Any]], table: pa.Table) -> None:
+    """Add the statistics of *table* to *seen*: column → [rows, nulls, lowest, highest]."""
+    for name in ("", *[each for each in STATISTICS if each in table.column_names]):
+        if not name:
+            found = [table.num_rows, 0, None, None]
+        else:
+            column = table.column(name)
+            ends = pc.min_max(column).as_py()
+            found = [len(column), column.null_count, ends["min"], ends["max"]]
+        known = seen.get(name)
+        seen[name] = found if known is None else _joined(known, found)
+
+
+def _joined(one: list[Any], two: list[Any]) -> list[Any]:
+    low = [each for each in (one[2], two[2]) if each is not None]
+    high = [each for each in (one[3], two[3]) if each is not None]
+    return [one[0] + two[0], one[1] + two[1], min(low, default=None), max(high, default=None)]
+
+
+def _statistics(seen: dict[str, list[Any]]) -> str:
+    columns = {name: found for name, found in seen.items() if name}
+    return json.dumps(
+        {
+            "numRecords": seen[""][0],
+            "minValues": {name: _json(found[2]) for name, found in columns.items() if found[2] is not None},
+            "maxValues": {name: _json(found[3]) for name, found in columns.items() if found[3] is not None},
+            "nullCount": {name: found[1] for name, found in columns.items()},
+        }
+    )
+
+
+def _json(value: Any) -> Any:
+    return value if isinstance(value, str | int) else value.isoformat().replace("+00:00", "Z")

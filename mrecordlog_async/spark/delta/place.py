@@ -1,0 +1,90 @@
+"""Where a table is: on a disk of this machine, or in an object store that delta-rs knows (s3://, gs://, az://, …).
+
+A disk needs care that an object store does not: a file is durable once it, its directory and each new parent are
+synced. delta-rs never syncs, and Spark does not either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from mrecordlog_async.spark.local_lake import sync_directory, sync_file
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+LOG = "_delta_log"
+
+
+def local_path(address: str) -> str | None:
+    """Return the path of a table on this machine; None for an object store."""
+    parts = urlsplit(address)
+    if parts.scheme == "file":
+        return unquote(parts.path)
+    return None if len(parts.scheme) > 1 and "://" in address else os.path.abspath(address)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A table's address, and the options that its object store needs (keys, region, endpoint)."""
+
+    address: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def path(self) -> str | None:
+        """The table's path on this machine; None in an object store."""
+        return local_path(self.address)
+
+    @property
+    def uri(self) -> str:
+        """What delta-rs opens."""
+        return self.path or self.address
+
+    @contextmanager
+    def new_file(self, name: str) -> Iterator[Any]:
+        """Open a new file for writing; at the end it is durable, except for its name on a disk (`sync_names`)."""
+        if self.path is None:
+            with self._objects().open_output_stream(name) as stream:
+                yield stream
+            return
+        with open(Path(self.path, name), "xb") as file:
+            yield file
+            file.flush()
+            sync_file(file.fileno(), file.name)
+
+    def sync_names(self) -> None:
+        """Make the names of new files durable."""
+        if self.path is not None:
+            sync_directory(self.path)
+
+    def sizes(self, names: list[str]) -> dict[str, tuple[int, float]]:
+        """Return name → (size in bytes, seconds since 1970 of the last change) of those files that exist."""
+        if self.path is None:
+            infos = self._objects().get_file_info(names)
+            return {
+                name: (info.size, (info.mtime_ns or 0) / 1e9)
+                for name, info in zip(names, infos, strict=True)
+                if info.is_file
+            }
+        found = {}
+        for name in names:
+            try:
+                status = os.stat(Path(self.path, name))
+            except FileNotFoundError:
+                continue
+            found[name] = (status.st_size, status.st_mtime)
+        return found
+
+    def _objects(self) -> pyarrow.fs.PyFileSystem:
+        import pyarrow.fs
+        from deltalake.fs import DeltaStorageHandler
+
+        handler = DeltaStorageHandler(self.uri, dict(self.storage_options))
+        return pyarrow.fs.PyFileSystem(handler)

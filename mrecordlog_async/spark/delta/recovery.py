@@ -1,0 +1,143 @@
+"""What a start repairs before anything reads: files that a kill or a power cut left half written.
+
+Nobody relied on any of them yet. The sink returns only when a batch is durable in the table, and what Spark writes is
+synced before anything depends on it. So only the newest file of each kind can be half written, and
+
+1. an entry of the table's log that does not parse, or lacks its transaction, is set aside: its batch runs again,
+2. a checkpoint of the table that cannot be read, and the pointer to it, are removed while the entries that it sums up
+   are there,
+3. an empty offset or commit of Spark is removed: the batch is planned, or confirmed, again.
+
+All of them are read from the medium: the page cache may show what a failed sync lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from mrecordlog_async.spark.batches import COMMITS, OFFSETS, Batches, newest
+from mrecordlog_async.spark.delta.place import LOG
+from mrecordlog_async.spark.delta.table import MARK, TableError, entry_name, entry_numbers
+from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.local_lake import LocalLake
+
+LAST_CHECKPOINT = "_last_checkpoint"
+
+
+def repair_table(lake: LocalLake) -> list[str]:
+    """Set aside what is half written in the log of a table; return one sentence for each file.
+
+    Raises:
+        SyncFailedError: what is in the page cache could not be synced.
+        TableError: more than the newest entry is damaged.
+    """
+    if not Path(lake.path, LOG).is_dir():
+        return []
+    lake.sync()
+    said = []
+    numbers = sorted(entry_numbers(lake.path))
+    for name in os.listdir(Path(lake.path, LOG)):
+        lake.forget_cached(f"{LOG}/{name}")
+    if numbers and (wrong := wrong_with_entry(lake.read(f"{LOG}/{entry_name(numbers[-1])}") or b"")):
+        _set_aside(lake, entry_name(numbers[-1]))
+        said.append(f"version {numbers[-1]} of the table was half written ({wrong}) and is set aside")
+        numbers.pop()
+    said += _repair_checkpoints(lake, numbers)
+    return said
+
+
+def wrong_with_entry(content: bytes) -> str | None:
+    """Return why *content* is not a whole entry of a table's log; None if it is one."""
+    try:
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+        marks = [each["commitInfo"].get(MARK) for each in actions if "commitInfo" in each]
+    except (ValueError, AttributeError, TypeError):
+        return "it does not parse"
+    if not marks:
+        return "it has no commit information"
+    mark = marks[0]
+    if not isinstance(mark, dict) or "batch" not in mark:
+        return None
+    transactions = {each["txn"]["appId"]: each["txn"]["version"] for each in actions if "txn" in each}
+    files = sum("add" in each for each in actions)
+    if transactions.get(mark["query"]) != mark["batch"] or len(transactions) != 2 or files != mark["files"]:
+        return "it lacks a part of its batch"
+    return None
+
+
+def _set_aside(lake: LocalLake, name: str) -> None:
+    """Keep an entry under a name that no reader of the table knows."""
+    lake.write(f"{LOG}/.torn.{name}", lake.read(f"{LOG}/{name}") or b"")
+    lake.remove(LOG, [name])
+
+
+def _repair_checkpoints(lake: LocalLake, entries: list[int]) -> list[str]:
+    """Remove the newest checkpoint of the table if it cannot be read, and the pointer to it."""
+    said = []
+    names = os.listdir(Path(lake.path, LOG))
+    found = sorted({int(name[:20]) for name in names if ".checkpoint." in name and name[:20].isdigit()})
+    if found:
+        parts = [name for name in names if name.startswith(f"{found[-1]:020}.checkpoint.")]
+        if not all(_is_parquet(Path(lake.path, LOG, name)) for name in parts if name.endswith(".parquet")):
+            _refuse_summed_up(lake, found, entries)
+            lake.remove(LOG, [LAST_CHECKPOINT, *parts])
+            said.append(f"the checkpoint of version {found[-1]} of the table cannot be read and is removed")
+            found.pop()
+    pointer = lake.read(f"{LOG}/{LAST_CHECKPOINT}")
+    if pointer is not None and _version(pointer) not in found:
+        lake.remove(LOG, [LAST_CHECKPOINT])
+        said.append(f"{LAST_CHECKPOINT} of the table was half written and is removed")
+    return said
+
+
+def _refuse_summed_up(lake: LocalLake, checkpoints: list[int], entries: list[int]) -> None:
+    """Raise TableError unless the table can be read without its newest checkpoint."""
+    first = checkpoints[-2] + 1 if len(checkpoints) > 1 else 0
+    if entries[:1] > [first] or not entries or not set(range(first, entries[-1] + 1)) <= set(entries):
+        raise TableError(
+            f"the checkpoint of version {checkpoints[-1]} of {lake.path} cannot be read, and the entries that it sums "
+            "up are deleted: restore the table from a copy, or use a new table and a new checkpoint"
+        )
+
+
+def _is_parquet(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            file.read()
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _version(pointer: bytes) -> int | None:
+    with suppress(ValueError, KeyError, TypeError):
+        return int(json.loads(pointer)["version"])
+    return None
+
+
+def repair_checkpoint(checkpoint: Lake) -> list[str]:
+    """Remove the newest offset or commit in Spark's checkpoint if it is half written; return one sentence for each.
+
+    Raises:
+        SyncFailedError: what is in the page cache could not be synced.
+    """
+    checkpoint.sync()
+    batches, said = Batches(checkpoint, checkpoint), []
+    for directory in (COMMITS, OFFSETS):
+        number = newest(checkpoint, directory)
+        if number < 0:
+            continue
+        checkpoint.forget_cached(f"{directory}/{number}")
+        whole = batches.is_committed(number) if directory == COMMITS else batches.end(number) is not None
+        if whole:
+            checkpoint.remove(directory, [f".{number}.crc"])  # may be half written, and Spark reads without it
+        else:
+            checkpoint.remove(directory, [str(number)])
+            said.append(f"{directory}/{number} in the checkpoint was half written and is removed")
+    return said

@@ -1,0 +1,151 @@
+"""The streaming sink as Spark sees it: tasks write files, the driver commits them.
+
+Spark builds a new writer for each batch: in a process next to the driver's Java for `commit`, and in the processes
+of the tasks for `write`. `abort` deletes nothing: an error out of `commit` may mean that the batch is stored.
+
+The id of the query comes from Spark (`sql.streaming.queryId`), not from the options, so it is always the one in the
+checkpoint that Spark really uses. A batch without rows has a task too, which reports nothing but the id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from deltalake import Schema
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from mrecordlog_async.spark.delta.content import QueueRows, merged
+from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_parts
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.table import NewBatch, Table, TableError
+from mrecordlog_async.spark.local_lake import LocalLake
+
+FORMAT = "mrecordlog-delta"
+
+
+@dataclass
+class Stored(WriterCommitMessage):
+    """What a task stored."""
+
+    query: str
+    files: list[NewFile] = field(default_factory=list)
+    content: list[QueueRows] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where rows go, as options of Spark's writer carry it.
+
+    Attributes:
+        place: the table.
+        layout: how rows are divided into files.
+        checkpoint: the checkpoint's directory, if it is on a disk of the driver: it is synced before each commit.
+    """
+
+    place: Place
+    layout: Layout = field(default_factory=Layout)
+    checkpoint: str | None = None
+
+    def encode(self) -> dict[str, str]:
+        """Return the options of Spark's writer."""
+        found = {
+            "path": self.place.address,
+            "partitionedBy": json.dumps(self.layout.partition_by),
+            "targetFileBytes": str(self.layout.bytes_per_file),
+            "storageOptions": json.dumps(dict(self.place.storage_options)),
+        }
+        return found | ({"syncedCheckpoint": self.checkpoint} if self.checkpoint is not None else {})
+
+    @classmethod
+    def decode(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Return what `encode` returned, from names in any case."""
+        found = {name.lower(): text for name, text in options.items()}
+        place = Place(found["path"], json.loads(found.get("storageoptions", "{}")))
+        columns = tuple(json.loads(found.get("partitionedby", "[]")))
+        layout = Layout(columns, int(found.get("targetfilebytes", BYTES_PER_FILE)))
+        return cls(place, layout, found.get("syncedcheckpoint"))
+
+
+class DeltaSink(DataSource):
+    """Stores a stream in a Delta table, each batch once. For the drain, which prepares the table."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format(...)`."""
+        return FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's
+        """Return the writer of a batch."""
+        return DeltaWriter(SinkOptions.decode(self.options), schema)
+
+
+_tables: dict[tuple[str, str], Table] = {}
+"""(table, query) → its state, where Spark uses a process for several batches."""
+
+
+class DeltaWriter(DataSourceStreamArrowWriter):
+    """Writes batches of one query."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema.json()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        """Store the rows of one task as files that no version of the table names yet."""
+        files, content = write_parts(self._options.place, self._options.layout, arrow_schema(self._columns()), iterator)
+        return Stored(_query(), files, content)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Make the files of all tasks part of the table, in one step, durably."""
+        stored = [message for message in messages if isinstance(message, Stored)]
+        queries = {each.query for each in stored}
+        if len(queries) != 1:
+            raise TableError(f"batch {batchId} has tasks of {len(queries)} queries; it was not stored. Start again")
+        batch = NewBatch(
+            queries.pop(),
+            batchId,
+            merged(rows for each in stored for rows in each.content),
+            [file for each in stored for file in each.files],
+        )
+        place = self._options.place
+        table = _tables.setdefault((place.uri, batch.query), Table(place))
+        try:
+            table.store(batch, self._columns(), self._options.layout.partition_by, self._sync_checkpoint)
+        except BaseException:
+            _tables.clear()
+            raise
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Delete nothing: the batch may be stored. What no version names is removed by a vacuum."""
+
+    def _columns(self) -> Schema:
+        return Schema.from_json(self._schema)
+
+    def _sync_checkpoint(self) -> None:
+        if self._options.checkpoint is not None:
+            checkpoint = LocalLake(self._options.checkpoint)
+            try:
+                checkpoint.sync()
+            finally:
+                checkpoint.close()
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the columns of a table as pyarrow has them."""
+    return pa.schema(schema.to_arrow())
+
+
+def _query() -> str:
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    if not query:
+        raise TableError(f"the format {FORMAT} is for streaming queries: it needs the id of the query")
+    return query

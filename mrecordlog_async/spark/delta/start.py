@@ -1,0 +1,130 @@
+"""What a drain decides about its table before the query starts: create it, add columns, or refuse it.
+
+| found | what happens |
+|---|---|
+| no table, a new checkpoint | the table is created |
+| no table, a checkpoint with batches | refused |
+| a table that another query writes, or no drain at all | refused |
+| a column that the drain does not have in the table yet | added, null in the rows before |
+| a column of another type, or another partitioning | refused |
+| the table's last batch is the checkpoint's, or the one that runs next | accepted |
+| anything else: one of them is older, copied or replaced | refused, with what it looks like |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from deltalake import DeltaTable, Field, Schema
+
+from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
+from mrecordlog_async.spark.delta.content import ForeignBatchError, judge
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.recovery import repair_checkpoint, repair_table
+from mrecordlog_async.spark.delta.table import NO_HOOKS, OWNER, columns_of, create_table
+from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.local_lake import LocalLake
+
+
+def prepare(checkpoint: Lake, place: Place, schema: Schema, partition_by: Sequence[str], query: str) -> list[str]:
+    """Repair what the last run left, and make the table ready for the query.
+
+    Args:
+        checkpoint: the query's checkpoint.
+        place: the table.
+        schema: the columns that the drain writes.
+        partition_by: the columns by which the table is partitioned.
+        query: the query's id.
+
+    Returns:
+        One sentence for each thing that was repaired or changed.
+
+    Raises:
+        RefusedError: table, checkpoint and settings do not belong together.
+        SyncFailedError, WriteFailedError: the disk failed.
+    """
+    said = repair_checkpoint(checkpoint)
+    if place.path is not None:
+        lake = LocalLake(place.path)
+        try:
+            said += repair_table(lake)
+        finally:
+            lake.close()
+    planned, committed = newest(checkpoint, OFFSETS), newest(checkpoint, COMMITS)
+    if not DeltaTable.is_deltatable(place.uri, dict(place.storage_options)):
+        if planned >= 0:
+            raise RefusedError(
+                f"there is no table at {place.address}, but {checkpoint.path} has batches: name the table that this "
+                "checkpoint belongs to, or use a new checkpoint, which stores everything that the log still holds"
+            )
+        create_table(place, schema, partition_by, query)
+        return said
+    table = DeltaTable(place.uri, storage_options=dict(place.storage_options))
+    _refuse_foreign(table, place, checkpoint, query)
+    _refuse_partitioning(table, place, partition_by)
+    _refuse_older(table, place, query, planned, committed)
+    return said + _add_columns(table, place, schema)
+
+
+def _refuse_foreign(table: DeltaTable, place: Place, checkpoint: Lake, query: str) -> None:
+    owner = table.metadata().configuration.get(OWNER)
+    if owner is None:
+        raise RefusedError(
+            f"the table at {place.address} was not created by a drain: choose another path, or drain into a new table "
+            "and merge that"
+        )
+    if owner != query:
+        raise RefusedError(
+            f"the table at {place.address} was written with another checkpoint than {checkpoint.path}. Use the "
+            "checkpoint that belongs to it. If it is lost, `mrecordlog lake resume` makes a new one that continues "
+            "after what the table holds; a second drain needs a separate table"
+        )
+
+
+def _refuse_partitioning(table: DeltaTable, place: Place, partition_by: Sequence[str]) -> None:
+    known = table.metadata().partition_columns
+    if known != list(partition_by):
+        raise RefusedError(
+            f"{place.address} is partitioned by {','.join(known) or 'nothing'}: set --partition-by to that, or use a "
+            "new table and a new checkpoint"
+        )
+
+
+def _refuse_older(table: DeltaTable, place: Place, query: str, planned: int, committed: int) -> None:
+    stands = table.transaction_version(query)
+    last = -1 if stands is None else stands
+    if last == committed or (last == committed + 1 and planned >= last):
+        return
+    try:
+        judge(committed + 1, -1, stands, None, place.address)
+    except ForeignBatchError as error:
+        raise RefusedError(str(error)) from None
+    raise AssertionError("a table right before the next batch was accepted above")
+
+
+def _add_columns(table: DeltaTable, place: Place, schema: Schema) -> list[str]:
+    known, given = columns_of(table.schema()), columns_of(schema)
+    changed = next((name for name in known if name in given and known[name] != given[name]), None)
+    if changed is not None:
+        raise RefusedError(
+            f"{place.address}: the column {changed!r} is {known[changed]} in the table and {given[changed]} in this "
+            "drain; types cannot change. Choose another name for the column, or a new table and a new checkpoint"
+        )
+    missing = [name for name in known if name not in given]
+    if missing:
+        raise RefusedError(
+            f"{place.address} has the columns {', '.join(missing)}, which this drain does not write: set --schema and "
+            "--no-payload as before, or use a new table and a new checkpoint"
+        )
+    added = [each for each in schema.fields if each.name not in known]
+    if not added:
+        return []
+    table.alter.add_columns([Field(each.name, each.type, nullable=True) for each in added], NO_HOOKS)
+    if place.path is not None:
+        lake = LocalLake(place.path)
+        try:
+            lake.sync()
+        finally:
+            lake.close()
+    return [f"added to the table: {', '.join(each.name for each in added)}"]

@@ -1,0 +1,274 @@
+"""The driver's side: one commit of the table for each batch, durable when `Table.store` returns.
+
+delta-rs writes the table's log; what it does not check is checked here, before each commit: that the table stands right
+before the batch (`content.judge`), that its columns are the sink's, and that every file is there with its size. On a
+disk the new entry is made durable afterwards, because delta-rs never syncs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.delta.content import QueueRows, Verdict, digest, judge, merged
+from mrecordlog_async.spark.delta.parts import NewFile
+from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.local_lake import LocalLake, make_directories
+
+ATTEMPTS = 3
+"""How often a commit is tried: another writer (an optimize, say) may have committed in between."""
+
+FILE_SECONDS_MAX = 30 * 60
+"""Files of a batch that took longer may be removed by a vacuum, which spares files of the last hour."""
+
+CONTENT = "/content"
+"""Appended to a query's id: the transaction whose version is the digest of the batch."""
+
+MARK = "mrecordlog"
+"""The key of this package's facts in an entry of the table's log: {"query", "batch", "records"}."""
+
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""delta-rs would write a checkpoint of the table and delete log entries without a sync: `upkeep` does both."""
+
+
+class TableError(RecordLogError):
+    """The table cannot take the batch; nothing of it was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """What a batch adds to the table.
+
+    Attributes:
+        query: the id of the drain's query.
+        number: Spark's number of the batch.
+        content: what it holds, by queue.
+        files: where.
+    """
+
+    query: str
+    number: int
+    content: list[QueueRows]
+    files: list[NewFile]
+
+    @property
+    def records(self) -> int:
+        """How many rows the batch has."""
+        return sum(each.records for each in self.content)
+
+    @property
+    def digest(self) -> int:
+        """A number that is different for any other content."""
+        return digest(merged(self.content))
+
+
+Step = Callable[[str], None]
+"""Called with the name of the step that comes next. Tests end the process there."""
+
+
+class Table:
+    """A Delta table that batches are added to. For one thread; `loaded` keeps the state between two batches."""
+
+    def __init__(self, place: Place, *, step: Step = lambda name: None) -> None:
+        self.place = place
+        self._step = step
+        self._loaded: DeltaTable | None = None
+
+    @property
+    def loaded(self) -> DeltaTable:
+        """The newest version of the table. Raises TableError if there is none."""
+        try:
+            if self._loaded is None:
+                self._loaded = DeltaTable(self.place.uri, storage_options=dict(self.place.storage_options))
+            else:
+                self._loaded.update_incremental()
+        except TableNotFoundError:
+            self._loaded = None
+            raise TableError(f"there is no Delta table at {self.place.address}; the drain creates it") from None
+        return self._loaded
+
+    def store(
+        self, batch: NewBatch, schema: Schema, partition_by: Iterable[str], prepare: Callable[[], None] = lambda: None
+    ) -> Verdict:
+        """Add *batch* to the table, durably, unless the table has it.
+
+        Args:
+            batch: the batch.
+            schema: its columns.
+            partition_by: the columns by which the table is partitioned.
+            prepare: called before the commit: syncs the checkpoint, which must not know less than the table.
+
+        Returns:
+            Whether it was stored, or was there.
+
+        Raises:
+            ForeignBatchError: the table and the checkpoint do not continue each other.
+            TableError: the table changed, a file is missing, or other writers were faster three times.
+            SyncFailedError, WriteFailedError: the disk failed; the batch may be in the table or not.
+        """
+        self._step("sync of the checkpoint")
+        prepare()
+        for _ in range(ATTEMPTS):
+            table = self.loaded
+            stands = table.transaction_version(batch.query)
+            stored = table.transaction_version(batch.query + CONTENT)
+            verdict = judge(batch.number, batch.digest, stands, stored, self.place.address)
+            if verdict is Verdict.STORE:
+                refuse_changed(table, schema, partition_by, self.place.address)
+                self._refuse_missing(batch)
+                self._step("commit")
+                if not self._committed(table, batch, partition_by):
+                    continue
+                self._step("sync of the entry")
+            self._make_durable(batch)
+            self._step("end of the commit")
+            return verdict
+        raise TableError(
+            f"other writers changed {self.place.address} {ATTEMPTS} times while batch {batch.number} was committed; "
+            "the batch was not stored. Start again"
+        )
+
+    def _committed(self, table: DeltaTable, batch: NewBatch, partition_by: Iterable[str]) -> bool:
+        """Commit *batch*; return False if the table has changed since it was loaded."""
+        now = round(time.time() * 1_000)
+        added: list[AddAction | RemoveAction] = [
+            AddAction(each.path, each.size, each.values, now, True, each.statistics) for each in batch.files
+        ]
+        facts = {"query": batch.query, "batch": batch.number, "records": batch.records, "files": len(added)}
+        transactions = [Transaction(batch.query, batch.number), Transaction(batch.query + CONTENT, batch.digest)]
+        try:
+            table.create_write_transaction(
+                added,
+                "append",
+                table.schema(),
+                list(partition_by),
+                # Without a retry inside delta-rs: a new version has to be checked first.
+                commit_properties=CommitProperties({MARK: facts}, max_commit_retries=0, app_transactions=transactions),
+                post_commithook_properties=NO_HOOKS,
+            )
+        except CommitFailedError:
+            return False
+        return True
+
+    def _refuse_missing(self, batch: NewBatch) -> None:
+        """Raise TableError unless every file of *batch* is there, with its size, and young."""
+        found = self.place.sizes([each.path for each in batch.files])
+        for each in batch.files:
+            size, changed = found.get(each.path, (-1, 0.0))
+            if size != each.size:
+                what = "is missing" if size < 0 else f"has {size} bytes instead of {each.size}"
+                raise TableError(
+                    f"{each.path} in {self.place.address} {what}; batch {batch.number} was not stored. Tasks and "
+                    "driver must see the same directory. Start again: the batch runs again"
+                )
+            if time.time() - changed > FILE_SECONDS_MAX:
+                raise TableError(
+                    f"batch {batch.number} took longer than {FILE_SECONDS_MAX // 60} minutes, and a vacuum may remove "
+                    "its files; it was not stored. Set --max-records-per-trigger lower and start again"
+                )
+
+    def _make_durable(self, batch: NewBatch) -> None:
+        """Make the entries of the table's log durable, from this batch's back to the one before it."""
+        path = self.place.path
+        if path is None:
+            return
+        lake = LocalLake(path)
+        try:
+            for number, content in _entries_since(path, batch):
+                lake.write(f"{LOG}/{entry_name(number)}", content)
+        finally:
+            lake.close()
+
+
+def entry_name(number: int) -> str:
+    """Return the name of an entry of a table's log."""
+    return f"{number:020}.json"
+
+
+def _entries_since(path: str, batch: NewBatch) -> list[tuple[int, bytes]]:
+    """Return the entries of the table's log after the batch before *batch*, in order.
+
+    Others may have committed in between without a sync: an entry that is missing below a durable one would make the
+    table unreadable.
+    """
+    found = []
+    for number in sorted(entry_numbers(path), reverse=True):
+        content = Path(path, LOG, entry_name(number)).read_bytes()
+        mark = mark_of(content)
+        if mark.get("query") == batch.query and mark.get("batch", batch.number) < batch.number:
+            break
+        found.append((number, content))
+    return found[::-1]
+
+
+def entry_numbers(path: str) -> list[int]:
+    """Return the numbers of the entries in the log of the table at *path*."""
+    names = os.listdir(Path(path, LOG)) if Path(path, LOG).is_dir() else []
+    return [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json") and name[:20].isdigit()]
+
+
+def mark_of(content: bytes) -> dict[str, Any]:
+    """Return this package's facts in an entry of a table's log; {} if the entry has none or does not parse."""
+    try:
+        for line in content.splitlines():
+            info = json.loads(line).get("commitInfo")
+            if info is not None:
+                found = info.get(MARK)
+                return found if isinstance(found, dict) else {}
+    except (ValueError, AttributeError):
+        pass
+    return {}
+
+
+def create_table(place: Place, schema: Schema, partition_by: Iterable[str], query: str) -> None:
+    """Create an empty table, durably. Raises TableError if there is one."""
+    if place.path is not None:
+        make_directories(place.path)
+    DeltaTable.create(
+        place.uri,
+        schema,
+        mode="error",
+        partition_by=list(partition_by),
+        configuration={"delta.logRetentionDuration": "interval 1 days", OWNER: query},
+        raise_if_key_not_exists=False,
+        storage_options=dict(place.storage_options) or None,
+    )
+    if place.path is not None:
+        lake = LocalLake(place.path)
+        try:
+            lake.sync()
+        finally:
+            lake.close()
+
+
+OWNER = "mrecordlog.query"
+"""The property of a table that names the query of the drain that writes it."""
+
+
+def refuse_changed(table: DeltaTable, schema: Schema, partition_by: Iterable[str], address: str) -> None:
+    """Raise TableError unless the columns of *table* are those of *schema*, and it is partitioned by *partition_by*."""
+    known, given = columns_of(table.schema()), columns_of(schema)
+    if known != given:
+        name = next(name for name in {**known, **given} if known.get(name) != given.get(name))
+        raise TableError(
+            f"{address}: the column {name!r} is {known.get(name, 'missing')} in the table and "
+            f"{given.get(name, 'missing')} in the drain: somebody changed the table. Start the drain again"
+        )
+    parts = table.metadata().partition_columns
+    if parts != list(partition_by):
+        raise TableError(f"{address} is partitioned by {','.join(parts) or 'nothing'}: somebody replaced the table")
+
+
+def columns_of(schema: Schema) -> dict[str, str]:
+    """Return column → type, as text that can be compared."""
+    return {each.name: str(each.type) for each in schema.fields}

@@ -1,0 +1,126 @@
+"""A drain into a Delta table: each batch is one transaction of the table, identified by its content (`delta`).
+
+What a batch with a commit file holds is durable in the table: the sink returns only then, and Spark writes the commit
+file after it. So the data source may truncate whatever the checkpoint has committed, once the checkpoint is synced, and
+nothing is read back.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mrecordlog_async.spark import refusal
+from mrecordlog_async.spark.batches import COMMITS, OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.drain_progress import Progress, Summary
+from mrecordlog_async.spark.drain_query import ending, follow, source_rows, started
+from mrecordlog_async.spark.drain_steps import accepted, impatient, refuse_missing, remaining, remembering
+from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.identity import OUTPUT, RefusedError, query_of
+from mrecordlog_async.spark.job_command import Report
+from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.preflight import DrainJob, LakeFiles, refuse_unsafe
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mrecordlog_async.spark.delta.place import Place
+
+
+def run_delta(
+    session: SparkSession, job: DrainJob, files: LakeFiles, report: Report, stopped: Callable[[], bool]
+) -> Summary:
+    """Run *job*; arguments, result and errors are those of `run_drain`."""
+    place = _place(job)
+    # The checkpoint may be local on a cluster: only the driver writes there.
+    refuse_unsafe(job, local=place.path is not None, master=session.sparkContext.master or "")
+    checkpoint = files.open(job.checkpoint)
+    try:
+        with files.locked([checkpoint]):
+            return _run(session, job, place, checkpoint, report, stopped)
+    finally:
+        checkpoint.close()
+
+
+def _place(job: DrainJob) -> Place:
+    try:
+        from mrecordlog_async.spark.delta.place import Place, local_path
+        from mrecordlog_async.spark.delta.table import Table  # noqa: F401  # whether delta-rs is installed
+    except ImportError as error:
+        raise RefusedError(
+            f"a drain into a Delta table needs the package {error.name}: pip install 'mrecordlog_async[spark]'"
+        ) from None
+    return Place(local_path(job.output) or job.output, job.storage_options)
+
+
+def _run(
+    session: SparkSession,
+    job: DrainJob,
+    place: Place,
+    checkpoint: Lake,
+    report: Report,
+    stopped: Callable[[], bool],
+) -> Summary:
+    from deltalake import Schema
+
+    from mrecordlog_async.spark.delta.parts import Layout
+    from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink, SinkOptions
+    from mrecordlog_async.spark.delta.start import prepare
+
+    if checkpoint.read(OUTPUT) is not None:
+        raise RefusedError(f"{checkpoint.path} belongs to an output of Parquet files: use --format parquet")
+    synced = checkpoint.path if isinstance(checkpoint, LocalLake) else None
+    options = Options.parse(job.source_options())
+    begun, progress, fleet = time.monotonic(), Progress(), Fleet(impatient(options))
+    try:
+        rows = source_rows(session, _source_options(job, synced, {}))
+        for line in prepare(
+            checkpoint, place, Schema.from_json(rows.schema.json()), job.partition_by, query_of(checkpoint)
+        ):
+            report(line)
+        position = Batches(checkpoint, checkpoint).end(newest(checkpoint, OFFSETS)) or {}
+        again = refusal.check(checkpoint, accepted(job), position)
+        refuse_missing(job, options, fleet, position, report)
+        given = _source_options(job, synced, again)
+        session.dataSource.register(DeltaSink)
+        sink = SinkOptions(place, Layout(job.partition_by), synced)
+        writer = source_rows(session, given).writeStream.format(FORMAT).options(**sink.encode())
+        with remembering(checkpoint):
+            query = started(job, writer)
+            with ending(query, stopped):
+                follow(query, progress, report, stopped)
+        if job.truncate:
+            _truncate_rest(given, checkpoint, report)
+        left, down = remaining(options, fleet)
+    finally:
+        fleet.close()
+    return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
+
+
+def _source_options(job: DrainJob, synced: str | None, again: Offset) -> dict[str, str]:
+    """Return the options of the data source, which truncates what the checkpoint has committed."""
+    found = job.source_options(again=again) | {"truncate": str(job.truncate).lower()}
+    return found | ({"syncDirs": json.dumps([synced])} if synced is not None else {})
+
+
+def _truncate_rest(options: dict[str, str], checkpoint: Lake, report: Report) -> None:
+    """Truncate up to the last committed batch, which the data source does at the start of the next batch only."""
+    from mrecordlog_async.spark.stream import LogStreamReader
+
+    batches, last = Batches(checkpoint, checkpoint), newest(checkpoint, COMMITS)
+    end = batches.checkpoint_at(last) if last >= 0 and batches.is_committed(last) else None
+    if end is None:
+        return
+    reader = LogStreamReader(impatient(Options.parse(options)))
+    try:
+        reader.commit(end.encode())
+    except (OSError, ServerDownError, ServiceRefusedError) as error:
+        report(f"what is stored was not truncated: {error}; the next run truncates it")
+    finally:
+        reader.stop()

@@ -1,0 +1,81 @@
+"""What a drain does around its query, whatever it writes to: queues that do not exist, losses, what is left."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from mrecordlog_async.spark import refusal
+from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.job_command import JobFailedError, Report, cause_of
+from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.truncation import LogWentBackError
+
+
+def impatient(options: Options) -> Options:
+    """Limit how long `release` waits between two batches: a server that hangs must delay neither others nor the end."""
+    return replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 1))
+
+
+@contextmanager
+def remembering(checkpoint: Lake) -> Iterator[None]:
+    """Record a loss in the checkpoint, so that every later start is refused until the user accepts it."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except LogWentBackError as error:
+        refusal.remember(checkpoint, str(error))
+        raise LogWentBackError(f"{error}. {refusal.advice(refusal.flag_for(str(error)))}") from None
+    except PySparkException as error:
+        text = str(error)
+        if not refusal.is_loss(text):
+            raise
+        # The data source's advice is for users who read without a drain.
+        sentence = cause_of(text).partition("; to continue with")[0]
+        refusal.remember(checkpoint, sentence)
+        raise JobFailedError(f"{sentence}. {refusal.advice(refusal.flag_for(sentence))}") from error
+
+
+def accepted(job: DrainJob) -> set[str]:
+    """Return the flags of losses that the user accepts."""
+    accepted = {refusal.WENT_BACK} if job.accept_went_back else set[str]()
+    return accepted | ({refusal.LOSS} if job.options.get("failOnDataLoss") == "false" else set())
+
+
+def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offset, report: Report) -> None:
+    """Raise RefusedError if a subscribed queue does not exist; a job that keeps running only reports it."""
+    names = options.subscription.names
+    if names is None:
+        return
+    there = {queue for queues in position.values() for queue in queues}
+    try:
+        for server in options.servers:
+            there |= {summary.queue for summary in fleet.client(server.name).queues()}
+    except (OSError, ServerDownError, ServiceRefusedError):
+        return  # the query reports it
+    for name in sorted(names - there):
+        near = difflib.get_close_matches(name, there, n=1)
+        sentence = f"no server has a queue {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        if job.every_seconds is None:
+            raise RefusedError(sentence)
+        report(f"{sentence}; it is drained once it exists")
+
+
+def remaining(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:
+    """Return how many records each server still holds, and why servers could not be reached."""
+    left, down = dict[str, int](), dict[str, str]()
+    for server in options.servers:
+        try:
+            found = fleet.client(server.name).queues()
+            left[server.name] = sum(each.records for each in found if options.subscription.includes(each.queue))
+        except (OSError, ServerDownError, ServiceRefusedError) as error:
+            down[server.name] = str(error)
+    return left, down
