@@ -1,0 +1,163 @@
+"""Spark's part of a drain into a Delta table without Spark: offsets, tasks, the commit and commits/N, in Spark's order.
+
+Stopping at a step leaves what a kill leaves there; `medium` decides what a power cut leaves of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable, Schema
+
+from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
+from mrecordlog_async.spark.blocks import READ_SCHEMA
+from mrecordlog_async.spark.delta.content import merged
+from mrecordlog_async.spark.delta.parts import Layout, write_parts
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.sink import arrow_schema
+from mrecordlog_async.spark.delta.start import prepare
+from mrecordlog_async.spark.delta.table import NewBatch, Table
+from mrecordlog_async.spark.identity import query_of
+from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.stream import LogStreamReader
+
+COLUMNS = Schema.from_arrow(READ_SCHEMA)
+TASKS = 2
+
+STEPS = (
+    "offsets",
+    "files of a task",
+    "files",
+    "sync of the checkpoint",
+    "commit",
+    "sync of the entry",
+    "end of the commit",
+    "commits",
+    "truncate",
+    "half of the truncate",
+)
+"""Where a kill may happen: before offsets/N, after the first task's files, …, in the middle of a truncate."""
+
+
+class Killed(BaseException):
+    """The process is killed here."""
+
+
+class DeltaEngine:
+    """A drain from *servers* into a table below *place*. step: called with the name of each step before it."""
+
+    def __init__(self, servers: str, place: Path, *, partition_by: tuple[str, ...] = (), **options: str) -> None:
+        self.checkpoint_path, self.table_path = place / "checkpoint", place / "table"
+        synced = json.dumps([str(self.checkpoint_path)])
+        self.options = Options.parse(
+            {"servers": servers, "retries": "0", "readAgain": "{}", "truncate": "true", "syncDirs": synced, **options}
+        )
+        self.place = Place(str(self.table_path))
+        self.layout = Layout(partition_by)
+        self.step: Callable[[str], None] = lambda name: None
+
+    @contextmanager
+    def started(self) -> Iterator[DeltaRun]:
+        """Do what a start of the drain does, without its locks."""
+        checkpoint, reader = LocalLake(str(self.checkpoint_path)), LogStreamReader(self.options)
+        try:
+            query = query_of(checkpoint)
+            said = prepare(checkpoint, self.place, COLUMNS, self.layout.partition_by, query)
+            yield DeltaRun(self, reader, query, checkpoint, said)
+        finally:
+            reader.stop()
+            checkpoint.close()
+
+    def drain(self) -> int:
+        """Run until nothing is new; return the number of batches."""
+        with self.started() as run:
+            while run.batch():
+                pass
+            return run.batches
+
+    def rows(self) -> list[tuple[str, int, bytes]]:
+        """Return (queue, position, payload) of the table's rows."""
+        if not DeltaTable.is_deltatable(str(self.table_path)):
+            return []
+        rows = DeltaTable(str(self.table_path)).to_pyarrow_table(columns=["queue", "position", "payload"])
+        return sorted(tuple(row.values()) for row in rows.to_pylist())
+
+
+class DeltaRun:
+    """One start of an engine."""
+
+    def __init__(
+        self, engine: DeltaEngine, reader: LogStreamReader, query: str, checkpoint: LocalLake, said: list[str]
+    ) -> None:
+        self.said, self.batches = said, 0
+        self._engine, self._reader, self._query = engine, reader, query
+        self._table = Table(engine.place, step=engine.step)
+        self._planned, self._committed = newest(checkpoint, OFFSETS), newest(checkpoint, COMMITS)
+        client, step = reader._fleet.client("a"), engine.step
+        truncate = client.truncate
+
+        def stepped(queues: Any, *, opening: str) -> Any:
+            step("truncate")
+            first = dict(list(queues.items())[: (len(queues) + 1) // 2])
+            done = list(truncate(first, opening=opening))
+            step("half of the truncate")
+            rest = {queue: at for queue, at in queues.items() if queue not in first}
+            return [*done, *(truncate(rest, opening=opening) if rest else ())]
+
+        client.truncate = stepped  # type: ignore[assignment,method-assign]  # a kill in the middle
+
+    def batch(self) -> bool:
+        """Run a batch, or the rest of one, as Spark does; return False if nothing is new."""
+        engine, number, before = self._engine, self._planned, self._end(self._committed)
+        if self._planned == self._committed:
+            end = self._reader.latestOffset(json.loads(json.dumps(before)), self._reader.getDefaultReadLimit())
+            if json.dumps(end) == json.dumps(before):
+                return False
+            engine.step("offsets")
+            number = self._planned = self._planned + 1
+            _write(engine.checkpoint_path / OFFSETS / str(number), "{}", json.dumps(end))
+            self._reader.commit(before)  # of batch N - 1, as Spark does
+        self.sink(number)
+        engine.step("commits")
+        _write(engine.checkpoint_path / COMMITS / str(number), '{"nextBatchWatermarkMs":0}')
+        self._committed = number
+        self.batches += 1
+        return True
+
+    def sink(self, number: int) -> None:
+        """Run the tasks of a batch and commit what they wrote."""
+        engine = self._engine
+        partitions = self._reader.partitions(self._end(number - 1), self._end(number))
+        files, content = [], []
+        for part in partitions:
+            written, held = write_parts(engine.place, engine.layout, arrow_schema(COLUMNS), self._reader.read(part))
+            files += written
+            content += held
+            engine.step("files of a task")
+        engine.step("files")
+        checkpoint = LocalLake(str(engine.checkpoint_path))
+        try:
+            batch = NewBatch(self._query, number, merged(content), files)
+            self._table.store(batch, COLUMNS, engine.layout.partition_by, checkpoint.sync)
+        finally:
+            checkpoint.close()
+
+    def _end(self, number: int) -> dict[str, Any]:
+        if number < 0:
+            return {}
+        text = (self._engine.checkpoint_path / OFFSETS / str(number)).read_text()
+        found: dict[str, Any] = json.loads(text.split("\n")[2])
+        return found
+
+
+def _write(path: Path, *lines: str) -> None:
+    """Write a file as Hadoop does: next to it, then renamed; never synced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text("\n".join(("v1", *lines)))
+    temporary.rename(path)
