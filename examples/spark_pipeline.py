@@ -1,11 +1,11 @@
-"""From a web request to an SQL result: FastAPI takes orders, the log keeps them, Spark drains them into Parquet.
+"""From a web request to a result: FastAPI takes orders, the log keeps them, Spark drains them into a Delta table.
 
     pip install 'mrecordlog_async[server,fastapi,spark,java]' uvicorn
     python examples/spark_pipeline.py
 
 A web application responds with 202 when an order is on the disk, and lets Spark read its log through the service on a
-second port. The drain moves every order into Parquet exactly once and truncates the stored orders; a query adds them
-up.
+second port. The drain moves every order into the table exactly once, with a column for each field, and truncates the
+stored orders; a query adds them up.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from pyspark.sql import Row, SparkSession
 from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.spark.delta.sink import DeltaSink
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
@@ -90,13 +91,17 @@ def run(session: SparkSession, place: Path, orders: int = 300) -> list[Row]:
         for number in range(orders):
             body = json.dumps({"customer": CUSTOMERS[number % 3], "amount": number}).encode()
             urlopen(Post(f"{url}/orders", body)).close()
-        job = DrainJob(app.state.spark_url, str(place / "lake"), str(place / "checkpoint"), format="parquet")
+        job = DrainJob(
+            app.state.spark_url,
+            str(place / "lake"),
+            str(place / "checkpoint"),
+            schema="customer string, amount bigint",
+        )
         print(run_drain(session, job).line(), file=sys.stderr)
+    session.dataSource.register(DeltaSink)
+    session.read.format("mrecordlog-delta").load(job.output).createOrReplaceTempView("orders")
     return session.sql(
-        f"""select o.customer, count(*) as orders, sum(o.amount) as amount
-            from (select from_json(cast(payload as string), 'customer string, amount bigint') as o
-                  from parquet.`{place}/lake`)
-            group by o.customer order by o.customer"""
+        "select customer, count(*) as orders, sum(amount) as amount from orders group by customer order by customer"
     ).collect()
 
 

@@ -29,6 +29,7 @@ from mrecordlog_async.cli.commands import (
     export_quickwit,
     import_quickwit,
     inspect,
+    lake,
     load,
     load_parquet,
     ls,
@@ -78,7 +79,7 @@ GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
     ("Look into a log", (inspect, verify)),
     ("Back up and repair", (snapshot, repair)),
     ("Move queues between logs", (dump, load, import_quickwit, export_quickwit)),
-    ("Move queues into a lake, with Spark", (drain, load_parquet)),
+    ("Move queues into a lake, with Spark", (drain, lake, load_parquet)),
     ("Try it out", (demo, bench, completion)),
 )
 """Every command, in the order that `--help` shows."""

@@ -23,7 +23,7 @@ The jobs around it:
     refusal         a detected loss stays refused              batches         Spark's own files about batches
     identity        which checkpoint owns an output            delta/          Delta tables, one transaction per batch
     release         which batches are proven to be stored      truncation      what is proven leaves the log
-    ledger          the file that records both
+    ledger          the file that records both                 columns         columns from JSON payloads
     lake            the directories of output and checkpoint   shared_storage  whether every machine sees the output
     local_lake      on a disk of this machine                  hadoop_lake     on any other file system
     load            from Parquet into a log                    job_command     what both commands share
@@ -33,6 +33,7 @@ The processes:
 
     session         a SparkSession with the right settings     java            Java for machines without it
     python          the Python of Spark's workers              shims           scripts that stand in for both
+    daemon          the process that starts them
 
 Decided here, and why:
 

@@ -8,6 +8,8 @@ from argparse import ArgumentTypeError
 from mrecordlog_async.quantities import parse_seconds
 from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER
 
+TARGET_FILE_BYTES = 128 << 20
+
 
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `drain` to argparse."""
@@ -24,7 +26,9 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `load` to argparse."""
     parser.add_argument("url", metavar="URL", help="service to load into: http://host:port")
     parser.add_argument(
-        "source", metavar="SOURCE", help="directory of Parquet files with the columns queue, position and payload"
+        "source",
+        metavar="SOURCE",
+        help="Delta table on this machine, or directory of Parquet files, with the columns queue, position and payload",
     )
     parser.add_argument("--from-server", metavar="NAME", help="load only rows of this server")
     parser.add_argument(
@@ -72,6 +76,23 @@ def _add_layout(parser: argparse.ArgumentParser) -> None:
         help="columns by which the output is partitioned: server, queue or server,queue",
     )
     parser.add_argument(
+        "--target-file-bytes",
+        type=size_of,
+        default=TARGET_FILE_BYTES,
+        metavar="SIZE",
+        help="size at which a file of the table is closed (default: 128m)",
+    )
+    parser.add_argument(
+        "--schema",
+        metavar="DDL",
+        help="add columns from JSON payloads: 'customer string, amount bigint'; what does not parse has a column error",
+    )
+    parser.add_argument(
+        "--no-payload",
+        action="store_true",
+        help="do not store payloads that --schema parses; what no column holds goes to the column _rest",
+    )
+    parser.add_argument(
         "--storage-option",
         type=pair_of,
         action="append",
@@ -97,6 +118,18 @@ def _add_batches(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-bytes-per-trigger", type=size_of, metavar="SIZE", help="bytes per batch at most (default: 256m)"
+    )
+    parser.add_argument(
+        "--min-batch-records",
+        type=count_of,
+        metavar="COUNT",
+        help="with --every: wait until a batch has that many records, for fewer and larger files …",
+    )
+    parser.add_argument(
+        "--max-delay",
+        type=seconds_of,
+        metavar="TIME",
+        help="… or until the first of them has waited for TIME (default: 1min)",
     )
     parser.add_argument(
         "--min-partitions",
@@ -136,7 +169,9 @@ def _add_job(parser: argparse.ArgumentParser, of: str) -> None:
     parser.add_argument(
         "--master", metavar="URL", help="where Spark runs (default: what spark-submit sets, else this machine)"
     )
-    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as one JSON object, and progress as JSON lines"
+    )
 
 
 def seconds_of(text: str) -> float:

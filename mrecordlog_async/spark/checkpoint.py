@@ -77,7 +77,8 @@ class Checkpoint:
         for opening, queues in known["openings"].items():
             for queue, (queue_id, position, *tail) in queues.items():
                 positions[queue] = [queue_id, position]
-                marks[queue] = Mark(opening, *tail)
+                if opening:  # none: the position was not read from a log, but from a table (`delta.resume`)
+                    marks[queue] = Mark(opening, *tail)
 
     def encode(self) -> dict[str, Any]:
         """Return the offset as Spark stores it, with sorted keys: Spark compares offsets as text."""

@@ -150,7 +150,7 @@ def run(arguments: argparse.Namespace) -> int:
     with failures_as_sentences():
         session = job_session("mrecordlog drain", arguments.master)
         stop.install()
-        summary = run_drain(session, job, reporter(session), stop)
+        summary = run_drain(session, job, reporter(session, as_json=arguments.json), stop)
         print(json.dumps(asdict(summary)) if arguments.json else summary.line(), flush=True)
         session.stop()
     return 1 if summary.down and job.every_seconds is None else 0
@@ -162,6 +162,8 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
     given = {
         "maxBytesPerTrigger": arguments.max_bytes_per_trigger,
         "minPartitions": arguments.min_partitions,
+        "minRecordsPerTrigger": arguments.min_batch_records,
+        "maxTriggerDelay": arguments.max_delay,
         "subscribe": arguments.subscribe,
         "subscribePattern": arguments.subscribe_pattern,
         "failOnServerDown": "false" if arguments.skip_down else None,
@@ -178,6 +180,9 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         truncate=not arguments.no_truncate,
         partition_by=tuple(filter(None, arguments.partition_by.split(","))),
         shared_paths=arguments.shared_paths,
+        target_file_bytes=arguments.target_file_bytes,
+        schema=arguments.schema,
+        payload=not arguments.no_payload,
         storage_options=dict(arguments.storage_option),
         accept_went_back=arguments.accept_went_back,
         adopt_output=arguments.adopt_output,

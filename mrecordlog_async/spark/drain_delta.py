@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.columns import parsed_schema, with_columns
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.drain_query import ending, follow, source_rows, started
@@ -28,7 +29,7 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.preflight import DrainJob, LakeFiles, refuse_unsafe
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from mrecordlog_async.spark.delta.place import Place
 
@@ -42,6 +43,11 @@ def run_delta(
     refuse_unsafe(job, local=place.path is not None, master=session.sparkContext.master or "")
     checkpoint = files.open(job.checkpoint)
     try:
+        if place.path is not None and f"{checkpoint.path}/".startswith(f"{place.path}/"):
+            raise RefusedError(
+                f"the checkpoint {checkpoint.path} is inside the table {place.path}, where a vacuum would delete its "
+                "files: choose a directory next to the table"
+            )
         with files.locked([checkpoint]):
             return _run(session, job, place, checkpoint, report, stopped)
     finally:
@@ -67,8 +73,6 @@ def _run(
     report: Report,
     stopped: Callable[[], bool],
 ) -> Summary:
-    from deltalake import Schema
-
     from mrecordlog_async.spark.delta.parts import Layout
     from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink, SinkOptions
     from mrecordlog_async.spark.delta.start import prepare
@@ -79,18 +83,21 @@ def _run(
     options = Options.parse(job.source_options())
     begun, progress, fleet = time.monotonic(), Progress(), Fleet(impatient(options))
     try:
-        rows = source_rows(session, _source_options(job, synced, {}))
-        for line in prepare(
-            checkpoint, place, Schema.from_json(rows.schema.json()), job.partition_by, query_of(checkpoint)
-        ):
+        rows = _columns(job, source_rows(session, _source_options(job, synced, {})))
+        sink = SinkOptions(place, Layout(job.partition_by, job.target_file_bytes), synced, _rest(job))
+        try:
+            columns = sink.columns(rows.schema.json())
+        except ValueError as error:
+            raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
+        for line in prepare(checkpoint, place, columns, job.partition_by, query_of(checkpoint)):
             report(line)
         position = Batches(checkpoint, checkpoint).end(newest(checkpoint, OFFSETS)) or {}
         again = refusal.check(checkpoint, accepted(job), position)
         refuse_missing(job, options, fleet, position, report)
         given = _source_options(job, synced, again)
         session.dataSource.register(DeltaSink)
-        sink = SinkOptions(place, Layout(job.partition_by), synced)
-        writer = source_rows(session, given).writeStream.format(FORMAT).options(**sink.encode())
+        rows = _columns(job, source_rows(session, given))
+        writer = rows.writeStream.format(FORMAT).options(**sink.encode())
         with remembering(checkpoint):
             query = started(job, writer)
             with ending(query, stopped):
@@ -101,6 +108,16 @@ def _run(
     finally:
         fleet.close()
     return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
+
+
+def _columns(job: DrainJob, rows: DataFrame) -> DataFrame:
+    """Add the columns that the job derives from what the data source reads. Raises RefusedError."""
+    return with_columns(rows, job.schema) if job.schema is not None else rows
+
+
+def _rest(job: DrainJob) -> str | None:
+    """Return the columns that are parsed, if payloads are not stored."""
+    return parsed_schema(job.schema).json() if job.schema is not None and not job.payload else None
 
 
 def _source_options(job: DrainJob, synced: str | None, again: Offset) -> dict[str, str]:

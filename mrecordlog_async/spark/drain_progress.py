@@ -8,6 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+class Line(str):
+    """A line for people, with the same facts for programs."""
+
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, text: str, facts: Mapping[str, Any]) -> Line:
+        """Return *text* with *facts*."""
+        line = cls(text)
+        line.facts = facts
+        return line
+
+
 @dataclass(slots=True)
 class Progress:
     """What a query has done so far, from Spark's progress reports."""
@@ -31,10 +44,13 @@ class Progress:
         self.rate = report.get("processedRowsPerSecond") or 0.0
         return True
 
-    def line(self) -> str:
+    def line(self) -> Line:
         """Return one line for the user."""
         lag = ", ".join(f"{server} {count:,}" for server, count in self.lag.items())
-        return f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {lag or 'none'}"
+        text = f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {lag or 'none'}"
+        return Line.of(
+            text, {"batch": self.batches, "records": self.records, "rate": round(self.rate), "lag": self.lag}
+        )
 
 
 @dataclass(frozen=True, slots=True)

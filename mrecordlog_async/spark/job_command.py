@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async import token_file
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.drain_progress import Line
 from mrecordlog_async.spark.identity import RefusedError
 
 if TYPE_CHECKING:
@@ -52,16 +54,22 @@ class Stop:
         self.requested = True
 
 
-def reporter(session: SparkSession) -> Report:
-    """Return a function that writes a line to standard error.
+def reporter(session: SparkSession, *, as_json: bool = False) -> Report:
+    """Return a function that writes a line to standard error, as JSON objects if *as_json* is set.
 
     spark-submit merges both outputs of a Python program into its own standard output, except what Java writes.
     """
+    shown: Callable[[str], str] = _as_json if as_json else str
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return lambda line: print(line, file=sys.stderr, flush=True)
+        return lambda line: print(shown(line), file=sys.stderr, flush=True)
     java: Any = session.sparkContext._jvm  # py4j has no types
     error = java.System.err
-    return lambda line: error.println(line)
+    return lambda line: error.println(shown(line))
+
+
+def _as_json(line: str) -> str:
+    facts = line.facts if isinstance(line, Line) else {"message": line}
+    return json.dumps(facts, ensure_ascii=False)
 
 
 @contextmanager

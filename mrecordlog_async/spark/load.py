@@ -68,7 +68,8 @@ def run_load(
 
     Args:
         session: the Spark session that runs the job.
-        source: directory of Parquet files with the columns queue, position and payload, and optionally server.
+        source: a Delta table on this machine, or a directory of Parquet files: with the columns queue, position and
+            payload, and optionally server.
         url: the service to load into, http://host:port.
         from_server: load only rows of this server.
         token: bearer token of the service.
@@ -82,7 +83,7 @@ def run_load(
             truncated their positions and *skip_truncated* is not set.
         ServerDownError, ServiceRefusedError: the service could not be reached, or refused a request.
     """
-    rows = _rows(session.read.parquet(source), from_server)
+    rows = _rows(_frame(session, source), from_server)
     options = {"servers": url} | ({"token": token} if token else {})
     placed = _placed(session, rows, Options.parse(options))
     loaded = _counted(placed)
@@ -94,6 +95,22 @@ def run_load(
     ordered = placed.select(*COLUMNS).repartition(tasks, "queue").sortWithinPartitions("queue", "position")
     ordered.write.format("mrecordlog").options(**options).mode("append").save()
     return loaded
+
+
+def _frame(session: SparkSession, source: str) -> DataFrame:
+    """Read a Delta table, or a directory of Parquet files."""
+    try:
+        from deltalake import DeltaTable
+
+        from mrecordlog_async.spark.delta.place import local_path
+        from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
+    except ImportError:
+        return session.read.parquet(source)
+    path = local_path(source)
+    if path is None or not DeltaTable.is_deltatable(path):
+        return session.read.parquet(source)
+    session.dataSource.register(DeltaSink)
+    return session.read.format(FORMAT).load(path)
 
 
 def _placed(session: SparkSession, rows: DataFrame, options: Options) -> DataFrame:

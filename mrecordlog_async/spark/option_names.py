@@ -20,6 +20,8 @@ _NAMES = {
         "startingOffsets",
         "endingOffsets",
         "maxRecordsPerTrigger",
+        "minRecordsPerTrigger",
+        "maxTriggerDelay",
         "maxBytesPerTrigger",
         "minPartitions",
         "maxRecordsPerPartition",
@@ -49,6 +51,7 @@ _TABLE_OPTION = "option."
 
 _ELSEWHERE = {
     "maxoffsetspertrigger": "maxRecordsPerTrigger",
+    "minoffsetspertrigger": "minRecordsPerTrigger",
     "assign": "subscribe",
     "topic": "queue",
     "topics": "subscribe",

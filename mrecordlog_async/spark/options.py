@@ -28,6 +28,7 @@ from mrecordlog_async.spark.option_values import (
 
 RECORDS_PER_TRIGGER = 1_000_000
 BYTES_PER_TRIGGER = 256 << 20
+DELAY_SECONDS = 60.0
 SERVER_WAIT_SECONDS = 120.0
 """How long a stream waits for a service that it has reached before: long enough for a restart with recovery."""
 
@@ -43,6 +44,8 @@ class Options:
         starting: where reading begins (`startingOffsets`): "earliest", "latest" or positions.
         ending: where a batch read ends (`endingOffsets`): "latest" or positions, which are not read themselves.
         records_per_trigger: records of one micro-batch at most (`maxRecordsPerTrigger`).
+        records_min: an endless stream waits until it has that many records (`minRecordsPerTrigger`) …
+        delay_seconds: … or the first of them has waited for that long (`maxTriggerDelay`).
         bytes_per_trigger: payload bytes of one micro-batch at most (`maxBytesPerTrigger`).
         partitions_min: tasks per batch (`minPartitions`).
         records_per_partition: records of one task at most (`maxRecordsPerPartition`).
@@ -69,6 +72,8 @@ class Options:
     starting: str | Positions = "earliest"
     ending: str | Positions = "latest"
     records_per_trigger: int = RECORDS_PER_TRIGGER
+    records_min: int = 1
+    delay_seconds: float = DELAY_SECONDS
     bytes_per_trigger: int = BYTES_PER_TRIGGER
     partitions_min: int | None = None
     records_per_partition: int | None = None
@@ -104,6 +109,8 @@ class Options:
             starting=read_offsets(found, "startingOffsets", "earliest", ("earliest", "latest")),
             ending=read_offsets(found, "endingOffsets", "latest", ("latest",)),
             records_per_trigger=read_count(found, "maxRecordsPerTrigger") or RECORDS_PER_TRIGGER,
+            records_min=read_count(found, "minRecordsPerTrigger") or 1,
+            delay_seconds=read_seconds(found, "maxTriggerDelay", DELAY_SECONDS),
             bytes_per_trigger=read_size(found, "maxBytesPerTrigger", BYTES_PER_TRIGGER),
             partitions_min=read_count(found, "minPartitions"),
             records_per_partition=read_count(found, "maxRecordsPerPartition"),
@@ -140,6 +147,11 @@ class Options:
         if self.truncate and late_commits:
             raise OptionError(
                 "truncate=true excludes asyncProgressTrackingEnabled, which writes commits late: set one, not both"
+            )
+        if self.records_min > self.records_per_trigger:
+            raise OptionError(
+                f"minRecordsPerTrigger ({self.records_min}) is above maxRecordsPerTrigger "
+                f"({self.records_per_trigger}), which no batch reaches: lower the first, or raise the second"
             )
         self._refuse_unknown_servers()
 

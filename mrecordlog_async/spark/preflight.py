@@ -40,6 +40,8 @@ DELTA = "delta"
 PARQUET = "parquet"
 """The format whose commits are read back before anything is truncated (`release`)."""
 
+TARGET_FILE_BYTES = 128 << 20
+
 COPIES = {"server": "_server", "queue": "_queue"}
 """Column → the copy that Parquet files are partitioned by instead. See `DrainJob.partition_by`."""
 
@@ -64,6 +66,9 @@ class DrainJob:
             cluster, local paths are refused without it.
         accept_went_back: reread everything from a log that went back, though the output has some of it already.
         adopt_output: accept an output without an owner file.
+        target_file_bytes: size at which a file of a Delta table is closed.
+        schema: columns from JSON payloads for a Delta table, as Spark's DDL.
+        payload: whether payloads are stored; False needs *schema*, and keeps in `_rest` what no column holds.
         storage_options: what the object store of a Delta table needs: keys, region, endpoint.
         options: further options of the data source.
     """
@@ -78,6 +83,9 @@ class DrainJob:
     shared_paths: bool = False
     accept_went_back: bool = False
     adopt_output: bool = False
+    target_file_bytes: int = TARGET_FILE_BYTES
+    schema: str | None = None
+    payload: bool = True
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -134,8 +142,10 @@ def _refuse_invalid(job: DrainJob) -> None:
         raise RefusedError(
             f"cannot partition {job.format} by {','.join(job.partition_by)}: choose from {', '.join(possible)}"
         )
-    if job.storage_options and job.format != DELTA:
-        raise RefusedError("storage options are for tables of the format delta; Spark's own settings apply to others")
+    if job.format != DELTA and (job.storage_options or job.schema or job.target_file_bytes != TARGET_FILE_BYTES):
+        raise RefusedError("--schema, --target-file-bytes and --storage-option are for tables of the format delta")
+    if not job.payload and not job.schema:
+        raise RefusedError("--no-payload needs --schema: otherwise nothing of a record would be stored")
 
 
 class LakeFiles:

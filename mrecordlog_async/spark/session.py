@@ -25,6 +25,7 @@ LOCAL_SETTINGS = {
     # Everything runs on this machine: no other host needs Spark's ports, which require no password.
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
+    "spark.python.daemon.module": "mrecordlog_async.spark.daemon",
 }
 
 JOB_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}

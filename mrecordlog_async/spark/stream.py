@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -61,6 +62,8 @@ from mrecordlog_async.spark.shared_storage import check_marker
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
+_clock: Callable[[], float] = time.monotonic
+
 REOPENED_MAX = 5
 """How often one trigger starts over because a log was opened in the middle of it."""
 
@@ -75,6 +78,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[str, Any] | None = None
         self._looked = False  # whether the queues that the options name were looked up
         self._settled: dict[str, Any] | None = None  # the offset up to which the logs were last truncated
+        self._waiting_since: float | None = None  # a batch waits for more records
         self._again = options.read_again or {}  # queues that went back and are not reread yet
 
     # The driver's side.
@@ -118,6 +122,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first_positions = self._enrol(known.positions, surveys)
         # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.
         plans = self._fleet.advance(checked.intact, surveys, self._target, self._limits(limit))
+        if self._waits_for_more(sum(plan.records for _, plan in plans)):
+            plans = []
         ends: Offset = {}
         for server, plan in plans:
             ends.setdefault(server, {})[plan.queue] = [plan.id, plan.stop]
@@ -128,6 +134,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # These logs are reread from here on: the new offset has positions from their first records.
         self._again = {server: queues for server, queues in self._again.items() if server not in surveys}
         return _marked(known, positions, surveys, checked.intact, plans).encode()
+
+    def _waits_for_more(self, records: int) -> bool:
+        """Return whether the next batch waits for more records; a run that ends does not wait."""
+        options = self._options
+        if not records or records >= options.records_min or self._target is not None:
+            self._waiting_since = None
+            return False
+        now = _clock()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._waiting_since < options.delay_seconds:
+            return True
+        self._waiting_since = None
+        return False
 
     def _enrol(self, positions: Offset, surveys: Mapping[str, Listed]) -> Offset:
         """Return the first positions of queues that are new: they enter the checkpoint before a record is read."""

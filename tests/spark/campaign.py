@@ -1,8 +1,9 @@
 """Exactly once under SIGKILL: `python -m tests.spark.campaign --kills 5`.
 
-A feeder appends to a service and creates queues while a drain runs. Driver and JVM are killed as often as requested,
-each time at a random moment after they have committed a batch. Then the feeder ends, and one more drain catches up.
-Every acknowledged record must be in the output once, at its position, with its payload, and the log must be empty.
+A feeder appends to a service and creates queues while a drain runs. Driver and JVM are killed as often as requested:
+in turns before a step of the commit of a batch, and at a random moment after they have committed one. Then the feeder
+ends, and one more drain catches up. Every acknowledged record must be in the table once, at its position, with its
+payload, and the log must be empty.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 RECORDS_PER_APPEND = 40
 APPENDS_PER_QUEUE = 200
 DEADLINE_SECONDS = 120
+
+COMMIT_STEPS = ("commit", "sync of the entry", "end of the commit", "sync of the checkpoint")
+"""Before which steps of a commit the drain dies, in turns."""
 
 
 @dataclass(slots=True)
@@ -100,8 +104,11 @@ def run_campaign(session: SparkSession, place: Path, kills: int, seed: int) -> O
     with served(place / "wal") as url:
         feeder = Feeder(url, seed)
         feeder.start()
-        for _ in range(kills):
-            kill_one(url, output, checkpoint, chance)
+        for number in range(kills):
+            if number % 2:
+                kill_one(url, output, checkpoint, chance)
+            else:
+                die_inside(url, output, checkpoint, COMMIT_STEPS[(seed + number // 2) % len(COMMIT_STEPS)])
             outcome.batches_at_kills.append(committed(checkpoint))
         acknowledged = feeder.end()
         job = DrainJob(f"a={url}", str(output), str(checkpoint))
@@ -116,23 +123,48 @@ def run_campaign(session: SparkSession, place: Path, kills: int, seed: int) -> O
 def kill_one(url: str, output: Path, checkpoint: Path, chance: random.Random) -> None:
     """Start a driver, wait until it has committed two more batches, and kill it and its JVM after a random time."""
     before = committed(checkpoint)
-    command = [sys.executable, "-m", "mrecordlog_async.spark", "drain", "--server", f"a={url}", "--every", "100ms"]
-    command += ["--output", str(output), "--checkpoint", str(checkpoint), "--master", "local[2]"]
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    with open(output.parent / "driver.txt", "ab") as messages:
-        driver = subprocess.Popen(
-            command, stdout=messages, stderr=messages, env=environment, start_new_session=True, cwd=output.parent
-        )
+    driver = started_drain(url, output, checkpoint, "mrecordlog_async.spark", {})
     try:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while committed(checkpoint) < before + 2:
-            assert driver.poll() is None, f"the drain ended by itself: {Path(messages.name).read_text()[-2_000:]}"
+            assert driver.poll() is None, f"the drain ended by itself: {messages_of(output)}"
             assert time.monotonic() < deadline, "the drain commits nothing"
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 1.5))
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
+
+
+def die_inside(url: str, output: Path, checkpoint: Path, step: str) -> None:
+    """Start a driver that kills itself and its JVM before *step* of the commit of its second batch from now."""
+    deadly = {"DEADLY_STEP": step, "DEADLY_BATCH": str(committed(checkpoint) + 1)}
+    driver = started_drain(url, output, checkpoint, "tests.spark.deadly_drain", deadly)
+    try:
+        assert driver.wait(DEADLINE_SECONDS) == -signal.SIGKILL, f"the drain ended by itself: {messages_of(output)}"
+    finally:
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+
+
+def started_drain(
+    url: str, output: Path, checkpoint: Path, module: str, more: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a drain that runs until it is killed. more: of its environment."""
+    command = [sys.executable, "-m", module, "drain", "--server", f"a={url}", "--every", "100ms"]
+    command += ["--output", str(output), "--checkpoint", str(checkpoint), "--master", "local[2]"]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(root), **more}
+    with open(output.parent / "driver.txt", "ab") as messages:
+        return subprocess.Popen(
+            command, stdout=messages, stderr=messages, env=environment, start_new_session=True, cwd=output.parent
+        )
+
+
+def messages_of(output: Path) -> str:
+    """Return the end of what the drivers printed."""
+    return (output.parent / "driver.txt").read_text()[-2_000:]
 
 
 def committed(checkpoint: Path) -> int:

@@ -51,13 +51,21 @@ class Killed(BaseException):
 class DeltaEngine:
     """A drain from *servers* into a table below *place*. step: called with the name of each step before it."""
 
-    def __init__(self, servers: str, place: Path, *, partition_by: tuple[str, ...] = (), **options: str) -> None:
+    def __init__(
+        self,
+        servers: str,
+        place: Path,
+        *,
+        partition_by: tuple[str, ...] = (),
+        table: Place | None = None,
+        **options: str,
+    ) -> None:
         self.checkpoint_path, self.table_path = place / "checkpoint", place / "table"
         synced = json.dumps([str(self.checkpoint_path)])
         self.options = Options.parse(
             {"servers": servers, "retries": "0", "readAgain": "{}", "truncate": "true", "syncDirs": synced, **options}
         )
-        self.place = Place(str(self.table_path))
+        self.place = table or Place(str(self.table_path))
         self.layout = Layout(partition_by)
         self.step: Callable[[str], None] = lambda name: None
 
@@ -82,9 +90,9 @@ class DeltaEngine:
 
     def rows(self) -> list[tuple[str, int, bytes]]:
         """Return (queue, position, payload) of the table's rows."""
-        if not DeltaTable.is_deltatable(str(self.table_path)):
-            return []
-        rows = DeltaTable(str(self.table_path)).to_pyarrow_table(columns=["queue", "position", "payload"])
+        options = dict(self.place.storage_options)
+        table = DeltaTable(self.place.uri, storage_options=options)
+        rows = table.to_pyarrow_table(columns=["queue", "position", "payload"])
         return sorted(tuple(row.values()) for row in rows.to_pylist())
 
 

@@ -22,6 +22,7 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark import __main__ as script
 from mrecordlog_async.spark import drain
 from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.drain_progress import Progress
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import (
     JobFailedError,
@@ -50,7 +51,7 @@ def test_sigterm_ends_a_drain_with_its_summary(
     ):
         ended = threading.Timer(300, process.kill)
         ended.start()
-        until(lambda: "100 records" in (tmp_path / "errors").read_text() or process.poll() is not None)
+        until(lambda: '"records": 100' in (tmp_path / "errors").read_text() or process.poll() is not None)
         listening = _listening(process.pid)
         os.killpg(process.pid, signal.SIGTERM)
         said, _ = process.communicate()
@@ -59,6 +60,8 @@ def test_sigterm_ends_a_drain_with_its_summary(
     assert process.returncode == 0, told
     found = json.loads(said)
     assert (found["records"], found["left"]) == (100, {"a": 0})
+    lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    assert [line["records"] for line in lines if "batch" in line] == [100]
     assert "Traceback" not in told and "Exception" not in told and "resolves to a loopback" not in told
     assert listening and all(address in ("127.0.0.1", "::ffff:127.0.0.1") for address in listening)
 
@@ -149,7 +152,10 @@ def test_progress_goes_past_spark_submits_output(
     reporter(session)("one")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     reporter(session)("two")
-    assert (capsys.readouterr().err, lines) == ("one\n", ["two"])
+    reporter(session, as_json=True)("three")
+    reporter(session, as_json=True)(Progress(1, 7, 2.5, {"a": 0}).line())
+    progress = '{"batch": 1, "records": 7, "rate": 2, "lag": {"a": 0}}'
+    assert (capsys.readouterr().err, lines) == ("one\n", ["two", '{"message": "three"}', progress])
 
 
 def test_a_token_file_is_read_as_the_service_reads_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,12 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.load import Loaded, run_load
 from mrecordlog_async.spark.preflight import DrainJob
+from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:
@@ -34,14 +38,18 @@ def read_with_pandas(path: Path) -> list[Row]:
 
 
 def read_with_duckdb(path: Path) -> list[Row]:
-    rows = DeltaTable(str(path)).to_pyarrow_dataset()
+    """Read with DuckDB's own implementation of Delta, which shares no code with delta-rs' reader."""
+    places = find_spec("duckdb_ext")
+    assert places is not None and places.submodule_search_locations is not None
+    extension = next(Path(places.submodule_search_locations[0]).rglob("delta.duckdb_extension"))
     with duckdb.connect() as connection:
-        connection.register("rows", rows)
-        return sorted(connection.sql("SELECT queue, position, payload FROM rows").fetchall())
+        connection.execute(f"LOAD '{extension}'")
+        return sorted(connection.execute("SELECT queue, position, payload FROM delta_scan(?)", [str(path)]).fetchall())
 
 
-def test_every_reader_finds_the_same_rows(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
-    """No jar: delta-rs, pandas and DuckDB read what was drained, queues 007 and 7 apart, and the log is empty."""
+def test_every_reader_finds_the_same_rows(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
+    """No jar: delta-rs, pandas, DuckDB and a load read what was drained, queues 007 and 7 apart; the log is empty."""
+    service, other = new_service(), new_service()
     names = ["007", "7", "__HIVE_DEFAULT_PARTITION__", "ä/" * 80, "a"]
     for name in names:
         service.append(name, numbered(name, 0, 50))
@@ -58,6 +66,8 @@ def test_every_reader_finds_the_same_rows(spark: SparkSession, service: Threaded
     assert not any(service.records().values())
     with pytest.raises(RefusedError, match="is partitioned by queue"):
         run_drain(spark, replace(job, partition_by=()))
+    assert run_load(spark, job.output, other.url) == Loaded(260, 0)
+    assert other.records() == {name: [(at, each) for key, at, each in expected if key == name] for name in names}
 
 
 def test_a_lost_or_foreign_checkpoint_is_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
@@ -68,7 +78,69 @@ def test_a_lost_or_foreign_checkpoint_is_refused(spark: SparkSession, service: T
     service.append("q", numbered("q", 10, 20))
     with pytest.raises(RefusedError, match=r"written with another checkpoint.*lake resume"):
         run_drain(spark, replace(job, checkpoint=str(tmp_path / "new")))
+    with pytest.raises(RefusedError, match="is inside the table"):
+        run_drain(spark, replace(job, checkpoint=str(tmp_path / "t" / "c")))
+    shutil.rmtree(tmp_path / "t" / "c")
     shutil.move(tmp_path / "t", tmp_path / "away")
     with pytest.raises(RefusedError, match="there is no table at"):
         run_drain(spark, job)
     assert service.positions("q") == (10, 20)
+
+
+PAYLOADS = {
+    '{"customer": "ada", "amount": 3, "items": [{"sku": "x"}]}': ("ada", 3, [{"sku": "x"}], None, None),
+    '{"customer": "ada", "coupon": {"k": 1}}': ("ada", None, None, None, '{"coupon":{"k":1}}'),
+    '{"customer": "ada", "amount": "many"}': (
+        None,
+        None,
+        None,
+        "another type",
+        '{"customer": "ada", "amount": "many"}',
+    ),
+    '{"customer": "ada"': (None, None, None, "not valid JSON", '{"customer": "ada"'),
+    '[{"customer": "ada"}, {"customer": "bob"}]': (None, None, None, "not a JSON object", None),
+    "\xff": (None, None, None, "not UTF-8", "base64:/w=="),
+    "": (None, None, None, "not a JSON object", ""),
+    ' {"customer": "ada"} more': ("ada", None, None, None, ' {"customer": "ada"} more'),
+}
+"""Payload → customer, amount, items, a part of `error`, and `_rest` where payloads are not stored."""
+
+SCHEMA = "customer string, amount bigint, items array<struct<sku: string>>"
+
+
+def test_payloads_become_columns_and_nothing_is_lost(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What does not parse is in the same table with null columns and a reason; unknown fields are kept."""
+    payloads = [text.encode("latin-1") for text in PAYLOADS]
+    service.append("q", payloads)
+    keeping = DrainJob(f"a={service.url}", str(tmp_path / "t"), str(tmp_path / "c"), truncate=False)
+    run_drain(spark, keeping)
+    assert run_drain(spark, replace(keeping, schema="customer string")).records == 0
+    service.append("q", payloads, len(payloads))
+    run_drain(spark, replace(keeping, schema=SCHEMA))
+    rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().sort_by("position").to_pylist()
+    assert [row["payload"] for row in rows] == payloads * 2
+    assert all(row["customer"] is None and row["error"] is None for row in rows[: len(payloads)])
+    other = replace(
+        keeping, output=str(tmp_path / "u"), checkpoint=str(tmp_path / "d"), schema=SCHEMA, payload=False, truncate=True
+    )
+    assert run_drain(spark, other).left == {"a": 0}
+    without = DeltaTable(str(tmp_path / "u")).to_pyarrow_table().sort_by("position").to_pylist()
+    assert "payload" not in without[0]
+    for row, kept, (*columns, error, rest) in zip(rows[len(payloads) :], without, PAYLOADS.values(), strict=False):
+        for each in (row, kept):
+            assert [each["customer"], each["amount"], each["items"]] == columns
+            assert (error in each["error"]) if error is not None else each["error"] is None
+        assert kept["_rest"] == rest or (rest is None and kept["_rest"] == row["payload"].decode())
+    assert main(["lake", "show", str(tmp_path / "u"), "--bad"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2 * 5
+    with pytest.raises(RefusedError, match=r"'amount' is .* types cannot change"):
+        run_drain(spark, replace(keeping, schema=SCHEMA.replace("bigint", "double")))
+    for ddl, said in (
+        ("queue string", "exists already"),
+        ("`a b` int", "named 'a b'"),
+        ("no ddl at all", "not Spark's DDL"),
+    ):
+        with pytest.raises(RefusedError, match=said):
+            run_drain(spark, replace(keeping, schema=ddl))

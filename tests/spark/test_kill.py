@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def test_every_record_is_stored_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
-    """Driver and JVM are killed while records and queues arrive; each record is stored once, and the log is empty."""
+    """Driver and JVM die inside a commit while records arrive; each record is stored once, and the log is empty."""
     outcome = run_campaign(spark, tmp_path, kills=1, seed=1)
-    assert outcome.records > 0 and outcome.batches_at_kills[0] >= 2
+    assert outcome.records > 0 and outcome.batches_at_kills[0] >= 1

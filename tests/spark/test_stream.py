@@ -276,3 +276,24 @@ def test_many_small_queues_share_a_partition(service: ThreadedService) -> None:
     assert len(query.reader.partitions(query.committed, end)) == 1
     query.step()
     assert len(query.rows) == len(set(query.rows)) == 6_000
+
+
+def test_a_small_batch_waits_for_more_records(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the least number of records or for the delay; a run that ends takes what is there."""
+    now = 0.0
+    monkeypatch.setattr(stream, "_clock", lambda: now)
+    service.append("q", numbered("q", 0, 1))
+    query = Query(service.url, minRecordsPerTrigger="10", maxTriggerDelay="60")
+    assert query.step() and not query.step()  # enrols the queue, then waits
+    service.append("q", numbered("q", 1, 10))
+    assert query.step() and len(query.rows) == 10
+    service.append("q", numbered("q", 10, 12))
+    assert not query.step()
+    now = 59.0
+    assert not query.step()
+    now = 60.0
+    assert query.step() and len(query.rows) == 12
+    service.append("q", numbered("q", 12, 13))
+    assert not query.step()
+    query.drain()
+    assert len(query.rows) == 13

@@ -1,4 +1,4 @@
-"""Restore queues from Parquet files into a service with Spark, exactly once by position.
+"""Restore queues from a Delta table or Parquet files into a service with Spark, exactly once by position.
 
 Missing queues are created. A record that is stored already at its position is not stored again, so the command can be
 repeated after a failure.

@@ -6,6 +6,11 @@
     table       the driver's side: one durable commit for each batch
     sink        both, as Spark calls them
     start       what a drain decides about its table before the query starts
+    scan        reading a table in Spark
+    rest        what no column holds, where payloads are not stored
+    upkeep      larger files, no old rows, no files that nothing names
+    resume      a new checkpoint for a table whose own is lost
+    show        what a table holds
     recovery    what a start repairs: files that were left half written
 
 Each commit carries two transactions (Delta's word for a pair of an application's name and a number): `Q` = N, the id of

@@ -77,14 +77,27 @@ def write_parts(
     Raises:
         OSError, SyncFailedError: a file could not be written.
     """
-    parts, content = _Parts(place, layout, schema), list[QueueRows]()
-    try:
+    content = list[QueueRows]()
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal content
         for batch in batches:
             if batch.num_rows:
                 content = merged([*content, *rows_of(batch)])
+            yield batch
+
+    return write_files(place, layout, schema, counted()), content
+
+
+def write_files(place: Place, layout: Layout, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[NewFile]:
+    """Store *batches* as `write_parts` does, without counting what they hold."""
+    parts = _Parts(place, layout, schema)
+    try:
+        for batch in batches:
+            if batch.num_rows:
                 for values, rows in _divided(batch.cast(schema), layout.partition_by):
                     parts.add(values, rows)
-        return parts.finish(), content
+        return parts.finish()
     except BaseException as error:
         parts.abandon(error)
         raise

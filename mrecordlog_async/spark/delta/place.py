@@ -82,6 +82,16 @@ class Place:
             found[name] = (status.st_size, status.st_mtime)
         return found
 
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Any]:
+        """Open a file of the table for reading."""
+        if self.path is None:
+            with self._objects().open_input_file(name) as file:
+                yield file
+            return
+        with open(Path(self.path, name), "rb") as file:
+            yield file
+
     def _objects(self) -> pyarrow.fs.PyFileSystem:
         import pyarrow.fs
         from deltalake.fs import DeltaStorageHandler

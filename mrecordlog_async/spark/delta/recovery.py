@@ -75,17 +75,15 @@ def _set_aside(lake: LocalLake, name: str) -> None:
 
 
 def _repair_checkpoints(lake: LocalLake, entries: list[int]) -> list[str]:
-    """Remove the newest checkpoint of the table if it cannot be read, and the pointer to it."""
+    """Remove the newest checkpoints of the table if they cannot be read, and the pointer to them."""
     said = []
     names = os.listdir(Path(lake.path, LOG))
     found = sorted({int(name[:20]) for name in names if ".checkpoint." in name and name[:20].isdigit()})
-    if found:
+    while found and not _is_readable(lake, found[-1]):
+        _refuse_summed_up(lake, found, entries)
         parts = [name for name in names if name.startswith(f"{found[-1]:020}.checkpoint.")]
-        if not all(_is_parquet(Path(lake.path, LOG, name)) for name in parts if name.endswith(".parquet")):
-            _refuse_summed_up(lake, found, entries)
-            lake.remove(LOG, [LAST_CHECKPOINT, *parts])
-            said.append(f"the checkpoint of version {found[-1]} of the table cannot be read and is removed")
-            found.pop()
+        lake.remove(LOG, [LAST_CHECKPOINT, *parts])
+        said.append(f"the checkpoint of version {found.pop()} of the table cannot be read and is removed")
     pointer = lake.read(f"{LOG}/{LAST_CHECKPOINT}")
     if pointer is not None and _version(pointer) not in found:
         lake.remove(LOG, [LAST_CHECKPOINT])
@@ -96,11 +94,16 @@ def _repair_checkpoints(lake: LocalLake, entries: list[int]) -> list[str]:
 def _refuse_summed_up(lake: LocalLake, checkpoints: list[int], entries: list[int]) -> None:
     """Raise TableError unless the table can be read without its newest checkpoint."""
     first = checkpoints[-2] + 1 if len(checkpoints) > 1 else 0
-    if entries[:1] > [first] or not entries or not set(range(first, entries[-1] + 1)) <= set(entries):
+    if not entries or not set(range(first, entries[-1] + 1)) <= set(entries):
         raise TableError(
             f"the checkpoint of version {checkpoints[-1]} of {lake.path} cannot be read, and the entries that it sums "
             "up are deleted: restore the table from a copy, or use a new table and a new checkpoint"
         )
+
+
+def _is_readable(lake: LocalLake, version: int) -> bool:
+    names = [name for name in os.listdir(Path(lake.path, LOG)) if name.startswith(f"{version:020}.checkpoint.")]
+    return all(_is_parquet(Path(lake.path, LOG, name)) for name in names if name.endswith(".parquet"))
 
 
 def _is_parquet(path: Path) -> bool:

@@ -14,14 +14,18 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from deltalake import Schema
+from deltalake import Field, Schema
+from deltalake.schema import PrimitiveType
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from mrecordlog_async.spark.columns import REST
 from mrecordlog_async.spark.delta.content import QueueRows, merged
 from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_parts
 from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.rest import Kind, with_rest
+from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.table import NewBatch, Table, TableError
 from mrecordlog_async.spark.local_lake import LocalLake
 
@@ -45,11 +49,13 @@ class SinkOptions:
         place: the table.
         layout: how rows are divided into files.
         checkpoint: the checkpoint's directory, if it is on a disk of the driver: it is synced before each commit.
+        rest: the struct of the columns parsed from payloads, as Spark's JSON, if payloads are not stored.
     """
 
     place: Place
     layout: Layout = field(default_factory=Layout)
     checkpoint: str | None = None
+    rest: str | None = None
 
     def encode(self) -> dict[str, str]:
         """Return the options of Spark's writer."""
@@ -59,7 +65,8 @@ class SinkOptions:
             "targetFileBytes": str(self.layout.bytes_per_file),
             "storageOptions": json.dumps(dict(self.place.storage_options)),
         }
-        return found | ({"syncedCheckpoint": self.checkpoint} if self.checkpoint is not None else {})
+        given = {"syncedCheckpoint": self.checkpoint, "restOf": self.rest}
+        return found | {name: text for name, text in given.items() if text is not None}
 
     @classmethod
     def decode(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -68,11 +75,25 @@ class SinkOptions:
         place = Place(found["path"], json.loads(found.get("storageoptions", "{}")))
         columns = tuple(json.loads(found.get("partitionedby", "[]")))
         layout = Layout(columns, int(found.get("targetfilebytes", BYTES_PER_FILE)))
-        return cls(place, layout, found.get("syncedcheckpoint"))
+        return cls(place, layout, found.get("syncedcheckpoint"), found.get("restof"))
+
+    def columns(self, schema: str) -> Schema:
+        """Return the table's columns for rows of *schema*, as Spark's JSON."""
+        fields = Schema.from_json(schema).fields
+        if self.rest is None:
+            return Schema(fields)
+        kept = [each for each in fields if each.name != "payload"]
+        return Schema([*kept, Field(REST, PrimitiveType("string"), nullable=True)])
 
 
 class DeltaSink(DataSource):
-    """Stores a stream in a Delta table, each batch once. For the drain, which prepares the table."""
+    """Stores a stream in a Delta table, each batch once. For the drain, which prepares the table.
+
+    Spark can also read a table with it, without a jar:
+
+        spark.dataSource.register(DeltaSink)
+        spark.read.format("mrecordlog-delta").load("/lake/events")
+    """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -81,6 +102,14 @@ class DeltaSink(DataSource):
     def name(cls) -> str:
         """Return the name for `format(...)`."""
         return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the columns of the table."""
+        return schema_of(SinkOptions.decode(self.options).place)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the table's newest version."""
+        return DeltaReader(SinkOptions.decode(self.options).place, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's
         """Return the writer of a batch."""
@@ -100,7 +129,9 @@ class DeltaWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
         """Store the rows of one task as files that no version of the table names yet."""
-        files, content = write_parts(self._options.place, self._options.layout, arrow_schema(self._columns()), iterator)
+        options = self._options
+        rows = iterator if options.rest is None else _without_payloads(iterator, json.loads(options.rest))
+        files, content = write_parts(options.place, options.layout, arrow_schema(self._columns()), rows)
         return Stored(_query(), files, content)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
@@ -116,7 +147,7 @@ class DeltaWriter(DataSourceStreamArrowWriter):
             [file for each in stored for file in each.files],
         )
         place = self._options.place
-        table = _tables.setdefault((place.uri, batch.query), Table(place))
+        table = _tables.setdefault((place.uri, batch.query), self._table(place))
         try:
             table.store(batch, self._columns(), self._options.layout.partition_by, self._sync_checkpoint)
         except BaseException:
@@ -126,8 +157,11 @@ class DeltaWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete nothing: the batch may be stored. What no version names is removed by a vacuum."""
 
+    def _table(self, place: Place) -> Table:
+        return Table(place)
+
     def _columns(self) -> Schema:
-        return Schema.from_json(self._schema)
+        return self._options.columns(self._schema)
 
     def _sync_checkpoint(self) -> None:
         if self._options.checkpoint is not None:
@@ -136,6 +170,11 @@ class DeltaWriter(DataSourceStreamArrowWriter):
                 checkpoint.sync()
             finally:
                 checkpoint.close()
+
+
+def _without_payloads(batches: Iterator[pa.RecordBatch], kind: Kind) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield with_rest(batch, kind, REST)
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:

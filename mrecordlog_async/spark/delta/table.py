@@ -8,6 +8,7 @@ disk the new entry is made durable afterwards, because delta-rs never syncs.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -16,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.delta.content import QueueRows, Verdict, digest, judge, merged
 from mrecordlog_async.spark.delta.parts import NewFile
 from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.lake import SyncFailedError
 from mrecordlog_async.spark.local_lake import LocalLake, make_directories
+
+logger = logging.getLogger("mrecordlog_async.spark")
 
 ATTEMPTS = 3
 """How often a commit is tried: another writer (an optimize, say) may have committed in between."""
@@ -36,6 +40,9 @@ CONTENT = "/content"
 
 MARK = "mrecordlog"
 """The key of this package's facts in an entry of the table's log: {"query", "batch", "records"}."""
+
+CHECKPOINT_INTERVAL = 100
+"""After how many versions a checkpoint of the table is written."""
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """delta-rs would write a checkpoint of the table and delete log entries without a sync: `upkeep` does both."""
@@ -132,6 +139,7 @@ class Table:
                 self._step("sync of the entry")
             self._make_durable(batch)
             self._step("end of the commit")
+            self.sum_up()
             return verdict
         raise TableError(
             f"other writers changed {self.place.address} {ATTEMPTS} times while batch {batch.number} was committed; "
@@ -177,6 +185,20 @@ class Table:
                     "its files; it was not stored. Set --max-records-per-trigger lower and start again"
                 )
 
+    def sum_up(self) -> None:
+        """Write a checkpoint of the table, and then delete the entries that it makes superfluous, once it is due.
+
+        Without it, every reader would read all entries since the table was created. A failure is only logged: the
+        table is complete without it.
+        """
+        table = self.loaded
+        if table.version() == 0 or table.version() % CHECKPOINT_INTERVAL:
+            return
+        try:
+            sum_up(table, self.place)
+        except (DeltaError, OSError, SyncFailedError) as error:
+            logger.warning("no checkpoint of %s was written: %s", self.place.address, error)
+
     def _make_durable(self, batch: NewBatch) -> None:
         """Make the entries of the table's log durable, from this batch's back to the one before it."""
         path = self.place.path
@@ -188,6 +210,18 @@ class Table:
                 lake.write(f"{LOG}/{entry_name(number)}", content)
         finally:
             lake.close()
+
+
+def sum_up(table: DeltaTable, place: Place) -> None:
+    """Write a checkpoint of *table*, sync it, and only then delete old entries. Raises DeltaError, SyncFailedError."""
+    table.create_checkpoint()
+    if place.path is not None:
+        lake = LocalLake(place.path)
+        try:
+            lake.sync()
+        finally:
+            lake.close()
+    table.cleanup_metadata()
 
 
 def entry_name(number: int) -> str:

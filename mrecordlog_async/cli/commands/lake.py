@@ -1,0 +1,141 @@
+r"""Look after the Delta table of a drain, also while the drain runs.
+
+show prints what the table holds; with --bad, the rows whose payload did not parse. optimize rewrites small files into
+larger ones. vacuum deletes files that no recent version of the table names; with --drop-older-than, it first drops rows
+by age, whole files at a time. resume makes a new checkpoint if the old one is lost: reading continues after what the
+table holds.
+
+  mrecordlog lake show ./lake/events
+  mrecordlog lake optimize ./lake/events --target-file-bytes 256m
+  mrecordlog lake vacuum ./lake/events --older-than 7d
+  mrecordlog lake resume ./lake/events --checkpoint ./lake/new-checkpoint
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from mrecordlog_async.cli.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.output import plural, size
+from mrecordlog_async.cli.parser import CommandLine, Parser
+from mrecordlog_async.spark.arguments import pair_of, seconds_of, size_of
+
+if TYPE_CHECKING:
+    from mrecordlog_async.spark.delta.place import Place
+
+ACTIONS = ("show", "optimize", "vacuum", "resume")
+FILE_BYTES = 128 << 20
+
+
+def add_parser(command_line: CommandLine) -> Parser:
+    """Describe the command."""
+    parser = command_line.add_command("lake", "Show, optimize or resume the table of a drain", __doc__)
+    parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help="show, optimize, vacuum or resume")
+    parser.add_argument("path", metavar="PATH", help="the table: a directory, or s3://…, gs://…, az://…")
+    parser.add_argument(
+        "--storage-option",
+        type=pair_of,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="option of the table's object store; may be repeated",
+    )
+    parser.add_argument("--bad", action="store_true", help="show: print the rows whose payload did not parse")
+    parser.add_argument(
+        "--target-file-bytes", type=size_of, default=FILE_BYTES, metavar="SIZE", help="optimize: size of a file (128m)"
+    )
+    parser.add_argument(
+        "--older-than",
+        type=seconds_of,
+        default=7 * 24 * 3_600.0,
+        metavar="TIME",
+        help="vacuum: delete files that versions of this time do not name (default: 7d; at least 1h)",
+    )
+    parser.add_argument(
+        "--drop-older-than", type=seconds_of, metavar="TIME", help="vacuum: drop rows that were stored earlier (90d)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="vacuum: print what would be deleted")
+    parser.add_argument("--checkpoint", metavar="DIR", help="resume: the new checkpoint")
+    parser.add_argument("--json", action="store_true", help="print one JSON object (--bad: one per row)")
+    return parser
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked."""
+    from mrecordlog_async.spark.delta.place import Place, local_path
+
+    place = Place(local_path(arguments.path) or arguments.path, dict(arguments.storage_option))
+    action = {"show": _show, "optimize": _optimize, "vacuum": _vacuum, "resume": _resume}[arguments.action]
+    action(place, arguments)
+    return FINE
+
+
+def _show(place: Place, arguments: argparse.Namespace) -> None:
+    from mrecordlog_async.spark.delta.show import bad_rows, show
+
+    if arguments.bad:
+        for row in bad_rows(place):
+            sys.stdout.write(json.dumps(row, default=_text) + "\n")
+        return
+    found = show(place)
+    if arguments.json:
+        print(json.dumps(asdict(found)))
+        return
+    print(f"version {found.version}: {plural(found.rows, 'row')} in {plural(found.files, 'file')}, {size(found.bytes)}")
+    if found.partition_by:
+        print(f"{plural(found.partitions, 'partition')} by {', '.join(found.partition_by)}")
+    print(f"drained by query {found.query} up to batch {found.batch}" if found.query else "not written by a drain")
+    for name, kind in found.columns.items():
+        print(f"  {name:<20}{kind}")
+
+
+def _optimize(place: Place, arguments: argparse.Namespace) -> None:
+    from mrecordlog_async.spark.delta.upkeep import optimize
+
+    done = optimize(place, arguments.target_file_bytes)
+    _say(arguments, asdict(done), f"{plural(done.removed, 'file')} rewritten into {done.added}")
+
+
+def _vacuum(place: Place, arguments: argparse.Namespace) -> None:
+    from mrecordlog_async.spark.delta.upkeep import drop_older, vacuum
+
+    dropped = 0
+    if arguments.drop_older_than is not None and not arguments.dry_run:
+        dropped = drop_older(place, arguments.drop_older_than).removed
+    names = vacuum(place, arguments.older_than, apply=not arguments.dry_run)
+    verb = "would be deleted" if arguments.dry_run else "deleted"
+    said = f"{plural(dropped, 'file')} of old rows dropped, " if arguments.drop_older_than is not None else ""
+    _say(arguments, {"dropped": dropped, "files": names}, f"{said}{plural(len(names), 'file')} {verb}")
+
+
+def _resume(place: Place, arguments: argparse.Namespace) -> None:
+    from mrecordlog_async.spark.delta.resume import resume
+    from mrecordlog_async.spark.identity import RefusedError
+    from mrecordlog_async.spark.local_lake import LocalLake
+
+    if arguments.checkpoint is None:
+        raise UsageError("resume makes a new checkpoint: name its directory with --checkpoint")
+    checkpoint = LocalLake(arguments.checkpoint)
+    try:
+        checkpoint.lock()
+        found = resume(place, checkpoint)
+    except RefusedError as error:
+        raise UsageError(str(error)) from None
+    finally:
+        checkpoint.close()
+    queues = sum(len(each) for each in found.values())
+    said = f"{plural(queues, 'queue')} of {plural(len(found), 'server')} continue after what the table holds"
+    _say(arguments, {"positions": found}, f"{said}; start the drain with --checkpoint {arguments.checkpoint}")
+
+
+def _say(arguments: argparse.Namespace, facts: dict[str, object], line: str) -> None:
+    print(json.dumps(facts) if arguments.json else line)
+
+
+def _text(value: object) -> str:
+    """Return what JSON cannot hold as text: payloads, times and decimals."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,73 @@
+"""Columns from JSON payloads, in the same rows and the same commit as the payloads.
+
+Spark's `from_json` parses, so types and formats are those that its users know. A row whose payload does not parse keeps
+its place in the table: its columns are null, and `error` says why. With the payload left out, what no column holds goes
+to `_rest` (`delta.rest`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mrecordlog_async.spark.identity import RefusedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+ERROR = "error"
+REST = "_rest"
+TAKEN = {"server", "queue", "queue_id", "position", "timestamp", "date", "payload", ERROR, REST}
+"""Columns that a table has anyway."""
+
+_PARSED = "__parsed"
+_CORRUPT = "__corrupt"
+
+_ERROR = f"""
+    case when not is_valid_utf8(cast(payload as string)) then 'the payload is not UTF-8'
+         when not ltrim(' \\t\\r\\n', cast(payload as string)) like '{{%' then 'the payload is not a JSON object'
+         when {_PARSED} is null or {_PARSED}.{_CORRUPT} is not null
+              then 'the payload is not valid JSON, or a field has another type than in the schema'
+    end"""
+
+
+def parsed_schema(ddl: str) -> StructType:
+    """Read the columns that *ddl* describes; all of them may be null. Needs a Spark session. Raises RefusedError."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        schema = StructType.fromDDL(ddl)
+    except PySparkException as error:
+        raise RefusedError(f"--schema {ddl!r} is not Spark's DDL: {str(error).strip().partition(chr(10))[0]}") from None
+    if not isinstance(schema, StructType):
+        raise RefusedError(f"--schema {ddl!r} names no columns: write 'customer string, amount bigint'")
+    odd = next((each.name for each in schema if set(each.name) & set(" ,;{}()\n\t=")), None)
+    if odd is not None:
+        raise RefusedError(
+            f"--schema: a Delta table has no column named {odd!r}: names have no blanks and none of ,;{{}}()="
+        )
+    names = [each.name.lower() for each in schema]
+    taken = [name for name in names if name in TAKEN or name.startswith("__")] or [
+        name for name in names if names.count(name) > 1
+    ]
+    if taken:
+        raise RefusedError(f"--schema: the column {taken[0]!r} exists already; choose another name for it")
+    return schema
+
+
+def with_columns(rows: DataFrame, ddl: str) -> DataFrame:
+    """Add to *rows* the columns that *ddl* describes, from their payloads, and `error`. Raises RefusedError."""
+    from pyspark.sql.functions import expr, from_json
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    schema = parsed_schema(ddl)
+    whole = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    found = rows.withColumn(_PARSED, from_json(expr("cast(payload as string)"), whole, options))
+    found = found.withColumn(ERROR, expr(_ERROR))
+    columns = [
+        expr(f"if({ERROR} is null, {_PARSED}.`{each.name.replace('`', '``')}`, null)").alias(each.name)
+        for each in schema
+    ]
+    return found.select(*(name for name in rows.columns), *columns, ERROR)

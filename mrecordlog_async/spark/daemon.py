@@ -1,0 +1,27 @@
+"""The process that starts Spark's Python workers: pyspark's own, without a traceback when Java closes a connection.
+
+Java closes the connection to a task of a sink as soon as it has the task's result. The worker's last flush then fails,
+which changes nothing, and pyspark would print the traceback to the terminal of the drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark import daemon
+
+_worker: Callable[..., Any] = daemon.worker
+
+
+def worker(sock: Any, authenticated: Any) -> Any:
+    """Run pyspark's worker; return a code that ends it if Java has closed the connection."""
+    try:
+        return _worker(sock, authenticated)
+    except (BrokenPipeError, ConnectionResetError):
+        return 1
+
+
+if __name__ == "__main__":
+    daemon.worker = worker
+    daemon.manager()

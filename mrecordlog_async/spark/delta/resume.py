@@ -1,0 +1,97 @@
+"""A new checkpoint for a table whose checkpoint is lost: reading continues after what the table holds.
+
+A queue's next position follows the highest position that the table has of it, because batches hold each queue's records
+in order. The steps, of which each can be repeated:
+
+1. a new query id in `metadata`, and the positions as batch 0 in `offsets/0`
+2. batch 0 of the new query in the table, without rows
+3. `commits/0`
+4. the table's owner: the new query. Until then the table belongs to the lost one, and a drain is refused
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
+from mrecordlog_async.spark.checkpoint import Checkpoint
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.table import NO_HOOKS, OWNER, NewBatch, Table, columns_of
+from mrecordlog_async.spark.delta.upkeep import open_table
+from mrecordlog_async.spark.identity import RefusedError, query_of
+from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.local_lake import LocalLake
+
+SPARK_OFFSET = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
+"""Second line of Spark's offset file. Settings that it does not name are those of the session."""
+
+
+def resume(place: Place, checkpoint: Lake) -> dict[str, dict[str, int]]:
+    """Make *checkpoint*, which must be new, continue after what the table at *place* holds.
+
+    Returns:
+        server → queue → the position at which reading continues.
+
+    Raises:
+        TableError: there is no table.
+        RefusedError: the checkpoint has batches already, or the table is not one of a drain.
+        SyncFailedError, WriteFailedError: the disk failed.
+    """
+    table = open_table(place)
+    if table.metadata().configuration.get(OWNER) is None or "queue_id" not in columns_of(table.schema()):
+        raise RefusedError(f"the table at {place.address} was not created by a drain")
+    if newest(checkpoint, COMMITS) >= 0:
+        raise RefusedError(f"{checkpoint.path} has batches already: name a new directory")
+    found = positions(table)
+    query = query_of(checkpoint)
+    content = "\n".join(("v1", json.dumps(SPARK_OFFSET), json.dumps(found.encode())))
+    checkpoint.write(f"{OFFSETS}/0", content.encode())
+    checkpoint.sync()
+    Table(place).store(NewBatch(query, 0, [], []), table.schema(), table.metadata().partition_columns)
+    checkpoint.write(f"{COMMITS}/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    _take(place, query)
+    return found.next_positions()
+
+
+def positions(table: DeltaTable) -> Checkpoint:
+    """Return where each queue continues after what *table* holds."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in _ends(table):
+        key = (row["server"], row["queue"])
+        # A queue that was recreated has rows of several incarnations; ids of a log only grow.
+        if key not in found or found[key][0] < row["queue_id"]:
+            found[key] = [row["queue_id"], row["position_max"] + 1]
+    checkpoint = Checkpoint()
+    for (server, queue), position in found.items():
+        checkpoint.positions.setdefault(server, {})[queue] = position
+    return checkpoint
+
+
+def _ends(table: DeltaTable) -> list[dict[str, Any]]:
+    """Return the highest position of each incarnation of each queue, reading three columns of the table."""
+    keys = ["server", "queue", "queue_id"]
+    ends = []
+    for batch in table.to_pyarrow_dataset().to_batches(columns=[*keys, "position"]):
+        rows = pa.Table.from_batches([batch])
+        ends.append(rows.group_by(keys, use_threads=False).aggregate([("position", "max")]))
+    if not ends:
+        return []
+    joined = pa.concat_tables(ends).rename_columns([*keys, "position"])
+    rows = joined.group_by(keys, use_threads=False).aggregate([("position", "max")]).to_pylist()
+    return list(rows)
+
+
+def _take(place: Place, query: str) -> None:
+    open_table(place).alter.set_table_properties(
+        {OWNER: query}, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS
+    )
+    if place.path is not None:
+        lake = LocalLake(place.path)
+        try:
+            lake.sync()
+        finally:
+            lake.close()

@@ -1,0 +1,73 @@
+"""What a table holds, for people and programs: sizes, the drain that writes it, rows that did not parse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mrecordlog_async.spark.columns import ERROR
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.table import OWNER, TableError, columns_of
+from mrecordlog_async.spark.delta.upkeep import files_of, open_table
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table.
+
+    Attributes:
+        version: its newest version.
+        rows: in that version.
+        files: in that version.
+        bytes: of these files.
+        partition_by: the columns by which it is partitioned.
+        partitions: how many combinations of their values there are.
+        query: the id of the drain's query; None if no drain writes it.
+        batch: the last batch of that query.
+        columns: column → type.
+    """
+
+    version: int
+    rows: int
+    files: int
+    bytes: int
+    partition_by: list[str]
+    partitions: int
+    query: str | None
+    batch: int | None
+    columns: dict[str, str]
+
+
+def show(place: Place) -> Shown:
+    """Describe the newest version of a table, from its log alone. Raises TableError if there is none."""
+    table = open_table(place)
+    files, query = files_of(table), table.metadata().configuration.get(OWNER)
+    return Shown(
+        table.version(),
+        sum(each.rows for each in files),
+        len(files),
+        sum(each.size for each in files),
+        table.metadata().partition_columns,
+        len({tuple(each.values.items()) for each in files}),
+        query,
+        table.transaction_version(query) if query is not None else None,
+        {name: _plain(kind) for name, kind in columns_of(table.schema()).items()},
+    )
+
+
+def bad_rows(place: Place) -> Iterator[dict[str, Any]]:
+    """Yield the rows whose payload did not parse. Raises TableError if the table has no such column."""
+    import pyarrow.dataset as ds
+
+    table = open_table(place)
+    if ERROR not in columns_of(table.schema()):
+        raise TableError(f"{place.address} has no column {ERROR!r}: its drain does not parse payloads (--schema)")
+    found = table.to_pyarrow_dataset().to_batches(filter=ds.field(ERROR).is_valid())
+    for batch in found:
+        for row in batch.to_pylist():
+            yield {name: row[name] for name in row if row[name] is not None}
+
+
+def _plain(kind: str) -> str:
+    return kind.removeprefix('PrimitiveType("').removesuffix('")')

@@ -1,0 +1,238 @@
+"""What keeps a table fast and small: fewer and larger files, no old rows, no files that nothing names.
+
+Each change is one commit, written and synced before anything is deleted. It may run next to a drain and to readers: a
+commit that another writer was faster than is prepared again, and files that a reader may still need stay for a while
+(`vacuum`). delta-rs could rewrite files too, but would commit them without a sync: a power cut could then leave entries
+that name lost files, and the drain's records would be in neither place.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+
+from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_files
+from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.delta.table import ATTEMPTS, MARK, NO_HOOKS, TableError, entry_name, entry_numbers, sum_up
+from mrecordlog_async.spark.local_lake import LocalLake
+
+VACUUM_SECONDS_MIN = 3_600
+"""A running drain has files that no entry names yet, for at most half of this (`table.FILE_SECONDS_MAX`)."""
+
+VACUUM_SECONDS = 7 * 24 * 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A file of the table's newest version. values: partition column → value. newest: the last `timestamp` in it."""
+
+    path: str
+    size: int
+    rows: int
+    values: dict[str, str | None]
+    statistics: str
+    newest: datetime | None
+    added: int
+
+
+def files_of(table: DeltaTable) -> list[Held]:
+    """Return the files of the newest version of *table*."""
+    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    columns = table.metadata().partition_columns
+    return [_held(each, columns) for each in actions]
+
+
+def _held(action: dict[str, Any], columns: list[str]) -> Held:
+    values = {name: None if (value := action.get(f"partition.{name}")) is None else str(value) for name in columns}
+    found = {
+        key: {name.removeprefix(f"{prefix}."): value for name, value in action.items() if name.startswith(f"{prefix}.")}
+        for key, prefix in (("minValues", "min"), ("maxValues", "max"), ("nullCount", "null_count"))
+    }
+    statistics = {"numRecords": action.get("num_records")} | {
+        key: {name: _json(value) for name, value in part.items() if value is not None} for key, part in found.items()
+    }
+    return Held(
+        unquote(action["path"]),
+        action["size_bytes"],
+        action.get("num_records") or 0,
+        values,
+        json.dumps(statistics),
+        found["maxValues"].get("timestamp"),
+        action["modification_time"] or 0,
+    )
+
+
+def _json(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) else value.isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """How many files a change removed and added."""
+
+    removed: int = 0
+    added: int = 0
+
+
+def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
+    """Rewrite small files of each partition into files of about *bytes_per_file*, and write a table checkpoint.
+
+    Raises:
+        TableError: there is no table, or other writers were faster three times.
+        SyncFailedError, WriteFailedError: the disk failed.
+    """
+    table, done = open_table(place), Replaced()
+    for group in _groups(files_of(table), bytes_per_file):
+        written = write_files(place, Layout((), bytes_per_file), _file_schema(table), _rows(place, group))
+        added = [each._replace(values=group[0].values) for each in written]
+        if not _replace(place, group, added, changes_data=False):
+            continue  # a file of the group was removed meanwhile
+        done = Replaced(done.removed + len(group), done.added + len(added))
+    sum_up(open_table(place), place)
+    return done
+
+
+def _groups(files: list[Held], bytes_per_file: int) -> Iterator[list[Held]]:
+    """Yield files of one partition that together make up one large file; in the order in which they were added."""
+    partitions: dict[tuple[Any, ...], list[Held]] = {}
+    for each in sorted(files, key=lambda each: each.added):
+        if each.size < bytes_per_file * 3 // 4:
+            partitions.setdefault(tuple(each.values.values()), []).append(each)
+    for small in partitions.values():
+        group, size = list[Held](), 0
+        for each in small:
+            group.append(each)
+            size += each.size
+            if size >= bytes_per_file:
+                yield group
+                group, size = [], 0
+        if len(group) > 1:
+            yield group
+
+
+def _file_schema(table: DeltaTable) -> pa.Schema:
+    columns = table.metadata().partition_columns
+    return pa.schema([each for each in pa.schema(table.schema().to_arrow()) if each.name not in columns])
+
+
+def _rows(place: Place, files: list[Held]) -> Iterator[pa.RecordBatch]:
+    schema = _file_schema(open_table(place))
+    for each in files:
+        with place.opened(each.path) as opened, pq.ParquetFile(opened) as file:
+            for batch in file.iter_batches():
+                yield _completed(batch, schema)
+
+
+def _completed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return *batch* with columns that were added to the table after the file was written."""
+    known = set(batch.schema.names)
+    arrays = [batch.column(each.name) if each.name in known else pa.nulls(len(batch), each.type) for each in schema]
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names).cast(schema)
+
+
+def drop_older(place: Place, seconds: float) -> Replaced:
+    """Remove the files whose rows were all stored more than *seconds* ago. Their space is given back by `vacuum`.
+
+    Raises:
+        TableError: there is no table, it states no times, or other writers were faster three times.
+    """
+    table = open_table(place)
+    if "timestamp" not in (each.name for each in table.schema().fields):
+        raise TableError(f"{place.address} has no column 'timestamp': it is not known how old its rows are")
+    before = datetime.fromtimestamp(time.time() - seconds, UTC)
+    old = [each for each in files_of(table) if each.newest is not None and each.newest < before]
+    return Replaced(len(old)) if old and _replace(place, old, [], changes_data=True) else Replaced()
+
+
+def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True) -> list[str]:
+    """Delete the files that no version of the last *seconds* names; return their names.
+
+    Raises:
+        TableError: there is no table, or *seconds* is less than an hour.
+    """
+    if seconds < VACUUM_SECONDS_MIN:
+        raise TableError(
+            f"a vacuum keeps files for at least an hour, not {seconds:.0f} s: a running drain has files that no "
+            "version of the table names yet"
+        )
+    table = open_table(place)
+    _sync(place)  # what was rewritten is durable before what it replaces is deleted
+    found = table.vacuum(
+        retention_hours=int(seconds // 3_600),
+        dry_run=not apply,
+        enforce_retention_duration=False,
+        post_commithook_properties=NO_HOOKS,
+        full=True,
+    )
+    _sync(place)
+    return found
+
+
+def open_table(place: Place) -> DeltaTable:
+    """Return the newest version of a table. Raises TableError if there is none."""
+    options = dict(place.storage_options)
+    if not DeltaTable.is_deltatable(place.uri, options):
+        raise TableError(f"there is no Delta table at {place.address}")
+    return DeltaTable(place.uri, storage_options=options)
+
+
+def _replace(place: Place, removed: list[Held], added: list[NewFile], *, changes_data: bool) -> bool:
+    """Commit that *added* replaces *removed*, durably; return False if one of these is no longer in the table."""
+    for _ in range(ATTEMPTS):
+        table, now = open_table(place), round(time.time() * 1_000)
+        if not {each.path for each in removed} <= {each.path for each in files_of(table)}:
+            return False
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(each.path, each.size, each.values, now, changes_data, each.statistics) for each in added
+        ]
+        actions += [RemoveAction(each.path, changes_data, now, each.size, each.values) for each in removed]
+        facts = {MARK: {"upkeep": "rows removed" if changes_data else "files rewritten", "actions": len(actions)}}
+        properties = CommitProperties(facts, max_commit_retries=0)
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                table.metadata().partition_columns,
+                commit_properties=properties,
+                post_commithook_properties=NO_HOOKS,
+            )
+        except CommitFailedError:
+            continue
+        _sync_entries(place)
+        return True
+    raise TableError(f"other writers changed {place.address} {ATTEMPTS} times; nothing was changed. Run it again")
+
+
+def _sync_entries(place: Place) -> None:
+    """Make the newest entries of the table's log durable, oldest first."""
+    if place.path is None:
+        return
+    lake = LocalLake(place.path)
+    try:
+        lake.sync()
+        for number in sorted(entry_numbers(place.path))[-ATTEMPTS:]:
+            name = f"{LOG}/{entry_name(number)}"
+            lake.write(name, lake.read(name) or b"")
+    finally:
+        lake.close()
+
+
+def _sync(place: Place) -> None:
+    if place.path is not None:
+        lake = LocalLake(place.path)
+        try:
+            lake.sync()
+        finally:
+            lake.close()

@@ -1,0 +1,105 @@
+"""A table in an object store: a real S3 server in its own process, and no disk to sync."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from mrecordlog_async.spark.delta.content import ForeignBatchError, QueueRows
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.table import NewBatch, Table
+from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize, vacuum
+from tests.spark.delta_engine import COLUMNS, STEPS, DeltaEngine, Killed
+from tests.spark.services import ThreadedService, numbered
+
+AT_COMMIT = STEPS[STEPS.index("commit") : STEPS.index("commits") + 1]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Start an S3 server with one bucket; yield what delta-rs needs to reach it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with open(tmp_path_factory.mktemp("s3") / "log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        _create_bucket(f"http://127.0.0.1:{port}/lake")
+        yield {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+        }
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _create_bucket(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            urlopen(Request(url, method="PUT")).close()
+            return
+        time.sleep(0.05)
+    raise AssertionError("the S3 server does not respond")
+
+
+def test_a_kill_around_the_commit_changes_nothing(
+    store: dict[str, str], service: ThreadedService, tmp_path: Path
+) -> None:
+    """Killed before each step of the commit, the drain continues; optimize and vacuum work there too."""
+    place = Place("s3://lake/a b/events", store)
+    engine = DeltaEngine(f"a={service.url}", tmp_path, table=place, partition_by=("queue",))
+
+    def die_at(step: str) -> None:
+        def stepped(name: str) -> None:
+            if name == step:
+                raise Killed
+
+        engine.step = stepped
+        with pytest.raises(Killed):
+            engine.drain()
+        engine.step = lambda name: None
+
+    for number, step in enumerate(AT_COMMIT):
+        if number == 1:
+            engine.drain()  # the queues are enrolled: the batches from now on have rows
+        for queue in ("007", "7"):
+            service.append(queue, numbered(queue, 10 * number, 10 * (number + 1)))
+        die_at(step)
+    engine.drain()
+    stop = 10 * len(AT_COMMIT)
+    expected = sorted((queue, at, each) for queue in ("007", "7") for at, each in enumerate(numbered(queue, 0, stop)))
+    assert engine.rows() == expected and not any(service.records().values())
+    files = len(files_of(open_table(place)))
+    assert files > 2 and optimize(place) == Replaced(files, 2)
+    assert vacuum(place) == []
+    assert engine.rows() == expected
+
+
+def test_of_two_commits_at_the_same_moment_one_is_refused(store: dict[str, str], tmp_path: Path) -> None:
+    """A conditional put decides; the other one sees the table again, and what it holds there."""
+    place = Place("s3://lake/raced", store)
+    engine = DeltaEngine("a=http://127.0.0.1:1", tmp_path, table=place)
+    with engine.started():
+        pass
+
+    def second(name: str) -> None:
+        if name == "commit":
+            Table(place).store(NewBatch("q", 0, [], []), COLUMNS, ())
+
+    content = [QueueRows("a", "q", 1, 1, 0, 0, 0)]
+    with pytest.raises(ForeignBatchError, match="already has a batch 0"):
+        Table(place, step=second).store(NewBatch("q", 0, content, []), COLUMNS, ())
+    assert open_table(place).transaction_version("q") == 0

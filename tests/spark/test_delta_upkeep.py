@@ -1,0 +1,142 @@
+"""Looking after a table: larger files, old files, a lost checkpoint, and what people see of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.cli.main import main
+from mrecordlog_async.spark.delta import table as table_module
+from mrecordlog_async.spark.delta.table import TableError, entry_name
+from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize, vacuum
+from tests.spark.delta_engine import DeltaEngine
+from tests.spark.services import ThreadedService, numbered
+
+QUEUES = ("007", "7", "ä/%= b")
+
+
+@pytest.fixture
+def drained(service: ThreadedService, tmp_path: Path) -> DeltaEngine:
+    """Drain four batches of three queues into a table that is partitioned by queue."""
+    engine = DeltaEngine(f"a={service.url}", tmp_path, partition_by=("queue",))
+    for first in range(0, 40, 10):
+        for queue in QUEUES:
+            service.append(queue, numbered(queue, first, first + 10))
+        engine.drain()
+    return engine
+
+
+def rows(stop: int) -> list[tuple[str, int, bytes]]:
+    return sorted((queue, at, each) for queue in QUEUES for at, each in enumerate(numbered(queue, 0, stop)))
+
+
+def test_small_files_are_rewritten_and_rows_stay(drained: DeltaEngine, service: ThreadedService) -> None:
+    """Each partition has one file afterwards; the drain continues, and readers of the older version still can."""
+    before = open_table(drained.place).version()
+    assert optimize(drained.place) == Replaced(12, 3)
+    assert optimize(drained.place) == Replaced()
+    assert drained.rows() == rows(40) and len(files_of(open_table(drained.place))) == 3
+    service.append("7", numbered("7", 40, 50))
+    drained.drain()
+    assert len(drained.rows()) == 130
+    older = open_table(drained.place)
+    older.load_as_version(before)
+    assert older.to_pyarrow_table().num_rows == 120
+
+
+def test_a_drain_that_commits_meanwhile_keeps_both(
+    drained: DeltaEngine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An optimize whose commit comes second is prepared again, and so is a batch."""
+    service.append("7", numbered("7", 40, 50))
+
+    def at_commit(name: str) -> None:
+        if name == "commit":
+            drained.step = lambda name: None
+            optimize(drained.place)
+
+    drained.step = at_commit
+    drained.drain()
+    assert len(drained.rows()) == 130 and len(files_of(open_table(drained.place))) == 4
+
+
+def test_only_files_that_nothing_names_are_deleted(drained: DeltaEngine) -> None:
+    """A vacuum deletes old files of killed tasks, never those of the last hour: a drain may be about to commit them."""
+    for name, age in (("part-old.parquet", 7_300), ("part-new.parquet", 1_800)):
+        path = drained.table_path / name
+        path.write_bytes(b"left by a task")
+        os.utime(path, (time.time() - age,) * 2)
+    with pytest.raises(TableError, match="at least an hour"):
+        vacuum(drained.place, 60)
+    assert vacuum(drained.place, 3_600, apply=False) == ["part-old.parquet"]
+    assert vacuum(drained.place, 3_600) == ["part-old.parquet"]
+    assert drained.rows() == rows(40) and (drained.table_path / "part-new.parquet").exists()
+
+
+def test_a_checkpoint_of_the_table_replaces_old_entries(
+    drained: DeltaEngine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the entries that it sums up, the table is the same; a torn one is removed while they are there."""
+    monkeypatch.setattr(table_module, "CHECKPOINT_INTERVAL", 3)
+    for first in range(40, 70, 10):
+        service.append("7", numbered("7", first, first + 10))
+        drained.drain()
+    log = drained.table_path / "_delta_log"
+    newest = max(log.glob("*.checkpoint.parquet"))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:100])
+    (log / "_last_checkpoint").write_bytes(b"")
+    drained.drain()
+    assert len(drained.rows()) == 150 and not newest.exists()
+    newest.write_bytes(whole)
+    for number in range(int(newest.name[:20])):
+        (log / entry_name(number)).unlink()
+    service.append("7", numbered("7", 70, 80))
+    drained.drain()
+    assert len(drained.rows()) == 160
+    for each in log.glob("*.checkpoint.parquet"):
+        each.write_bytes(whole[:100])
+    with pytest.raises(TableError, match="restore the table"):
+        drained.drain()
+
+
+def test_a_lost_checkpoint_is_resumed(
+    drained: DeltaEngine, service: ThreadedService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new checkpoint continues after what the table holds, also of a recreated queue; the lost one is refused."""
+    service.delete("7")
+    service.append("7", numbered("again", 0, 5))
+    drained.drain()
+    lost = tmp_path / "lost"
+    shutil.move(drained.checkpoint_path, lost)
+    for queue in QUEUES[::2]:
+        service.append(queue, numbered(queue, 40, 50))
+    where = ["--checkpoint", str(drained.checkpoint_path), "--json"]
+    assert main(["lake", "resume", str(drained.table_path), *where]) == 0
+    assert json.loads(capsys.readouterr().out) == {"positions": {"a": {"007": 40, "7": 5, "ä/%= b": 40}}}
+    assert main(["lake", "resume", str(drained.table_path), *where]) == 2
+    drained.drain()
+    assert len(drained.rows()) == 145 and not any(service.records().values())
+    shutil.rmtree(drained.checkpoint_path)
+    shutil.move(lost, drained.checkpoint_path)
+    with pytest.raises(Exception, match="written with another checkpoint"):
+        drained.drain()
+
+
+def test_the_command_shows_a_table(drained: DeltaEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """For people and for programs; a table without parsed columns has no bad rows to print."""
+    assert main(["lake", "show", str(drained.table_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["files"], found["partitions"]) == (120, 12, 3)
+    assert main(["lake", "show", str(drained.table_path)]) == 0
+    assert "120 rows in 12 files" in capsys.readouterr().out
+    assert main(["lake", "show", str(drained.table_path), "--bad"]) == 1
+    assert main(["lake", "show", str(drained.table_path / "nowhere")]) == 1
+    assert main(["lake", "optimize", str(drained.table_path)]) == 0
+    assert main(["lake", "vacuum", str(drained.table_path), "--dry-run"]) == 0
+    assert "12 files rewritten into 3\n0 files would be deleted" in capsys.readouterr().out
