@@ -47,11 +47,17 @@ def job_session(name: str, master: str | None) -> SparkSession:
     global _ignore_sigterm  # a fork hook takes no arguments
     _ignore_sigterm = True
     try:
-        session = spark_session(name, master=master, settings=JOB_SETTINGS)
+        session = spark_session(name, master=master or _retrying_master(), settings=JOB_SETTINGS)
     finally:
         _ignore_sigterm = False
     _quiet(session)
     return session
+
+
+def _retrying_master() -> str | None:
+    """Return a master on this machine that runs a failed task again, as clusters do; None if another one is set."""
+    chosen = "PYSPARK_GATEWAY_PORT" in os.environ or "MASTER" in os.environ or "SPARK_CONF_DIR" in os.environ
+    return None if chosen else "local[*,3]"
 
 
 _ignore_sigterm = False

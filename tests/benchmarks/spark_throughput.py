@@ -2,8 +2,8 @@
 
 A service in its own process holds records of 200 bytes in 8 queues. Spark, with two cores of the same machine,
 reads them into `noop` as this package does (Arrow RecordBatches made from runs) and as most Python sources do (tuples),
-reads the same rows from Parquet, and drains the log into Parquet. Each is the best of several runs in a warm session;
-the service, Spark's JVM and its Python workers share the machine.
+reads the same rows from Parquet, and drains the log into Parquet files and into a Delta table. Each is the best of
+several runs in a warm session; the service, Spark's JVM and its Python workers share the machine.
 """
 
 from __future__ import annotations
