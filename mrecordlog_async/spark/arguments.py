@@ -73,7 +73,8 @@ def _add_layout(parser: argparse.ArgumentParser) -> None:
         "--partition-by",
         default="",
         metavar="COLUMNS",
-        help="columns by which the output is partitioned: server, queue or server,queue",
+        help="columns by which the output is partitioned: server, queue; a table also by date, the day on which "
+        "records were stored: date,queue",
     )
     parser.add_argument(
         "--target-file-bytes",

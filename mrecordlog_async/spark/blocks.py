@@ -23,6 +23,9 @@ from mrecordlog_async.protocol.wire_decoder import Block
 BATCH_RECORDS = 16_384
 BATCH_BYTES = 16 << 20
 
+MICROSECONDS = 100_000
+"""Of a tick, in which a log counts time."""
+
 RAMP_RECORDS_MIN = 2_048
 """From this size on, pyarrow.compute (50 to 100 µs per call without pandas) beats counting at 27 ns per record."""
 
@@ -32,10 +35,13 @@ READ_SCHEMA = pa.schema(
         pa.field("queue", pa.string()),
         pa.field("queue_id", pa.int64()),
         pa.field("position", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
         pa.field("payload", pa.binary()),
     ]
 )
-"""queue_id: the queue's incarnation. (queue_id, position) names a record for good; a recreated queue has a new id."""
+"""timestamp: when the record was stored, to 0.1 s; null if that is not known. queue_id: the queue's incarnation.
+(queue_id, position) names a record for good; a recreated queue has a new id.
+"""
 
 POSITIONS_SCHEMA = READ_SCHEMA.remove(READ_SCHEMA.get_field_index("payload"))
 """Schema of rows without their payload."""
@@ -91,6 +97,7 @@ def _record_batch(server: str, blocks: list[Block], payload: bool) -> pa.RecordB
         _join([_constant(span.queue, span.records) for span in spans]),
         _join([_constant(span.queue_id, span.records) for span in spans]),
         _join([_positions(span.first, span.records) for span in spans]),
+        _join([times for block in blocks for times in _timestamps(block)]).cast(READ_SCHEMA.field("timestamp").type),
     ]
     if payload:
         columns.append(_join([_payloads(block) for block in blocks]))
@@ -130,6 +137,16 @@ def _positions(first: int, records: int) -> Any:
     if records < RAMP_RECORDS_MIN:
         return _wrap(array("q", range(first, first + records)))
     return pc.add(_counted(_power_of_two(records)).slice(0, records), first)
+
+
+def _timestamps(block: Block) -> Iterator[Any]:
+    """Yield when the records of *block* were stored, in microseconds since 1970, as far as that is known."""
+    known = block.first_position
+    for start, stop, tick in block.times.spans(block.first_position, block.next_position):
+        yield _constant(tick * MICROSECONDS, stop - start)
+        known = stop
+    if known < block.next_position:
+        yield pa.nulls(block.next_position - known, pa.int64())
 
 
 def _constant(value: str | int, records: int) -> Any:

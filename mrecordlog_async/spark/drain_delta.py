@@ -112,7 +112,9 @@ def _run(
 
 def _columns(job: DrainJob, rows: DataFrame) -> DataFrame:
     """Add the columns that the job derives from what the data source reads. Raises RefusedError."""
-    return with_columns(rows, job.schema) if job.schema is not None else rows
+    if job.schema is not None:
+        rows = with_columns(rows, job.schema)
+    return rows.withColumn("date", rows["timestamp"].cast("date")) if "date" in job.partition_by else rows
 
 
 def _rest(job: DrainJob) -> str | None:

@@ -45,8 +45,11 @@ TARGET_FILE_BYTES = 128 << 20
 COPIES = {"server": "_server", "queue": "_queue"}
 """Column → the copy that Parquet files are partitioned by instead. See `DrainJob.partition_by`."""
 
-DELTA_PARTITIONS = ("server", "queue")
-"""What a Delta table can be partitioned by: its log states the values, so they need no copies."""
+DELTA_PARTITIONS = ("server", "queue", "date")
+"""What a Delta table can be partitioned by: its log states the values, so they need no copies.
+
+date: the day, in UTC, on which a record was stored. It stays the same when a batch runs again.
+"""
 
 
 @dataclass(frozen=True, slots=True)

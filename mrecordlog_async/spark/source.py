@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mrecordlog_async.spark.directory import DirectoryReader
     from mrecordlog_async.spark.reader import LogReader
 
-SCHEMA = "server string, queue string, queue_id bigint, position bigint, payload binary"
-POSITIONS_SCHEMA = "server string, queue string, queue_id bigint, position bigint"
+SCHEMA = "server string, queue string, queue_id bigint, position bigint, timestamp timestamp, payload binary"
+POSITIONS_SCHEMA = "server string, queue string, queue_id bigint, position bigint, timestamp timestamp"
 
 
 class RecordLogDataSource(DataSource):
@@ -39,8 +39,8 @@ class RecordLogDataSource(DataSource):
         spark.readStream.format("mrecordlog").option("servers", "a=http://h1:8080,b=http://h2:8080").load()
         frame.write.format("mrecordlog").option("servers", "http://127.0.0.1:8080").mode("append").save()
 
-    Rows read: server, queue, queue_id, position, payload. Rows written: payload, queue (or the option `queue`)
-    and, to be stored exactly once, position.
+    Rows read: server, queue, queue_id, position, timestamp, payload. Rows written: payload, queue (or the option
+    `queue`) and, to be stored exactly once, position.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -34,7 +34,7 @@ logger = logging.getLogger("mrecordlog_async.spark")
 APPEND_BYTES = 4 << 20
 APPEND_RECORDS = 65_536
 
-ASSIGNED = {"queue_id"}
+ASSIGNED = {"queue_id", "timestamp"}
 """Columns of a read that a write ignores: the log assigns them."""
 
 IN_ORDER = 'frame.repartition(n, "queue").sortWithinPartitions("queue", "position")'

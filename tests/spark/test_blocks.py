@@ -24,7 +24,7 @@ def block(queue: str, run: Run) -> Block:
 
 def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
     return [
-        tuple(value for name, value in row.items() if name != "queue_id")
+        tuple(value for name, value in row.items() if name not in ("queue_id", "timestamp"))
         for batch in batches
         for row in batch.to_pylist()
     ]

@@ -15,7 +15,7 @@ ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2]), st.int
 
 def batch(rows: list[tuple[str, int, int]]) -> pa.RecordBatch:
     columns = {"server": ["s"] * len(rows), "queue": [row[0] for row in rows], "queue_id": [row[1] for row in rows]}
-    columns |= {"position": [row[2] for row in rows], "payload": [b""] * len(rows)}
+    columns |= {"position": [row[2] for row in rows], "timestamp": [None] * len(rows), "payload": [b""] * len(rows)}
     return pa.RecordBatch.from_pydict(columns, READ_SCHEMA)
 
 

@@ -140,3 +140,26 @@ def test_the_command_shows_a_table(drained: DeltaEngine, capsys: pytest.CaptureF
     assert main(["lake", "optimize", str(drained.table_path)]) == 0
     assert main(["lake", "vacuum", str(drained.table_path), "--dry-run"]) == 0
     assert "12 files rewritten into 3\n0 files would be deleted" in capsys.readouterr().out
+
+
+def test_rows_are_dropped_by_age_in_whole_files(
+    service: ThreadedService, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files whose newest row is old enough leave the table; their space is given back by a later vacuum."""
+    engine = DeltaEngine(f"a={service.url}", tmp_path)
+    service.append("q", numbered("q", 0, 10))
+    stored = service.log.time_of("q", 9)
+    engine.drain()
+    (held,) = files_of(open_table(engine.place))
+    assert held.newest == stored
+    assert main(["lake", "vacuum", str(engine.table_path), "--drop-older-than", "1h"]) == 0
+    assert "0 files of old rows dropped" in capsys.readouterr().out and len(engine.rows()) == 10
+    now = time.time()
+    with monkeypatch.context() as later:
+        later.setattr(time, "time", lambda: now + 7_200)
+        assert main(["lake", "vacuum", str(engine.table_path), "--drop-older-than", "1h", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"dropped": 1, "files": []}
+    assert engine.rows() == []
+    service.append("q", numbered("q", 10, 20))
+    engine.drain()
+    assert [row[1] for row in engine.rows()] == list(range(10, 20))

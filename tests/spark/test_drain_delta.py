@@ -144,3 +144,16 @@ def test_payloads_become_columns_and_nothing_is_lost(
     ):
         with pytest.raises(RefusedError, match=said):
             run_drain(spark, replace(keeping, schema=ddl))
+
+
+def test_a_table_is_partitioned_by_the_day_of_storing(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path
+) -> None:
+    """The day is that of the log, so it is the same when a batch runs again."""
+    service.append("q", numbered("q", 0, 10))
+    stored = [service.log.time_of("q", at) for at in range(10)]
+    job = DrainJob(f"a={service.url}", str(tmp_path / "t"), str(tmp_path / "c"), partition_by=("date", "queue"))
+    run_drain(spark, job)
+    rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().sort_by("position").to_pylist()
+    assert [row["timestamp"] for row in rows] == stored
+    assert all(time is not None and row["date"] == time.date() for row, time in zip(rows, stored, strict=True))

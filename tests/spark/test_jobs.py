@@ -19,7 +19,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     """Collect rows, sorted, payloads as bytes."""
     return sorted(
         tuple(bytes(cell) if isinstance(cell, bytearray) else cell for cell in row)
-        for row in frame.drop("queue_id").collect()
+        for row in frame.drop("queue_id", "timestamp").collect()
     )
 
 
@@ -61,7 +61,7 @@ def test_positions_alone_need_no_payload(spark: SparkSession, service: ThreadedS
     """payload=false gives no payload."""
     service.append("a", numbered("a", 0, 3))
     frame = read(spark, service, payload="false")
-    assert frame.columns == ["server", "queue", "queue_id", "position"]
+    assert frame.columns == ["server", "queue", "queue_id", "position", "timestamp"]
     assert rows(frame) == [("default", "a", at) for at in range(3)]
 
 

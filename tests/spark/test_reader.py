@@ -38,7 +38,7 @@ def read(reader: DataSourceReader) -> list[tuple[Any, ...]]:
     sent = cloudpickle.dumps((reader, list(reader.partitions())))  # type: ignore[no-untyped-call]  # Spark's copy
     copy, partitions = cloudpickle.loads(sent)
     return [
-        tuple(value for name, value in row.items() if name != "queue_id")
+        tuple(value for name, value in row.items() if name not in ("queue_id", "timestamp"))
         for part in partitions
         for batch in copy.read(part)
         for row in batch.to_pylist()
@@ -224,3 +224,16 @@ def test_many_sparse_records_are_not_joined_into_one_request(service: ThreadedSe
     assert isinstance(whole, PlannedPartition)
     assert [each.records for each in whole.value.ranges] == [8_000, 8_000, 4_000]
     assert len(positions(read(reader_of(service)))) == 20_000
+
+
+@pytest.mark.parametrize("payload", ["true", "false"])
+def test_rows_have_the_time_at_which_they_were_stored(service: ThreadedService, payload: str) -> None:
+    """The time is the log's own, in steps of 0.1 s, and it is the same after a restart."""
+    service.append("q", numbered("q", 0, 3))
+    for again in (False, True):
+        if again:
+            service.stop()
+            service.start()
+        reader = LogReader(Options.parse({"servers": service.url, "payload": payload}))
+        rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        assert [row["timestamp"] for row in rows] == [service.log.time_of("q", at) for at in range(3)]

@@ -15,7 +15,7 @@ from mrecordlog_async.spark.reader import PushingLogReader
 from mrecordlog_async.spark.source import POSITIONS_SCHEMA, SCHEMA, RecordLogDataSource
 
 OPTIONS = {"servers": "http://127.0.0.1:1"}
-TYPES = {"string": "string", "int64": "bigint", "binary": "binary"}
+TYPES = {"string": "string", "int64": "bigint", "binary": "binary", "timestamp[us, tz=UTC]": "timestamp"}
 
 
 def test_the_module_that_spark_imports_is_light() -> None:
@@ -61,7 +61,7 @@ def test_without_the_modules_of_streaming_reads_the_rest_works() -> None:
         "import mrecordlog_async.spark.reader, mrecordlog_async.spark.directory, mrecordlog_async.spark.writer\n"
         "source = RecordLogDataSource({'servers': 'http://h:1'})\n"
         "schema = StructType().add('server', 'string').add('queue', 'string').add('queue_id', 'long')\n"
-        "schema = schema.add('position', 'long').add('payload', 'binary')\n"
+        "schema = schema.add('position', 'long').add('timestamp', 'timestamp').add('payload', 'binary')\n"
         "source.reader(schema)\n"
         "try: source.streamReader(schema)\n"
         "except ValueError as error: print(error)"
@@ -81,6 +81,6 @@ def test_options_that_spark_forgot_are_named() -> None:
 def test_pushdown_is_a_reader_of_its_own() -> None:
     """Only with pushdown can the reader push filters: Spark's default configuration refuses such a reader."""
     schema = StructType().add("server", "string").add("queue", "string").add("queue_id", "long")
-    schema = schema.add("position", "long").add("payload", "binary")
+    schema = schema.add("position", "long").add("timestamp", "timestamp").add("payload", "binary")
     assert not isinstance(RecordLogDataSource(OPTIONS).reader(schema), PushingLogReader)
     assert isinstance(RecordLogDataSource({**OPTIONS, "pushdown": "true"}).reader(schema), PushingLogReader)
