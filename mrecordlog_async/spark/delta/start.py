@@ -120,7 +120,9 @@ def _add_columns(table: DeltaTable, place: Place, schema: Schema) -> list[str]:
     added = [each for each in schema.fields if each.name not in known]
     if not added:
         return []
-    table.alter.add_columns([Field(each.name, each.type, nullable=True) for each in added], NO_HOOKS)
+    table.alter.add_columns(
+        [Field(each.name, each.type, nullable=True) for each in added], post_commithook_properties=NO_HOOKS
+    )
     if place.path is not None:
         lake = LocalLake(place.path)
         try:
