@@ -1,4 +1,7 @@
-"""Stores the lines of a dump. Consecutive records of a queue are appended together, at the positions in their lines."""
+"""Stores the lines of a dump. Consecutive records of a queue are appended together, at the positions in their lines.
+
+Options, seals, consumers and rules are set once all records are stored: see `maintenance.carry`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from mrecordlog_async.cli.dumped_settings import settings_of
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.errors import PositionInPastError, RecordLogError, RecordTooLargeError
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.maintenance.carry import Carried, carry_all
+from mrecordlog_async.maintenance.queue_settings import QueueSettings
+from mrecordlog_async.memory.settings import is_pattern
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
@@ -35,7 +42,11 @@ class LineError(RecordLogError):
 
 
 async def load(target: MultiRecordLog | RecordLogClient, lines: Iterable[str]) -> Loader:
-    """Store *lines* in *target*. Raises UsageError for an invalid line; the lines before it are stored."""
+    """Store *lines* in *target*.
+
+    Raises:
+        UsageError: A line is invalid. The records before it are stored; options, seals and consumers are not set.
+    """
     loader = Loader(target)
     try:
         for number, line in enumerate(lines, 1):
@@ -43,6 +54,7 @@ async def load(target: MultiRecordLog | RecordLogClient, lines: Iterable[str]) -
                 await loader.take(number, line)
     finally:
         await loader.flush()
+    await loader.set_all()
     return loader
 
 
@@ -54,7 +66,9 @@ class Loader:
     queues: int = 0
     records: int = 0
     repeats: int = 0
-    _known: set[str] = field(default_factory=set)
+    _known: dict[str, bool] = field(default_factory=dict)
+    _settings: dict[str, QueueSettings] = field(default_factory=dict)
+    _rules: list[tuple[str, str]] = field(default_factory=list)
     _queue: str = ""
     _position: int | None = None
     _payloads: list[bytes] = field(default_factory=list)
@@ -66,11 +80,17 @@ class Loader:
         """Take one line. Raises UsageError with its number if it is invalid."""
         try:
             facts = json.loads(line)
+            if "pattern" in facts:
+                self._rules.append(_rule(facts))
+                return
             queue = facts["queue"]
             payload = _payload(facts)
+            settings = settings_of(facts) if payload is None else None
         except (ValueError, KeyError, TypeError, binascii.Error) as error:
             raise UsageError(f"line {number} is not a valid dump line: {error!r}") from None
         if payload is None:
+            if settings:
+                self._settings[queue] = settings
             await self.flush()
             await self._create(queue, facts.get("first_position", 0))
         else:
@@ -92,16 +112,23 @@ class Loader:
         else:
             self.records += len(payloads)
 
+    async def set_all(self) -> None:
+        """Set options, consumers and seals of the queues, and the rules."""
+        carried = (Carried(queue, settings, self._known[queue]) for queue, settings in self._settings.items())
+        await carry_all(self.target, carried, self._rules)
+
     async def _create(self, queue: str, first_position: int) -> None:
         """Create the queue if it is missing, and advance a new one to its first position."""
-        self._known.add(queue)
-        if not await self.target.create_queue(queue, exist_ok=True):
+        created = await self.target.create_queue(queue, exist_ok=True)
+        self._known[queue] = self._known.get(queue, created)
+        if not created:
             return
         self.queues += 1
         if first_position:
             # A service truncates only assigned positions, so the one before the first is stored and removed again.
             await self.target.append_record(queue, first_position - 1, b"")
-            await self.target.truncate(queue, first_position - 1)
+            # A rule of the target may have given the new queue a consumer, which misses nothing here.
+            await self.target.truncate(queue, first_position - 1, past_consumers=True)
 
     async def _add(self, number: int, queue: str, position: int | None, payload: bytes) -> None:
         follows = queue == self._queue and (
@@ -114,6 +141,14 @@ class Loader:
         self._last_line = number
         self._payloads.append(payload)
         self._bytes += len(payload)
+
+
+def _rule(facts: dict[str, Any]) -> tuple[str, str]:
+    """Return the pattern and the consumer of a rule's line."""
+    pattern, consumer = facts["pattern"], facts["consumer"]
+    if type(pattern) is not str or type(consumer) is not str or not is_pattern(pattern):
+        raise ValueError(f"a rule needs a pattern with * and a consumer, not {facts!r}")
+    return pattern, consumer
 
 
 def _payload(facts: dict[str, Any]) -> bytes | None:

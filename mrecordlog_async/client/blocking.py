@@ -179,6 +179,10 @@ class BlockingRecordLogClient:
         """Return where the consumers of all queues stand, by queue and name."""
         return self._call(lambda client: client.all_consumers())
 
+    def consumer_rules(self) -> list[tuple[str, str]]:
+        """Return the rules that give new queues a consumer, as (pattern, consumer)."""
+        return self._call(lambda client: client.consumer_rules())
+
     # Reads.
 
     def queue_options(self, queue: str) -> QueueOptions:

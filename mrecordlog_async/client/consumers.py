@@ -147,6 +147,11 @@ class Consumers(Reads):
                 return found
             query["after"] = page.next
 
+    async def consumer_rules(self) -> list[tuple[str, str]]:
+        """Return the rules that give new queues a consumer, as (pattern, consumer), in order."""
+        reply = await self._transport.send("GET", "/v1/consumers", query={"limit": "1"})
+        return [(rule.pattern, rule.consumer) for rule in decoded(reply, ConsumersResponse).rules]
+
     async def seek_consumer(self, queue: str, consumer: str, position: Start) -> int:
         """Have *consumer* continue at *position*, as an operator: its present holder is fenced off.
 

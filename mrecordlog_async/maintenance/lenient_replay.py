@@ -20,10 +20,20 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate, queue_ids
+from mrecordlog_async.format.record import (
+    Consumer,
+    ConsumerDelete,
+    ConsumerRule,
+    Create,
+    Delete,
+    LogRecord,
+    Options,
+    Truncate,
+)
 from mrecordlog_async.format.runs import Append, Many, appends_of
-from mrecordlog_async.format.table import Table, TableEntry
+from mrecordlog_async.format.table import Table, TableEntry, TableRule
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange, LostRun
+from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import OFFSET_BYTES, Run
 
 LOST_NAME = "lost-and-found-{id}"
@@ -46,6 +56,7 @@ class SalvagedQueue:
         next_position: the position after the highest one known to be assigned.
         runs: the records that could be read, ascending.
         missing: (first, last) positions of records that are lost.
+        settings: its options, its seal and its consumers, as the last that can be read of each says.
         name_lost: nothing that can be read shows its name.
         maybe_gone: a batch lost after the last log record that names the queue may have deleted it.
         counted: the last epoch in which next_position was certain.
@@ -58,6 +69,7 @@ class SalvagedQueue:
     next_position: int = 0
     runs: list[Run] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
+    settings: QueueSettings = field(default_factory=QueueSettings)
     name_lost: bool = False
     maybe_gone: bool = False
     counted: int = NEVER
@@ -91,6 +103,7 @@ class LenientReplay:
     def __init__(self, *, keeps_payloads: bool = True) -> None:
         self._keeps_payloads = keeps_payloads
         self.damage: list[Damage] = []
+        self.rules: set[TableRule] = set()
         self._epoch = 0
         self._queues: dict[int, SalvagedQueue] = {}
         self._expected_next: dict[int, int] = {}
@@ -147,10 +160,14 @@ class LenientReplay:
             for queue_id, run, _ in appends_of(record):
                 self._append(self._known(queue_id), run)
         elif type(record) is Truncate:
-            self._truncate(self._known(record.id), record.position)
-        else:
-            for queue_id in queue_ids((record,)):
-                self._known(queue_id)
+            queue = self._known(record.id)
+            queue.settings.apply(record)
+            self._truncate(queue, record.position)
+        elif type(record) is ConsumerRule:
+            change = self.rules.discard if record.removes else self.rules.add
+            change(TableRule(record.pattern, record.name))
+        elif isinstance(record, Consumer | ConsumerDelete | Options):
+            self._known(record.id).settings.apply(record)
 
     def _known(self, queue_id: int) -> SalvagedQueue:
         """Return the queue with this id, which the log names here; create it without a name if it is unknown."""
@@ -202,6 +219,7 @@ class LenientReplay:
             del self._queues[queue_id]
         for entry in table.entries:
             self._correct_queue(entry)
+        self.rules = set(table.rules)
 
     def _correct_queue(self, entry: TableEntry) -> None:
         queue = self._queues.get(entry.id)
@@ -218,6 +236,7 @@ class LenientReplay:
         queue.name, queue.name_lost, queue.named = entry.name, False, self._epoch
         self._raise_start(queue, entry.first_position)
         queue.next_position = entry.next_position
+        queue.settings = QueueSettings.of(entry.options, entry.consumers)
 
     def _replace_name(self, name: str, queue_id: int) -> None:
         """Forget an older queue of this name: its delete was lost."""

@@ -1,4 +1,4 @@
-"""Options, seal and consumers of a queue, as commands that read a directory show them."""
+"""Options, seal and consumers of a queue, as commands that read a directory show them and carry them to another log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mrecordlog_async.format.record import (
     OptionValues,
     Truncate,
 )
-from mrecordlog_async.memory.settings import options_of
+from mrecordlog_async.memory.settings import options_of, owner_text
 from mrecordlog_async.options import QueueOptions
 
 
@@ -28,30 +28,47 @@ class QueueSettings:
         options: how long it keeps its records, and how many.
         sealed: it accepts no more records.
         consumers: by name, the first position that each has not acknowledged.
+        owners: by name of the consumer, the UUID that alone may attach to it; only of those that have an owner.
     """
 
     options: QueueOptions = field(default_factory=QueueOptions)
     sealed: bool = False
     consumers: dict[str, int] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, values: OptionValues | None, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
         """Return the settings that a state of queues or a table has."""
         flags = (values or DEFAULT_OPTIONS).flags
-        positions = {name: state.position for name, state in sorted(consumers)}
-        return cls(options_of(values), bool(flags & SEALED), positions)
+        settings = cls(options_of(values), bool(flags & SEALED))
+        for name, state in sorted(consumers):
+            settings._set_consumer(name, state)
+        return settings
+
+    def __bool__(self) -> bool:
+        """Return whether anything is set that a new queue does not have."""
+        return self != QueueSettings()
 
     def apply(self, record: LogRecord) -> None:
         """Apply a log record that names the queue. Records that set nothing change nothing."""
         match record:
             case Consumer(_, name, state):
-                self.consumers[name] = state.position
+                self._set_consumer(name, state)
             case ConsumerDelete(_, name):
                 self.consumers.pop(name, None)
+                self.owners.pop(name, None)
             case Options(_, values):
                 self.options, self.sealed = options_of(values), bool(values.flags & SEALED)
             case Truncate(_, position):
                 self.consumers = {name: max(at, position + 1) for name, at in self.consumers.items()}
+
+    def _set_consumer(self, name: str, state: ConsumerState) -> None:
+        self.consumers[name] = state.position
+        owner = owner_text(state.owner)
+        if owner is None:
+            self.owners.pop(name, None)
+        else:
+            self.owners[name] = owner
 
     def keeping_consumer(self) -> tuple[str, int] | None:
         """Return the slowest consumer and its position, if the queue keeps its records until it acknowledges them."""

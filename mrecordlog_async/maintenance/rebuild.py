@@ -38,6 +38,7 @@ BUILD_LIMITS = Limits(
     record_bytes=2 * GIB - 1,
     name_bytes=65_535,
     queues=1 << 62,
+    consumers=1 << 62,
 )
 """High enough that everything in the old log fits into the new one."""
 

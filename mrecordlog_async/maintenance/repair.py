@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.maintenance.carry import Carried, carry_all, with_room
+from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.new_directory import free_names
 from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues
 from mrecordlog_async.maintenance.salvage import Salvage, salvage_from, salvaged_runs
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.options import GIB
+from mrecordlog_async.options import GIB, QueueOptions
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME, locked_by_another
@@ -29,11 +32,14 @@ class Repair:
         salvage: what can still be read, and what is lost; the records in it have positions and no payloads.
         target: the directory for the new log.
         written: the new log was written there; False if there is no damage, or if *write* was False.
+        raised: queues in which removed records are back, more than a limit of theirs allows. In the new log the limit
+            is what they hold.
     """
 
     salvage: Salvage
     target: str
     written: bool
+    raised: tuple[str, ...] = ()
 
 
 def repair(
@@ -49,9 +55,10 @@ def repair(
     """Write what can still be read from the damaged log in *directory* as a new log in *target*.
 
     The damaged log is never changed. If there is no damage, nothing is written. *target* gets its name when it is
-    complete and durable. Its queues have new ids, so readers that keep positions must start over. Blocks; in a
-    coroutine, call it with `asyncio.to_thread`. A log of any size needs little memory: it is read once to find out what
-    is left of it, and once more to write that.
+    complete and durable. Options, seals, consumers and their rules come with the records; a consumer stands at its last
+    position that can be read, and nobody holds it. The queues have new ids, so readers that keep positions must start
+    over. Blocks; in a coroutine, call it with `asyncio.to_thread`. A log of any size needs little memory: it is read
+    once to find out what is left of it, and once more to write that.
 
     Args:
         directory: the damaged log's directory; no process may have it open for writing.
@@ -79,9 +86,10 @@ def repair(
     with _locked(log):
         found = salvage_from(log, on_progress, keeps_payloads=False)
         written = bool(write and found.damage)
+        raised: tuple[str, ...] = ()
         if written:
-            asyncio.run(write_log(path, log, found, segment_bytes, on_write or on_progress))
-    return Repair(found, path, written)
+            raised = asyncio.run(write_log(path, log, found, segment_bytes, on_write or on_progress))
+    return Repair(found, path, written, raised)
 
 
 async def write_log(
@@ -90,8 +98,12 @@ async def write_log(
     found: Salvage,
     segment_bytes: int,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
-) -> None:
-    """Write what was *found* in *source* as a new log in *target*, whole or not at all; *source* is read once more."""
+) -> tuple[str, ...]:
+    """Write what was *found* in *source* as a new log in *target*, whole or not at all; *source* is read once more.
+
+    Returns:
+        The queues whose limits were raised; see `Repair`.
+    """
     # A queue without name and records is not worth creating.
     queues = {queue.id: queue for queue in found.queues if queue.record_count or not queue.name_lost}
     shapes = [QueueShape(queue.name, queue.first_position, queue.readable_next_position) for queue in queues.values()]
@@ -104,6 +116,22 @@ async def write_log(
                 f"{source.path}: {due} records could be read, and {written} when they were written: something changes "
                 "the files; repair a copy that nothing else uses"
             )
+        raised = _make_room(log, queues.values())
+        await carry_all(log, (Carried(queue.name, queue.settings) for queue in queues.values()), found.rules)
+    return raised
+
+
+def _make_room(log: MultiRecordLog, queues: Iterable[SalvagedQueue]) -> tuple[str, ...]:
+    """Raise the limits that queues exceed; return their names."""
+    raised = []
+    for queue in queues:
+        if queue.settings.options != QueueOptions():
+            held = log.queue_summary(queue.name)
+            options = with_room(queue.settings.options, held.records, held.bytes)
+            if options != queue.settings.options:
+                queue.settings = replace(queue.settings, options=options)
+                raised.append(queue.name)
+    return tuple(raised)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from mrecordlog_async.format.parse import Batch
@@ -37,12 +37,14 @@ class Salvage:
         damage: every damaged place, in the order of the log.
         segments: how many segment files there are.
         torn_bytes: bytes of a batch that was never acknowledged, at the end of the log.
+        rules: the rules that give new queues a consumer, as (pattern, consumer), in order.
     """
 
     queues: list[SalvagedQueue]
     damage: list[Damage]
     segments: int
     torn_bytes: int
+    rules: list[tuple[str, str]] = field(default_factory=list)
 
 
 def salvage(
@@ -126,7 +128,8 @@ def _salvage(
         replay.lose(Damage(segment_name(number), 0, 0, "the segment is missing"))
     for damage in log.damage:  # in the files that say where the log ends
         replay.lose(damage)
-    return Salvage(replay.finish(), replay.damage, len(listing.segments), torn_bytes)
+    rules = [(rule.pattern, rule.name) for rule in sorted(replay.rules)]
+    return Salvage(replay.finish(), replay.damage, len(listing.segments), torn_bytes, rules)
 
 
 Item = Table | Batch | DamagedRange | Damage | int

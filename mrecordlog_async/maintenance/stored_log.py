@@ -102,6 +102,10 @@ class StoredLog:
         found = self._queue(queue)
         return QueueSettings.of(found.options, found.consumers.items())
 
+    def consumer_rules(self) -> list[tuple[str, str]]:
+        """Return the rules that give new queues a consumer, as (pattern, consumer), in order."""
+        return self._log.consumer_rules()
+
     def runs(
         self, queue: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> Iterator[Run]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from tests import damage
+from tests.cli.carried import all_settings, settings_seen
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.conftest import contents
 from tests.serving import Process
@@ -125,3 +126,75 @@ def test_a_service_is_loaded_like_a_directory(tmp_path: Path) -> None:
         again = mrecordlog("load", service.address, tmp_path / "lines")
         assert again.out == "0 queues created, 0 records stored, 16 records already there\n"
         assert mrecordlog("dump", service.address).out == lines
+
+
+def test_settings_are_dumped_and_loaded(tmp_path: Path) -> None:
+    """Options, seals, consumers with their owners, and rules come back; records at a limit are not refused by it."""
+    source, copy = build(tmp_path / "wal", all_settings), tmp_path / "copy"
+    lines = mrecordlog("dump", source).out
+    loaded = mrecordlog("load", copy, stdin=lines)
+    assert (loaded.code, loaded.err) == (0, "")
+    assert settings_seen(copy) == settings_seen(source)
+    assert mrecordlog("dump", copy).out == lines
+    again = mrecordlog("load", copy, stdin=lines)
+    assert (again.code, again.out) == (0, "0 queues created, 0 records stored, 15 records already there\n")
+    assert mrecordlog("dump", copy).out == lines
+
+
+def test_settings_are_dumped_and_loaded_through_a_service(tmp_path: Path) -> None:
+    """Both commands do the same through HTTP as in a directory."""
+    source, copy = build(tmp_path / "wal", all_settings), tmp_path / "copy"
+    lines = mrecordlog("dump", source).out
+    with Process(copy) as service:
+        for _ in range(2):
+            loaded = mrecordlog("load", service.address, stdin=lines)
+            assert (loaded.code, loaded.err) == (0, "")
+            assert mrecordlog("dump", service.address).out == lines
+    assert settings_seen(copy) == settings_seen(source)
+
+
+async def _with_rule(log: MultiRecordLog) -> None:
+    await log.create_consumer("*", "lake")
+
+
+def test_a_consumer_by_a_rule_of_the_target_is_moved(tmp_path: Path) -> None:
+    """It stands where the dump says, also in a queue whose first records were truncated."""
+    copy = build(tmp_path / "copy", _with_rule)
+    lines = (
+        '{"queue": "q", "first_position": 5, "next_position": 7, "consumers": [{"consumer": "lake", "position": 6}]}\n'
+        '{"queue": "q", "position": 5, "text": "five"}\n{"queue": "q", "position": 6, "text": "six"}\n'
+    )
+    assert mrecordlog("load", copy, stdin=lines).code == 0
+    assert settings_seen(copy)[0]["q"].consumers == {"lake": 6}
+
+
+async def _further(log: MultiRecordLog) -> None:
+    await log.create_queue("q", options=QueueOptions(max_records=9))
+    await log.append_records("q", None, [b"x"] * 3)
+    await log.create_consumer("q", "c", start=2)
+
+
+def test_a_consumer_that_exists_is_not_moved(tmp_path: Path) -> None:
+    """In a queue that was there before the load, consumers stay, and a line without options replaces none."""
+    copy = build(tmp_path / "copy", _further)
+    line = '{"queue": "q", "first_position": 0, "next_position": 1, "consumers": [{"consumer": "c", "position": 1}]}\n'
+    assert mrecordlog("load", copy, stdin=line).code == 0
+    assert settings_seen(copy)[0]["q"] == settings_seen(build(tmp_path / "same", _further))[0]["q"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        '"options": {"max_records": 0}',
+        '"options": {"unknown": 1}',
+        '"sealed": "yes"',
+        '"consumers": [{"consumer": "c"}]',
+        '"consumers": [{"consumer": "c", "position": 1, "owner": "nobody"}]',
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, more: str) -> None:
+    """A line with invalid settings creates no queue."""
+    ran = mrecordlog("load", tmp_path / "wal", stdin=f'{{"queue": "q", {more}}}\n')
+    assert ran.code == 2
+    assert "line 1 is not a valid dump line" in ran.err
+    assert settings_seen(tmp_path / "wal") == ({}, [])

@@ -21,6 +21,7 @@ from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.state import PlacedState
 from mrecordlog_async.quickwit.writer import Writer
+from tests.cli.carried import all_settings
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.conftest import contents
 from tests.quickwit.golden_cases import golden_bytes
@@ -113,6 +114,23 @@ def test_a_log_becomes_a_directory_of_the_crate(tmp_path: Path, capsys: pytest.C
         "orders": (30, 40),
         "idle": (42, 42),
     }
+
+
+def test_an_export_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The crate has no options, seals or consumers: each queue that has some is a line, and so is each rule."""
+    build(tmp_path / "wal", all_settings)
+    assert main(["export-quickwit", str(tmp_path / "wal"), str(tmp_path / "crate")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == [
+        "left out: full: at most 400 B, at most 4 records, at most 86400.5 s old",
+        "left out: job-1: sealed, consumer lake at 1",
+    ]
+    assert lines[-1] == "left out: rule job-*: consumer lake"
+    assert len(lines) == 8  # nothing about the queue that has no settings
+    assert main(["export-quickwit", str(tmp_path / "wal"), str(tmp_path / "again"), "--json"]) == 0
+    left_out = json.loads(capsys.readouterr().out)["left_out"]
+    assert left_out["settings"]["kept"]["consumers"] == {"mailer": 2, "späte": 4}
+    assert left_out["rules"] == [{"pattern": "job-*", "consumer": "lake"}]
 
 
 @settings(max_examples=25, deadline=None)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
+from mrecordlog_async import CorruptionError, MultiRecordLog, QueueOptions, ReadOnlyLog
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.format.frame import FULL
 from mrecordlog_async.maintenance.salvage import salvage
 from tests import damage
+from tests.cli.carried import all_settings, settings_seen
 from tests.cli.running import build, mrecordlog
 from tests.conftest import contents
 from tests.maintenance.salvage_histories import HARMS, make_history
@@ -238,3 +239,45 @@ def test_what_is_written_is_what_was_found(tmp_path: Path, seed: int) -> None:
         for queue in found.queues
         if queue.record_count or not queue.name_lost
     }
+
+
+async def settings_and_many_records(log: MultiRecordLog) -> None:
+    """Settings, and after them records over several segments; some of the last are truncated, to meet a limit."""
+    await all_settings(log)
+    await two_queues(log)
+    await log.truncate("b", RECORDS - 3)
+    await log.configure_queue("b", QueueOptions(max_records=2))
+
+
+def test_options_seal_and_consumers_are_repaired(tmp_path: Path) -> None:
+    """The new log has them, whether they stand in records or in the tables of later segments."""
+    directory = build(tmp_path / "wal", settings_and_many_records, blocks=2)
+    due = settings_seen(directory)
+    path, offset = frame_of(directory, b"b30")
+    damage.flip_byte(path, offset)
+    applied = mrecordlog("repair", directory, "--apply", "--json")
+    facts = json.loads(applied.out)
+    assert (applied.code, facts["raised"]) == (0, [])
+    assert facts["rules"] == [{"pattern": "job-*", "consumer": "lake"}]
+    assert settings_seen(tmp_path / "wal.repaired") == due
+    assert mrecordlog("verify", tmp_path / "wal.repaired").code == 0
+
+
+def test_a_limit_that_restored_records_exceed_is_raised(tmp_path: Path) -> None:
+    """Damage that hides a truncate brings records back: they are kept, and the report names the queue."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await log.create_queue("q", options=QueueOptions(max_records=3, max_bytes=1_000))
+        await log.append_records("q", None, [b"1", b"2", b"3"])
+        await log.create_consumer("q", "c", start=3)
+        await log.truncate("q", 0)
+        await log.append_record("q", None, b"after")
+
+    directory = build(tmp_path / "wal", fill)
+    last = damage.last_segment(directory)
+    damage.flip_byte(last, damage.batch_ends(last)[-3] + 12)  # in the frame of the truncate
+    applied = mrecordlog("repair", directory, "--apply")
+    assert "queue q: removed records are back; its limits were raised to what it holds\n" in applied.out
+    settings = settings_seen(tmp_path / "wal.repaired")[0]["q"]
+    assert settings.options == QueueOptions(max_records=4, max_bytes=1_000)
+    assert settings.consumers == {"c": 3}

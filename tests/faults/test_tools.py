@@ -13,10 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 
-from mrecordlog_async import RecordLogError
+from mrecordlog_async import QueueOptions, RecordLogError
 from mrecordlog_async.cli.commands.import_quickwit import build, queues_of
 from mrecordlog_async.format.header import HEADER_BYTES, decode_header
 from mrecordlog_async.maintenance.repair import write_log
@@ -138,8 +139,38 @@ def damaged_log() -> Disk:
     return on_disk({**intact.files, name: bytes(content)})
 
 
+async def with_settings(run: Run) -> None:
+    """A log with options, consumers, a rule and a seal, and records after them."""
+    await run.open()
+    for queue in ("a", "b"):
+        await run.create(queue)
+    await run.append("a", 300, 200)
+    await run.append("b", *[50] * 20)
+    await run.append("a", 20_000)
+    log = run.log
+    assert log is not None
+    await log.configure_queue("a", QueueOptions(keep="until_acknowledged"))
+    await log.create_consumer("a", "slow", start=1)
+    await log.create_consumer("b*", "by rule", start=7)
+    async with log.consumer("b", "owned", start=3, owner=UUID(int=5)):
+        pass
+    await log.configure_queue("b", QueueOptions(max_records=20))
+    await log.seal_queue("b")
+    await run.append("a", 14_000)
+
+
+def damaged_log_with_settings() -> Disk:
+    """Return a disk with a log that has settings, and a damaged batch before them."""
+    intact = Intact.of(Case(with_settings).run(moments=False), closed=True)
+    name = min(intact.ends)
+    content = bytearray(intact.files[name])
+    content[intact.ends[name] // 2] ^= 0x40
+    return on_disk({**intact.files, name: bytes(content)})
+
+
 COMMANDS = {
     "repair": Command(repair, damaged_log, 9),
+    "repair with settings": Command(repair, damaged_log_with_settings, 9),
     "import": Command(import_queues, damaged_log, 1),
     "snapshot": Command(take_snapshot, lambda: log_disk(closed=False), 1),
     "snapshot of a closed log": Command(take_snapshot, lambda: log_disk(closed=True), 1),

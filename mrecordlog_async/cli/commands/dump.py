@@ -1,11 +1,16 @@
 """Print queues and records as lines of JSON, for load, jq or your own eyes.
 
-Each queue is one line, followed by one line for each of its records:
+Each queue is one line, followed by one line for each of its records. At the end, each rule that gives new queues a
+consumer is one line, unless queues were named:
 
   {"queue": "orders", "first_position": 0, "next_position": 2}
   {"queue": "orders", "position": 0, "payload": "aGVsbG8="}
   {"queue": "orders", "position": 1, "text": "héllo"}
+  {"queue": "jobs", "first_position": 0, "next_position": 0, "options": {"max_records": 1000}, "sealed": true,
+   "consumers": [{"consumer": "mailer", "position": 0}]}
+  {"pattern": "*", "consumer": "lake"}
 
+Options, seal and consumers stand in the line only if they are set. Times of records are not dumped.
 A payload is base64. With --text it is text if it is valid UTF-8. Both load back to the same bytes. The dump of a
 directory shows the log as it was when the dump began, even while a service uses it; records that the service truncates
 meanwhile may be missing. Through a service, each queue is dumped as it is when the dump reaches it.
@@ -20,13 +25,19 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
+from mrecordlog_async.cli.dumped_settings import settings_facts
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import open_log
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
+from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import Record
+
+if TYPE_CHECKING:
+    from mrecordlog_async.client.client import RecordLogClient
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -44,26 +55,48 @@ def run(arguments: argparse.Namespace) -> int:
         return run_async(_dump_service(arguments))
     with open_log(arguments.log) as log:
         for name, first_position, next_position, runs in log.contents(arguments.queue):
-            sys.stdout.write(queue_line(name, first_position, next_position))
+            sys.stdout.write(queue_line(name, first_position, next_position, log.settings(name)))
             for each in runs:
                 sys.stdout.writelines(record_lines(name, each.records(), text=arguments.text))
+        if arguments.queue is None:
+            sys.stdout.writelines(rule_lines(log.consumer_rules()))
     return FINE
 
 
 async def _dump_service(arguments: argparse.Namespace) -> int:
     async with connect(arguments) as client:
         for queue in arguments.queue or await client.list_queues():
+            settings = await _settings_of(client, queue)
             summary = await client.queue_summary(queue)
-            sys.stdout.write(queue_line(queue, summary.first_position, summary.next_position))
+            settings.sealed = summary.sealed
+            sys.stdout.write(queue_line(queue, summary.first_position, summary.next_position, settings))
             async for run in client.runs(queue, summary.first_position, summary.next_position):
                 sys.stdout.writelines(record_lines(queue, run.records(), text=arguments.text))
+        if arguments.queue is None:
+            sys.stdout.writelines(rule_lines(await client.consumer_rules()))
     return FINE
 
 
-def queue_line(queue: str, first_position: int, next_position: int) -> str:
-    """Return the line of a queue: its name and positions."""
+async def _settings_of(client: RecordLogClient, queue: str) -> QueueSettings:
+    """Return options and consumers of *queue*. Consumers are asked for before positions, so none is past the end."""
+    consumers = await client.consumers(queue)
+    return QueueSettings(
+        await client.queue_options(queue),
+        consumers={name: found.position for name, found in consumers.items()},
+        owners={name: found.owner for name, found in consumers.items() if found.owner is not None},
+    )
+
+
+def queue_line(queue: str, first_position: int, next_position: int, settings: QueueSettings) -> str:
+    """Return the line of a queue: its name and positions, and what is set for it."""
     positions = {"first_position": first_position, "next_position": next_position}
-    return json.dumps({"queue": queue, **positions}, ensure_ascii=False) + "\n"
+    return json.dumps({"queue": queue, **positions, **settings_facts(settings)}, ensure_ascii=False) + "\n"
+
+
+def rule_lines(rules: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each rule."""
+    for pattern, consumer in rules:
+        yield json.dumps({"pattern": pattern, "consumer": consumer}, ensure_ascii=False) + "\n"
 
 
 def record_lines(queue: str, records: Iterator[Record], *, text: bool) -> Iterator[str]:

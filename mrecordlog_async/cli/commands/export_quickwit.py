@@ -1,7 +1,8 @@
 """Write a log as a directory that Quickwit's Rust crate mrecordlog opens.
 
 The bytes are those that the crate itself would have written for the same calls: for each queue a create, a truncate if
-its records do not begin at 0, and appends at their positions. The log is only read, and may be in use.
+its records do not begin at 0, and appends at their positions. The crate has no options, seals or consumers of queues:
+the command names the queues whose settings it leaves out. The log is only read, and may be in use.
 
   mrecordlog export-quickwit ./wal ./quickwit-wal
 """
@@ -11,10 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import asdict
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.output import open_log, plural
+from mrecordlog_async.cli.output import open_log, plural, printable
 from mrecordlog_async.cli.parser import CommandLine, Parser
+from mrecordlog_async.cli.settings_text import settings_text
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.maintenance.rebuild import QueueCopy, Truncate, calls
 from mrecordlog_async.maintenance.stored_log import StoredLog
@@ -43,13 +46,24 @@ def run(arguments: argparse.Namespace) -> int:
         target = Directory(files, arguments.target)
         try:
             records = export(log, Writer(target, keeps_records=False))
-            queues = len(log.list_queues())
+            names = log.list_queues()
+            left_out = {name: found for name in names if (found := log.settings(name))}
+            rules = log.consumer_rules()
         finally:
             target.close()
     if arguments.json:
-        print(json.dumps({"queues": queues, "records": records}))
+        rule_facts = [{"pattern": pattern, "consumer": consumer} for pattern, consumer in rules]
+        left_out_facts = {
+            "settings": {name: asdict(settings) for name, settings in left_out.items()},
+            "rules": rule_facts,
+        }
+        print(json.dumps({"queues": len(names), "records": records, "left_out": left_out_facts}))
     else:
-        print(f"exported {plural(queues, 'queue')}, {plural(records, 'record')} to {arguments.target}")
+        print(f"exported {plural(len(names), 'queue')}, {plural(records, 'record')} to {arguments.target}")
+        for name, settings in left_out.items():
+            print(f"left out: {printable(name)}: {settings_text(settings)}")
+        for pattern, consumer in rules:
+            print(f"left out: rule {printable(pattern)}: consumer {printable(consumer)}")
     return FINE
 
 

@@ -2,6 +2,9 @@
 
 A missing directory or queue is created. A directory must not be in use. Records are stored at the positions in the
 lines, so loading the same lines again stores nothing twice; a record without a position is appended at the end.
+Options, consumers, seals and rules are set when all records are stored. A consumer of a queue that already existed
+stays where it is if the queue has it. Times of records begin again with the load.
+
 Everything is durable when the command ends. At an invalid line it stops and prints the line's number.
 
   mrecordlog dump ./wal | mrecordlog load ./copy

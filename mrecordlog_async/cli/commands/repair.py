@@ -6,8 +6,9 @@ all. The damaged directory is never changed; move it away yourself when you no l
 
 Lost batches may have contained truncates and deletes. So records that were truncated may reappear, and a queue that no
 intact data after the last damage mentions may have been deleted; the report says which. Records of a queue whose name
-is lost go to lost-and-found-ID, never to another queue. The queues of the new log have new ids, so readers that keep
-positions, such as a Spark checkpoint, must start over.
+is lost go to lost-and-found-ID, never to another queue. Options, seals and consumers come with the queues; a consumer
+stands where the last data that can be read shows it, so it may read records again. The queues of the new log have new
+ids, so readers that keep positions, such as a Spark checkpoint, must start over.
 
 The exit code is 0 if there was nothing to repair or the new log was written, and 3 if there is damage to repair.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, FINE
@@ -69,9 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
         return DAMAGE
     found, written = outcome.salvage, outcome.written
     if arguments.json:
-        print(json.dumps(_facts(found, target if written else None)))
+        print(json.dumps({**_facts(found, target if written else None), "raised": outcome.raised}))
     else:
-        sys.stdout.writelines(_lines(found, directory, target, written))
+        sys.stdout.writelines(_lines(found, directory, target, written, outcome.raised))
     return DAMAGE if found.damage and not written else FINE
 
 
@@ -79,6 +80,7 @@ def _facts(found: Salvage, written_to: str | None) -> dict[str, object]:
     return {
         "damage": [asdict(damage) for damage in found.damage],
         "torn_bytes": found.torn_bytes,
+        "rules": [{"pattern": pattern, "consumer": consumer} for pattern, consumer in found.rules],
         "written_to": written_to,
         "queues": [
             {
@@ -90,13 +92,14 @@ def _facts(found: Salvage, written_to: str | None) -> dict[str, object]:
                 "next_position": queue.readable_next_position,
                 "records": queue.record_count,
                 "missing": queue.missing,
+                "settings": asdict(queue.settings),
             }
             for queue in found.queues
         ],
     }
 
 
-def _lines(found: Salvage, directory: str, target: str, written: bool) -> Iterator[str]:
+def _lines(found: Salvage, directory: str, target: str, written: bool, raised: Sequence[str]) -> Iterator[str]:
     for damage in found.damage:
         yield describe(damage) + "\n"
     if found.torn_bytes:
@@ -108,6 +111,8 @@ def _lines(found: Salvage, directory: str, target: str, written: bool) -> Iterat
         yield _queue_line(queue) + "\n"
     if any(queue.maybe_gone for queue in found.queues):
         yield MAYBE_GONE
+    for name in raised:
+        yield f"queue {printable(name)}: removed records are back; its limits were raised to what it holds\n"
     if written:
         yield f"written to {target}; {directory} is unchanged\n"
     else:
