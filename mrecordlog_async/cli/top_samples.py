@@ -38,6 +38,15 @@ class Sample:
     at: float
     queues: list[QueueSummary]
     service: Service | None
+    slowest: dict[str, Behind] = field(default_factory=dict)
+    """The consumer of each queue that is furthest behind, if the queue has one."""
+
+
+class Behind(NamedTuple):
+    """A consumer, and how far it is behind: records at a service, positions in a directory."""
+
+    consumer: str
+    records: int
 
 
 @dataclass(slots=True)
@@ -48,6 +57,7 @@ class Line:
     summary: QueueSummary
     in_rate: float = 0.0
     out_rate: float = 0.0
+    behind: Behind | None = None
     past: deque[float] = field(default_factory=lambda: deque(maxlen=SPARK_SAMPLES))
 
 
@@ -74,6 +84,7 @@ class History:
                 line.out_rate = max(summary.first_position - before.first_position, 0) / seconds
                 line.past.append(line.in_rate)
             line.summary = summary
+            line.behind = sample.slowest.get(summary.queue)
             lines[summary.id] = line
         self._lines = lines
         self.sample = sample
@@ -125,6 +136,7 @@ ORDERS = {
     "r": Order("records", _by(lambda line: line.summary.records)),
     "a": Order("oldest", _by(lambda line: line.summary.age_seconds or -1.0)),
     "s": Order("keeps from", _by(lambda line: -_segment(line.summary))),
+    "c": Order("consumer behind", _by(lambda line: -1 if line.behind is None else line.behind.records)),
     "n": Order("queue", lambda line: (line.summary.queue, line.source)),
 }
 
@@ -144,6 +156,8 @@ def _facts(line: Line) -> dict[str, Any]:
         "bytes": summary.bytes,
         "first_segment": summary.first_segment,
         "oldest_seconds": summary.age_seconds,
+        "slowest_consumer": line.behind.consumer if line.behind is not None else None,
+        "waiting_records": line.behind.records if line.behind is not None else None,
         "in_per_second": line.in_rate,
         "out_per_second": line.out_rate,
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrecordlog_async.cli.output import columns, printable, size
-from mrecordlog_async.cli.top_samples import ORDERS, History, Line, Service
+from mrecordlog_async.cli.top_samples import ORDERS, Behind, History, Line, Service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,6 +17,7 @@ SPARK_WIDTH = 30
 BAR_WIDTH = 24
 KEYS = "q quit  sort: " + "  ".join(f"{key} {order.column}" for key, order in ORDERS.items()) + "  ↑↓ scroll"
 NAME_WIDTH_MIN = 16
+CONSUMER_WIDTH = 16
 
 
 class Column(NamedTuple):
@@ -36,11 +37,12 @@ COLUMNS = (
     Column("in/s", lambda line: f"{line.in_rate:,.0f}"),
     Column("out/s", lambda line: f"{line.out_rate:,.0f}"),
     Column("oldest", lambda line: _age(line.summary.age_seconds), 70),
+    Column("consumer behind", lambda line: _behind(line.behind), 110),
     Column(
         "keeps from", lambda line: "-" if line.summary.first_segment is None else str(line.summary.first_segment), 95
     ),
 )
-SPARK_MIN_WIDTH = 120
+SPARK_MIN_WIDTH = 140
 
 
 @dataclass(slots=True)
@@ -161,6 +163,13 @@ def _totals(histories: Sequence[History], lines: list[Line]) -> str:
     left_out = f" (the {len(lines):,} largest are shown)" if known > len(lines) else ""
     held = sum(line.summary.bytes for line in lines)
     return f"{known:,} queues{left_out}  {size(held)}  in {came:,.0f}/s  out {went:,.0f}/s"
+
+
+def _behind(behind: Behind | None) -> str:
+    if behind is None:
+        return "-"
+    name = printable(behind.consumer)
+    return f"{name if len(name) <= CONSUMER_WIDTH else name[: CONSUMER_WIDTH - 1] + '…'} {behind.records:,}"
 
 
 def _time(seconds: float) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 from aiohttp import web
 
-from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.errors import LogClosedError, LogFailedError
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.connections import Connections
 from mrecordlog_async.service.options import ServiceOptions
@@ -339,6 +339,8 @@ async def _close(service: Service, seconds: float) -> int:
         return 0
     try:
         async with asyncio.timeout(seconds):
+            with suppress(LogClosedError, LogFailedError):  # `close` reports a failure
+                await log.drain()
             await log.close()
     except TimeoutError:
         text = "the disk did not respond within %g s: records that were not acknowledged may be lost"

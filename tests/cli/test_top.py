@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mrecordlog_async.cli.top_samples import History, Sample, Service
+from mrecordlog_async.cli.top_samples import Behind, History, Sample, Service
 from mrecordlog_async.cli.top_view import View, plain, render, spark
 from mrecordlog_async.model import QueueSummary
 from tests.cli.running import build, mrecordlog, three_queues
@@ -105,6 +105,17 @@ def test_every_key_sorts_by_its_column() -> None:
         assert any("▼" in line for line in shown)
 
 
+def test_the_slowest_consumer_of_each_queue_is_named() -> None:
+    """A wide terminal shows who is furthest behind, and sorts by it; queues without consumers come last."""
+    history = History("here")
+    behind = {"a": Behind("billing", 3), "b": Behind("a-consumer-with-a-long-name", 2_000)}
+    history.add(Sample("here", 1.0, [queue("a", 0, 9, 1), queue("b", 0, 9, 2), queue("c", 0, 9, 3)], None, behind))
+    shown = [line.split() for line in drawn([history], 130, 24, View("c")) if line[:2] in ("a ", "b ", "c ")]
+    assert [line[0] for line in shown] == ["b", "a", "c"]
+    assert "2,000" in shown[0]
+    assert ("billing" in shown[1], "3" in shown[1]) == (True, True)
+
+
 def test_a_service_that_is_gone_stays_with_the_time_since_when() -> None:
     """Its last numbers stay without rates; another server is still shown."""
     gone, there = two_samples(), History("there")
@@ -123,7 +134,7 @@ def test_lines_without_a_terminal_are_aligned() -> None:
     """Plain text, a header and a line for each queue."""
     lines = list(plain([two_samples(service=None)]))
     assert lines[0] == "here\n"
-    assert lines[1].split() == "queue first next records bytes in/s out/s oldest keeps from".split()  # noqa: SIM905
+    assert lines[1].split() == "queue first next records bytes in/s out/s oldest consumer behind keeps from".split()  # noqa: SIM905
     assert lines[2].split()[:4] == ["a", "4", "30", "26"]
 
 

@@ -18,7 +18,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from mrecordlog_async.cli.exit_codes import FINE, NotReadyError, UsageError
 from mrecordlog_async.cli.keyboard import keys
 from mrecordlog_async.cli.parser import TIME, CommandLine, Parser
 from mrecordlog_async.cli.target import RETRY_SECONDS, add_log, connect, is_service, log_argument, run_async
-from mrecordlog_async.cli.top_samples import ORDERS, History, Sample, Service
+from mrecordlog_async.cli.top_samples import ORDERS, Behind, History, Sample, Service
 from mrecordlog_async.cli.top_view import View, plain, render
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
@@ -174,7 +174,10 @@ async def _source(arguments: argparse.Namespace, log: str, stack: AsyncExitStack
 
     async def ask() -> Sample:
         stats = await client.stats()
-        return Sample(log, time.monotonic(), await _queues(client, stats), _service(stats))
+        queues = await _queues(client, stats)
+        found = await client.all_consumers() if stats.usage.queues <= QUEUES_MAX else []
+        behind = [(one.queue, Behind(one.consumer, one.records)) for one in found]
+        return Sample(log, time.monotonic(), queues, _service(stats), _slowest(behind))
 
     return ask
 
@@ -205,4 +208,18 @@ def _service(stats: StatsResponse) -> Service:
 
 def _read(directory: str) -> Sample:
     with StoredLog.open(directory) as log:
-        return Sample(directory, time.monotonic(), list(log.summary().values()), None)
+        summaries = log.summary()
+        behind = [
+            (name, Behind(consumer, summary.next_position - position))
+            for name, summary in summaries.items()
+            for consumer, position in log.settings(name).consumers.items()
+        ]
+        return Sample(directory, time.monotonic(), list(summaries.values()), None, _slowest(behind))
+
+
+def _slowest(behind: Iterable[tuple[str, Behind]]) -> dict[str, Behind]:
+    """Return the consumer of each queue that is furthest behind."""
+    slowest: dict[str, Behind] = {}
+    for queue, one in behind:
+        slowest[queue] = max(slowest.get(queue, one), one, key=lambda each: each.records)
+    return slowest
