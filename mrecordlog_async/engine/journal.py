@@ -280,9 +280,13 @@ class Journal:
         whole = whole_blocks(fresh + self._space.segment_bytes)
         return self._spare.recycle(path, self.end.segment + 1, max(whole // 2, fresh), whole)
 
-    def cut_spare(self) -> bool:
-        """Cut the spare to the size of a fresh one; return whether that freed any space."""
-        fresh = self._preamble_bytes(0)
+    def cut_spare(self, more_table_bytes: int = 0) -> bool:
+        """Cut the spare to the size of a fresh one; return whether that freed any space.
+
+        Args:
+            more_table_bytes: Bytes by which the table is about to grow: the spare must still serve it.
+        """
+        fresh = self._preamble_bytes(more_table_bytes)
         return self._spare.cut(whole_blocks(fresh + fresh // 4))
 
     def shrink(self, everything: bool) -> None:
@@ -340,10 +344,10 @@ class Journal:
         try:
             self._try_to_reserve(end, wanted, request)
         except (OSError, LogFullError):
-            if not self.cut_spare():
+            if not self.cut_spare(request.more_table_bytes):
                 raise
             if request.needs_space:
-                self.prepare_spare()  # there is none if the old one could not be cut
+                self.prepare_spare(request.more_table_bytes)  # there is none if the old one could not be cut
             self._try_to_reserve(end, wanted, request)
 
     def _try_to_reserve(self, end: int, wanted: int, request: CommitRequest) -> None:

@@ -34,7 +34,7 @@ STEPS = {
     "few callers, stepping": 3,
     "reserve of tables": 31,
     "torn": 23,
-    "recycles": 211,
+    "recycles": 84,
     "spare cut": 13,
     "copy outlives": 53,
     "copied": 23,

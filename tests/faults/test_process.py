@@ -220,6 +220,7 @@ def test_file_size_limit_refuses_appends_and_lets_truncate_through(directory: Pa
     out = run(
         """
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        logging.getLogger("mrecordlog_async").setLevel(logging.ERROR)  # that appends are refused is a warning
         async def main():
             async with open_log() as log:
                 await log.create_queue("q")
