@@ -3,9 +3,8 @@
 1. A request that was not sent (no connection) is retried, whatever it is.
 2. After a lost response it is unknown whether the request was carried out. `Repeat` says what is allowed then.
 3. 408, 429, 502, 503, 504 and 507 are temporary: the request is retried, never earlier than `Retry-After` says. So is a
-   failed log: its service ends, and is started again. A 5xx
-   that the service itself did not write comes from a proxy, which may have forwarded the request: it counts as a lost
-   response.
+   failed log: its service ends, and is started again. A 5xx that the service itself did not write comes from a proxy,
+   which may have forwarded the request: it counts as a lost response.
 4. Every other refusal ends the call. All attempts of one call end after `retry_seconds`.
 """
 

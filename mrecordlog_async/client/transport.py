@@ -16,6 +16,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from mrecordlog_async.client.outage import Outage
 from mrecordlog_async.client.responses import Reply
 from mrecordlog_async.client.retry import Attempts, Repeat
 from mrecordlog_async.errors import LogClosedError
@@ -51,6 +52,7 @@ class Transport:
         self._base = "http://localhost" if self._socket_path else url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
         self._closing = asyncio.Event()
+        self._outage = Outage(self._url)
         self._under_way: set[asyncio.Timeout] = set()
 
     async def close(self) -> None:
@@ -106,12 +108,14 @@ class Transport:
             try:
                 reply = await self._attempt(attempts, method, url, body, headers, wait_seconds)
                 if reply.status < 300:
+                    self._outage.ended()
                     return reply._replace(repeated=True) if attempts.lost else reply
                 error = attempts.after_refusal(reply)
             except LogClosedError as closed:
                 raise attempts.final(closed) from None
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as lost:
                 error = attempts.after_loss(lost)
+            self._outage.failed(error, attempts.left_seconds())
             if not await attempts.pause(self._closing):
                 raise attempts.final(error)
 

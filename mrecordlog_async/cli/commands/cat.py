@@ -16,12 +16,14 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import open_log
 from mrecordlog_async.cli.parser import COUNT, MOMENT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Run, Times, text_of_tick
 
 FOLLOW_SECONDS = 0.2
@@ -54,9 +56,18 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the records."""
+    if arguments.since is not None:
+        _check_time(arguments.since)
     if arguments.follow and (arguments.stop is not None or arguments.limit is not None):
         raise UsageError("--follow cannot be combined with --stop or --limit")
     return run_async(_read_service(arguments)) if is_service(arguments.log) else _read_directory(arguments)
+
+
+def _check_time(since: datetime) -> None:
+    try:
+        tick_of_time(since)
+    except ValueError as error:
+        raise UsageError(f"--since: {error}") from None
 
 
 def _read_directory(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,8 @@ consumer is one line, unless queues were named:
   {"queue": "orders", "first_position": 0, "next_position": 2}
   {"queue": "orders", "position": 0, "payload": "aGVsbG8="}
   {"queue": "orders", "position": 1, "text": "héllo"}
-  {"queue": "jobs", "first_position": 0, "next_position": 0, "options": {"max_records": 1000}, "sealed": true,
+  {"queue": "jobs", "first_position": 0, "next_position": 0, "sealed": true,
+   "options": {"max_records": 1000},
    "consumers": [{"consumer": "mailer", "position": 0}]}
   {"pattern": "*", "consumer": "lake"}
 
