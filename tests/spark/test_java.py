@@ -24,7 +24,8 @@ def a_java(directory: Path, version: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")  # first, so that what the tests set is removed afterwards
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path / "jdk" / "bin") + ":/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
