@@ -265,14 +265,20 @@ async def test_a_segment_that_cannot_be_recycled_is_removed(directory: Path, fil
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         spare, oldest = log._opened.journal._spare, first.stat().st_size
-        setattr(files, call, fail)
-        taken = await asyncio.to_thread(spare.recycle, str(first), 2, 0, oldest - oldest % 4_096 - 4_096)
-        setattr(files, call, original)
+
+        def recycle() -> tuple[bool, list[Path]]:
+            setattr(files, call, fail)
+            taken = spare.recycle(str(first), 2, 0, oldest - oldest % 4_096 - 4_096)
+            setattr(files, call, original)
+            return taken, [path for path in directory.iterdir() if path.name.endswith(".tmp")]
+
+        # On the log's thread, which makes a fresh spare as soon as it has nothing else to do.
+        taken, temporary = await log._thread.call(recycle)
         assert taken == (call in ("set_size", "reserve"))
         assert first.exists() != taken
         assert not spare.is_recycled
         if taken:
-            assert not [path for path in directory.iterdir() if path.name.endswith(".tmp")]
+            assert not temporary
 
 
 async def test_temporary_files_and_leftovers_are_never_recycled(directory: Path, files: Recycling) -> None:
