@@ -1,9 +1,11 @@
-"""The limits of a batch that a tail or a consumer hands out, in the log and in its clients."""
+"""What the tails and consumers of the log and of its clients share: limits of a batch, iteration, what is done."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
+from mrecordlog_async.model import Batch, Record
 from mrecordlog_async.options import MIB
 
 BATCH_RECORDS = 1_000
@@ -29,3 +31,31 @@ class BatchLimits(NamedTuple):
         if max_wait is not None and not max_wait >= 0:  # also refuses NaN
             raise ValueError(f"max_wait must be at least 0 seconds, or None to wait for a full batch, got {max_wait}")
         return cls(max_records, max_bytes, max_wait)
+
+
+class Batches(AsyncIterator[Batch]):
+    """Batches until there are no more. An object, because a cancelled `__anext__` would end an async generator."""
+
+    def __init__(self, batch: Callable[..., Awaitable[Batch | None]], limits: BatchLimits) -> None:
+        self._batch = batch
+        self._limits = limits
+
+    async def __anext__(self) -> Batch:
+        records, size, seconds = self._limits
+        batch = await self._batch(max_records=records, max_bytes=size, max_wait=seconds)
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+
+def last_position(done: Batch | Record | int, queue_id: int) -> int:
+    """Return the last position of what a consumer of the queue with *queue_id* has done.
+
+    Raises:
+        ValueError: It is a batch of another queue.
+    """
+    if isinstance(done, Batch):
+        if done.queue_id != queue_id:
+            raise ValueError(f"the batch is of queue {done.queue!r} with id {done.queue_id}, not of this consumer")
+        return done.last_position
+    return done.position if isinstance(done, Record) else done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -12,3 +13,18 @@ class CachedFiles(OsFileSystem):
 
     def set_direct(self, handle: int, direct: bool) -> None:
         raise OSError(errno.EINVAL, "no direct access")
+
+
+class HangingDisk(CachedFiles):
+    """A disk whose syncs wait while the test says so."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.waits = threading.Event()
+
+    def sync(self, handle: int) -> None:
+        if not self.goes_on.is_set():
+            self.waits.set()
+        self.goes_on.wait()
+        super().sync(handle)

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 from uuid import UUID
 
-from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS
 from mrecordlog_async.client.client import RecordLogClient
 from mrecordlog_async.client.consumer import Consumer
 from mrecordlog_async.client.loop_thread import CLOSED, LoopThread

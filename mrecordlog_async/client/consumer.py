@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
-from mrecordlog_async.client.tail import Page, Tail, TailBatches
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
+from mrecordlog_async.client.tail import Page, Tail
 from mrecordlog_async.model import Batch, Record, Start
 from mrecordlog_async.protocol.consumer_schemas import AttachResponse
 
@@ -106,7 +106,7 @@ class Consumer(AsyncIterator[Record]):
         max_wait: float | None = BATCH_SECONDS,
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
-        return TailBatches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+        return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     def __aiter__(self) -> Self:
         return self
@@ -133,11 +133,7 @@ class Consumer(AsyncIterator[Record]):
             LogFullError: The disk is full, and the acknowledgement frees nothing.
         """
         holder = self._holder()
-        if isinstance(done, Batch):
-            if done.queue_id != holder.id:
-                raise ValueError(f"the batch is of queue {done.queue!r} with id {done.queue_id}, not of this consumer")
-            return await self._calls.acknowledge(holder, done.last_position)
-        return await self._calls.acknowledge(holder, done.position if isinstance(done, Record) else done)
+        return await self._calls.acknowledge(holder, last_position(done, holder.id))
 
     async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.

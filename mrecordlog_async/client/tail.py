@@ -13,7 +13,7 @@ from itertools import chain
 from math import ceil
 from typing import NamedTuple
 
-from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import Batch, QueueSummary, Record, Run, Times
 
@@ -134,7 +134,7 @@ class Tail(AsyncIterator[Record]):
         max_wait: float | None = BATCH_SECONDS,
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until the tail ends; the arguments are those of `batch`."""
-        return TailBatches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+        return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     async def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
@@ -196,18 +196,3 @@ class Tail(AsyncIterator[Record]):
             self._ended = True
             return None
         return page
-
-
-class TailBatches(AsyncIterator[Batch]):
-    """An object, not an async generator: a cancelled `__anext__` would end a generator."""
-
-    def __init__(self, batch: Callable[..., Awaitable[Batch | None]], limits: BatchLimits) -> None:
-        self._batch = batch
-        self._limits = limits
-
-    async def __anext__(self) -> Batch:
-        records, size, seconds = self._limits
-        batch = await self._batch(max_records=records, max_bytes=size, max_wait=seconds)
-        if batch is None:
-            raise StopAsyncIteration
-        return batch

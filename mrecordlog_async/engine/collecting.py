@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 
-from mrecordlog_async.batch_limits import BatchLimits
+from mrecordlog_async.batches import BatchLimits
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.memory.cutting import first_runs

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
 from mrecordlog_async.engine.setting_commands import Attached
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail
@@ -143,7 +143,7 @@ class Consumer(AsyncIterator[Record]):
         max_wait: float | None = BATCH_SECONDS,
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
-        return _Batches(self, max_records, max_bytes, max_wait)
+        return Batches(self.batch, BatchLimits(max_records, max_bytes, max_wait))  # checked by each `batch`
 
     def __aiter__(self) -> Self:
         return self
@@ -174,13 +174,7 @@ class Consumer(AsyncIterator[Record]):
             LogFullError: The disk is full, and the acknowledgement frees nothing.
         """
         holder = self._holder()
-        if isinstance(done, Batch):
-            if done.queue_id != holder.queue_id:
-                raise ValueError(f"the batch is of queue {done.queue!r} with id {done.queue_id}, not of this consumer")
-            position = done.last_position
-        else:
-            position = done.position if isinstance(done, Record) else done
-        return await self._calls.move(position, False, holder)
+        return await self._calls.move(last_position(done, holder.queue_id), False, holder)
 
     async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
@@ -214,18 +208,3 @@ class Consumer(AsyncIterator[Record]):
         self._holder()
         assert self._tail is not None
         return self._tail
-
-
-class _Batches(AsyncIterator[Batch]):
-    """An object, not an async generator: a cancelled `__anext__` would end a generator. Continues after a seek."""
-
-    def __init__(self, consumer: Consumer, max_records: int, max_bytes: int, max_wait: float | None) -> None:
-        self._consumer = consumer
-        self._limits = max_records, max_bytes, max_wait
-
-    async def __anext__(self) -> Batch:
-        records, size, seconds = self._limits
-        batch = await self._consumer.batch(max_records=records, max_bytes=size, max_wait=seconds)
-        if batch is None:
-            raise StopAsyncIteration
-        return batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from itertools import chain
 
-from mrecordlog_async.batch_limits import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
 from mrecordlog_async.engine.collecting import Collector
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.memory.gapped import HeldRun
@@ -93,27 +93,12 @@ class Tail(AsyncIterator[Record]):
         max_wait: float | None = BATCH_SECONDS,
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until the tail ends; the arguments are those of `batch`."""
-        return _Batches(self, BatchLimits.checked(max_records, max_bytes, max_wait))
+        return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     async def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
         self._closed = True
         self._records = iter(())
-
-
-class _Batches(AsyncIterator[Batch]):
-    """An object, not an async generator: a cancelled `__anext__` would end a generator."""
-
-    def __init__(self, tail: Tail, limits: BatchLimits) -> None:
-        self._tail = tail
-        self._limits = limits
-
-    async def __anext__(self) -> Batch:
-        records, size, seconds = self._limits
-        batch = await self._tail.batch(max_records=records, max_bytes=size, max_wait=seconds)
-        if batch is None:
-            raise StopAsyncIteration
-        return batch
 
 
 def _records(run: HeldRun) -> Iterator[Record]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,19 +17,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog
-from tests.cli.test_serve import run, wait_ready
+from tests.cli.test_serve import run
 from tests.serving import Process, free_port
-
-
-@pytest.fixture(params=["service", "directory"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Return the log to work on: a running service, or the files."""
-    if request.param == "directory":
-        yield str(tmp_path / "wal")
-        return
-    with Process(tmp_path / "wal") as process:
-        wait_ready(process)
-        yield process.address
 
 
 def test_lines_come_back_as_they_went_in(target: str) -> None:

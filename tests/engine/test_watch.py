@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -16,22 +15,7 @@ from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.engine.thread import Progress, SlowJob
 from mrecordlog_async.engine.watch import Recent, Watch
 from mrecordlog_async.metrics import Counters
-from tests.cached_files import CachedFiles
-
-
-class Hanging(CachedFiles):
-    """A disk whose syncs wait while the test says so."""
-
-    def __init__(self) -> None:
-        self.goes_on = threading.Event()
-        self.goes_on.set()
-        self.waits = threading.Event()
-
-    def sync(self, handle: int) -> None:
-        if not self.goes_on.is_set():
-            self.waits.set()
-        self.goes_on.wait()
-        super().sync(handle)
+from tests.cached_files import HangingDisk
 
 
 async def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
@@ -50,7 +34,7 @@ async def test_a_disk_that_hangs_is_reported_while_it_hangs(
     monkeypatch.setattr(watching, "SLOW_SECONDS", 0.01)
     monkeypatch.setattr("mrecordlog_async.engine.thread.SLOW_SECONDS", 0.01)
     monkeypatch.setattr(watching, "TICK_SECONDS", 0.01)
-    disk = Hanging()
+    disk = HangingDisk()
     async with MultiRecordLog.open(directory, filesystem=disk) as log:
         await log.create_queue("q")
         assert log.waiting_seconds == 0

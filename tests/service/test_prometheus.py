@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from mrecordlog_async.model import LogState
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.prometheus import Collector, oldest_age
 from tests import damage
-from tests.cached_files import CachedFiles
+from tests.cached_files import CachedFiles, HangingDisk
 from tests.serving import Served, serving
 
 SEGMENT = bytes(4 * 32_768)
@@ -35,24 +34,9 @@ async def scrape(served: Served) -> dict[str, float]:
     }
 
 
-class SlowDisk(CachedFiles):
-    """A disk whose syncs can be made to wait."""
-
-    def __init__(self) -> None:
-        self.goes_on = threading.Event()
-        self.goes_on.set()
-        self.waits = threading.Event()
-
-    def sync(self, handle: int) -> None:
-        if not self.goes_on.is_set():
-            self.waits.set()
-        self.goes_on.wait()
-        super().sync(handle)
-
-
 async def test_records_that_wait_are_counted(directory: Path) -> None:
     """The records of the batch that is being written, and those appended since."""
-    disk = SlowDisk()
+    disk = HangingDisk()
     async with serving(directory, filesystem=disk) as served:
         await served.log.create_queue("q")
         await served.log.append_record("q", None, b"a")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mrecordlog_async.protocol.schemas import StatsResponse
 
 QUEUES_MAX = 1_000
-"""Of a service with more queues, only the largest are asked for: a list of 100,000 takes it a quarter of a second."""
+"""If a service has more queues, only the largest are requested: listing 100,000 takes a quarter of a second."""
 
 PAGE_ROWS = 20
 

@@ -5,8 +5,6 @@ A queue that contains `*` is a pattern where consumers are created and deleted: 
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import msgspec
 from aiohttp import web
 
@@ -30,11 +28,9 @@ from mrecordlog_async.service.parameters import check_query, consumer_of, flag, 
 from mrecordlog_async.service.queue_checks import check_id
 from mrecordlog_async.service.routes.queues import page_of_names
 from mrecordlog_async.service.routes.records import FORMATS, READ_BYTES, respond, wait_for_records
-from mrecordlog_async.service.routes.route import Route, decode_control, encode_list, json_response, send_json
+from mrecordlog_async.service.routes.route import Route, encode_list, json_response, receive_small, send_json
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.turns import Turns
-
-Body = TypeVar("Body")
 
 READ_PARAMETERS = (
     ("epoch", "as `attach` returned it"),
@@ -86,7 +82,7 @@ async def create_consumer(service: Service, request: web.Request) -> web.StreamR
     """Create a consumer, or with a pattern the rule that gives one to every queue; 200 if it exists and may."""
     check_query(request, ("exist_ok",))
     queue, consumer, exist_ok = queue_of(request), consumer_of(request), flag(request, "exist_ok")
-    requested = await _receive(service, request, _create_decoder)
+    requested = await receive_small(service, request, _create_decoder)
     created = await service.log.create_consumer(queue, consumer, start=requested.start, exist_ok=exist_ok)
     return json_response(ConsumerCreateResponse(queue, consumer, created), 201 if created else 200)
 
@@ -102,7 +98,7 @@ async def attach_consumer(service: Service, request: web.Request) -> web.StreamR
     """Become the holder of a consumer; every earlier holder is fenced off."""
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)
-    wanted = await _receive(service, request, _attach_decoder)
+    wanted = await receive_small(service, request, _attach_decoder)
     attached = await service.log.attach_consumer(
         queue,
         consumer,
@@ -139,7 +135,7 @@ async def acknowledge(service: Service, request: web.Request) -> web.StreamRespo
     """Acknowledge everything up to a position; a lower one than before changes nothing."""
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)
-    wanted = await _receive(service, request, _acknowledge_decoder)
+    wanted = await receive_small(service, request, _acknowledge_decoder)
     summary = service.log.queue_summary(queue)
     check_id(summary, wanted.id)
     position = await service.log.acknowledge(queue, consumer, wanted.position, queue_id=summary.id, epoch=wanted.epoch)
@@ -150,7 +146,7 @@ async def seek(service: Service, request: web.Request) -> web.StreamResponse:
     """Move a consumer forward or back; without an epoch its holder is fenced off."""
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)
-    wanted = await _receive(service, request, _seek_decoder)
+    wanted = await receive_small(service, request, _seek_decoder)
     summary = service.log.queue_summary(queue)
     check_id(summary, wanted.id)
     position = await service.log.seek_consumer(
@@ -174,13 +170,6 @@ def checked_owner(owner: str | None) -> str | None:
 def _is_uuid(text: str) -> bool:
     digits = text.replace("-", "")
     return len(digits) == 32 and set(digits.lower()) <= set("0123456789abcdef") and set(digits) != {"0"}
-
-
-async def _receive(service: Service, request: web.Request, decoder: msgspec.json.Decoder[Body]) -> Body:
-    """Receive and decode a body of one small object; without a body it has its defaults."""
-    with service.bodies.charge() as charge:
-        body = await service.bodies.receive_control(request, charge)
-        return await decode_control(decoder, body or b"{}", 1)
 
 
 _create_decoder = msgspec.json.Decoder(ConsumerCreateRequest)

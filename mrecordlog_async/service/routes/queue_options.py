@@ -15,7 +15,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.service.parameters import check_query, queue_of
 from mrecordlog_async.service.queue_checks import check_id
-from mrecordlog_async.service.routes.route import Route, decode_control, json_response
+from mrecordlog_async.service.routes.route import Route, decode_control, json_response, receive_small
 from mrecordlog_async.service.service import Service
 
 
@@ -39,9 +39,7 @@ async def seal_queue(service: Service, request: web.Request) -> web.StreamRespon
     """Seal a queue for good: it accepts no more records, and readers end after its last one."""
     check_query(request, ())
     queue = queue_of(request)
-    with service.bodies.charge() as charge:
-        body = await service.bodies.receive_control(request, charge)
-        wanted = await decode_control(_seal_decoder, body or b"{}", 1)
+    wanted = await receive_small(service, request, _seal_decoder)
     check_id(service.log.queue_summary(queue), wanted.id)
     return json_response(SealResponse(queue, await service.log.seal_queue(queue, queue_id=wanted.id)))
 

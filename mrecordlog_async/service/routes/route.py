@@ -95,6 +95,13 @@ async def decode_control(decoder: msgspec.json.Decoder[T], body: bytes, entries_
     return decoded
 
 
+async def receive_small(service: Service, request: web.Request, decoder: msgspec.json.Decoder[T]) -> T:
+    """Receive and decode a body of one small object; without a body it has its defaults."""
+    with service.bodies.charge() as charge:
+        body = await service.bodies.receive_control(request, charge)
+        return await decode_control(decoder, body or b"{}", 1)
+
+
 _TWICE = "an object has a member twice; send each member once"
 
 QUOTES_PER_OBJECT = 12

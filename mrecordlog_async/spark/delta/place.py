@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from mrecordlog_async.spark.local_lake import sync_directory, sync_file
+from mrecordlog_async.spark.local_lake import LocalLake, sync_directory, sync_file
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -63,6 +63,15 @@ class Place:
         """Make the names of new files durable."""
         if self.path is not None:
             sync_directory(self.path)
+
+    def sync(self) -> None:
+        """Make everything durable that was written to the table, by whatever wrote it. Raises SyncFailedError."""
+        if self.path is not None:
+            lake = LocalLake(self.path)
+            try:
+                lake.sync()
+            finally:
+                lake.close()
 
     def sizes(self, names: list[str]) -> dict[str, tuple[int, float]]:
         """Return name → (size in bytes, seconds since 1970 of the last change) of those files that exist."""

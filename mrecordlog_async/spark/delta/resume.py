@@ -24,7 +24,6 @@ from mrecordlog_async.spark.delta.table import NO_HOOKS, OWNER, NewBatch, Table,
 from mrecordlog_async.spark.delta.upkeep import open_table
 from mrecordlog_async.spark.identity import RefusedError, query_of
 from mrecordlog_async.spark.lake import Lake
-from mrecordlog_async.spark.local_lake import LocalLake
 
 SPARK_OFFSET = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
 """Second line of Spark's offset file. Settings that it does not name are those of the session."""
@@ -89,9 +88,4 @@ def _take(place: Place, query: str) -> None:
     open_table(place).alter.set_table_properties(
         {OWNER: query}, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS
     )
-    if place.path is not None:
-        lake = LocalLake(place.path)
-        try:
-            lake.sync()
-        finally:
-            lake.close()
+    place.sync()

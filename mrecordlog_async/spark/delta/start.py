@@ -123,10 +123,5 @@ def _add_columns(table: DeltaTable, place: Place, schema: Schema) -> list[str]:
     table.alter.add_columns(
         [Field(each.name, each.type, nullable=True) for each in added], post_commithook_properties=NO_HOOKS
     )
-    if place.path is not None:
-        lake = LocalLake(place.path)
-        try:
-            lake.sync()
-        finally:
-            lake.close()
+    place.sync()
     return [f"added to the table: {', '.join(each.name for each in added)}"]

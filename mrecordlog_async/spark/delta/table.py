@@ -215,12 +215,7 @@ class Table:
 def sum_up(table: DeltaTable, place: Place) -> None:
     """Write a checkpoint of *table*, sync it, and only then delete old entries. Raises DeltaError, SyncFailedError."""
     table.create_checkpoint()
-    if place.path is not None:
-        lake = LocalLake(place.path)
-        try:
-            lake.sync()
-        finally:
-            lake.close()
+    place.sync()
     table.cleanup_metadata()
 
 
@@ -277,12 +272,7 @@ def create_table(place: Place, schema: Schema, partition_by: Iterable[str], quer
         raise_if_key_not_exists=False,
         storage_options=dict(place.storage_options) or None,
     )
-    if place.path is not None:
-        lake = LocalLake(place.path)
-        try:
-            lake.sync()
-        finally:
-            lake.close()
+    place.sync()
 
 
 OWNER = "mrecordlog.query"

@@ -167,7 +167,7 @@ def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True)
             "version of the table names yet"
         )
     table = open_table(place)
-    _sync(place)  # what was rewritten is durable before what it replaces is deleted
+    place.sync()  # what was rewritten is durable before what it replaces is deleted
     found = table.vacuum(
         retention_hours=int(seconds // 3_600),
         dry_run=not apply,
@@ -175,7 +175,7 @@ def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True)
         post_commithook_properties=NO_HOOKS,
         full=True,
     )
-    _sync(place)
+    place.sync()
     return found
 
 
@@ -227,12 +227,3 @@ def _sync_entries(place: Place) -> None:
             lake.write(name, lake.read(name) or b"")
     finally:
         lake.close()
-
-
-def _sync(place: Place) -> None:
-    if place.path is not None:
-        lake = LocalLake(place.path)
-        try:
-            lake.sync()
-        finally:
-            lake.close()
