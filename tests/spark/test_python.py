@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,29 @@ def test_where_no_script_can_be_written_this_python_does(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(python, "install_shim", refuse)
     assert ensure_python(local=True) == sys.executable
+
+
+def test_a_planner_whose_connection_java_closes_prints_no_traceback(tmp_path: Path) -> None:
+    """Spark asks for pyspark's daemon by name to plan a query; this package's daemon is started in its place."""
+    (tmp_path / "pyspark_hasty.py").write_text(
+        "def main(infile, outfile):\n"
+        "    infile.read()  # until Java has closed the connection\n"
+        "    outfile.write(b'an answer that nobody reads')\n"
+    )
+    environment = os.environ | {"PYTHON_WORKER_FACTORY_SECRET": "secret", "PYTHONPATH": str(tmp_path)}
+    environment |= {"PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
+    command = [ensure_python(local=True), "-m", "pyspark.daemon", "pyspark_hasty"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as daemon:
+        assert daemon.stdout is not None
+        port = struct.unpack("!i", daemon.stdout.read(4))[0]
+        with socket.create_connection(("127.0.0.1", port)) as java:
+            worker = struct.unpack("!i", java.recv(4, socket.MSG_WAITALL))[0]
+            java.sendall(struct.pack("!i", len(b"secret")) + b"secret")
+            assert java.recv(6, socket.MSG_WAITALL)[4:] == b"ok"
+            java.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
+        while Path(f"/proc/{worker}").exists():
+            time.sleep(0.01)
+        _, errors = daemon.communicate()
+    assert errors == b""
