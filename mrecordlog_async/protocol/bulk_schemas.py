@@ -34,6 +34,8 @@ class QueueStatus(StrEnum):
     """Records from the start position on are truncated; the plan starts at the first retained record."""
     AHEAD = "ahead"
     """The queue has not assigned the position yet: the log is older, or the position belongs to another queue."""
+    BEHIND = "consumer_behind"
+    """A consumer has not acknowledged the records, so they were not truncated."""
 
 
 # Plan.
@@ -216,6 +218,7 @@ class QueueTruncated(Response, frozen=True, gc=False):
         dropped: Number of records dropped.
         first_position: Lowest position that is not truncated.
         next_position: Position of the next record.
+        detail: What happened, for people, if the status is "consumer_behind"; otherwise null.
     """
 
     queue: str
@@ -223,6 +226,7 @@ class QueueTruncated(Response, frozen=True, gc=False):
     dropped: int = 0
     first_position: int = 0
     next_position: int = 0
+    detail: str | None = None
 
 
 class TruncateManyResponse(Response, frozen=True):

@@ -334,9 +334,11 @@ class AcknowledgeManyRequest(Request, frozen=True):
 
     Attributes:
         consumers: The acknowledgements.
+        opening: The opening from the list of queues; 409 "reopened" for all if the log was opened again since.
     """
 
     consumers: list[AcknowledgeOne]
+    opening: str | None = None
 
 
 class AcknowledgedOne(Response, frozen=True, gc=False):

@@ -144,12 +144,15 @@ async def test_fetch_checks_every_range_before_the_first_byte(
 
 
 async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
-    """Positions that were never assigned and other incarnations are refused and stay unchanged."""
+    """Positions that were never assigned, other incarnations and consumers that are behind are refused, each alone."""
     await served.log.create_queue("r")
-    await served.log.append_records("q", None, [b"a", b"b"])
-    await served.log.append_records("r", None, [b"a", b"b"])
+    await served.log.create_queue("shared")
+    for queue in ("q", "r", "shared"):
+        await served.log.append_records(queue, None, [b"a", b"b"])
+    await served.log.create_consumer("shared", "billing")
     queue_id = served.log.queue_summary("q").id
     asked = [
+        {"queue": "shared", "position": 0},
         {"queue": "q", "position": 0, "id": queue_id},
         {"queue": "q", "position": 0, "id": queue_id},
         {"queue": "r", "position": 2},
@@ -158,12 +161,14 @@ async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
     ]
     responses = (await served.call("POST", "/v1/truncate", {"queues": asked})).json()["queues"]
     assert [(one["status"], one["first_position"]) for one in responses] == [
+        ("consumer_behind", 0),
         ("ok", 1),
         ("ok", 1),
         ("ahead", 0),
         ("recreated", 0),
         ("missing", 0),
     ]
+    assert "consumer 'billing'" in responses[0]["detail"]
     assert sum(one["dropped"] for one in responses) == 1
     assert (served.log.first_position("q"), served.log.first_position("r")) == (1, 0)
 
@@ -216,8 +221,8 @@ def test_taking_keeps_both_limits_and_gets_on(groups: list[list[bytes]], records
 async def test_a_request_for_another_opening_is_refused(served: Served) -> None:
     """A list from before the log was reopened says nothing about what the log holds now."""
     opening = (await served.call("GET", "/v1/queues")).json()["opening"]
-    for path in ("/v1/plan", "/v1/truncate"):
-        body: dict[str, Any] = {"queues": []}
+    for path, items in (("/v1/plan", "queues"), ("/v1/truncate", "queues"), ("/v1/acknowledge", "consumers")):
+        body: dict[str, Any] = {items: []}
         assert (await served.call("POST", path, {**body, "opening": opening})).status == 200
         refused = await served.call("POST", path, {**body, "opening": "another"})
         assert (refused.status, refused.json()["code"]) == (409, "reopened")

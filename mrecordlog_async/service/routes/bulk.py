@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.errors import ConsumerBehindError, QueueNotFoundError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.bulk_schemas import (
@@ -132,6 +132,8 @@ async def _truncate(log: MultiRecordLog, requested: TruncateOne) -> QueueTruncat
         dropped = await log.truncate(requested.queue, requested.position, queue_id=summary.id)
     except QueueNotFoundError:  # deleted meanwhile
         return QueueTruncated(requested.queue, QueueStatus.MISSING)
+    except ConsumerBehindError as error:
+        return QueueTruncated(requested.queue, QueueStatus.BEHIND, 0, first, next_position, str(error))
     return QueueTruncated(requested.queue, status, dropped, max(first, requested.position + 1), next_position)
 
 

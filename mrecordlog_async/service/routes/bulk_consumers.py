@@ -76,6 +76,7 @@ async def _attach(log: MultiRecordLog, wanted: AttachManyRequest, queue: str) ->
 async def acknowledge_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Acknowledge records of many queues."""
     async with bulk_request(service, request, _acknowledge_decoder) as (log, wanted):
+        service.check_opening(wanted.opening)
         results = await _each(wanted.consumers, lambda one: _acknowledge(log, one))
         parts = [b'{"consumers":[', *await encode_list(results), b"]}"]
     return await send_json(service, request, parts)
@@ -123,6 +124,6 @@ ROUTES = (
         "Acknowledge records of many queues",
         takes=AcknowledgeManyRequest,
         returns=AcknowledgeManyResponse,
-        problems=(413, 429),
+        problems=(409, 413, 429),
     ),
 )
