@@ -47,6 +47,13 @@ def persist(text: str) -> PersistPolicy:
     return PersistPolicy.always() if kind == "always" else PersistPolicy.never()
 
 
+def name(text: str) -> str:
+    """Return a name that fits into a column of a table. Raises ValueError."""
+    if not text.isprintable() or " " in text or len(text) > 255:
+        raise ValueError(f"{text[:80]!r} is not a name: write up to 255 printable characters without spaces")
+    return text
+
+
 def names(text: str) -> tuple[str, ...]:
     """Return names separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
@@ -76,6 +83,7 @@ class Setting:
 SETTINGS = (
     Setting("host", str, "ADDRESS", "127.0.0.1", "address to listen on; any other than loopback needs --token-file"),
     Setting("port", port, "PORT", "8080", "port to listen on, 0 for a free one"),
+    Setting("name", name, "NAME", "", "name of the service, for people (default: the host name)"),
     Setting("uds", str, "PATH", "", "listen on this Unix socket instead, for this user only"),
     Setting(
         "token_file",

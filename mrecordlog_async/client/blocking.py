@@ -36,6 +36,7 @@ from mrecordlog_async.client.transport import Payload, check_url
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import Batch, ConsumerSummary, QueueSummary, Record, Run, Start, Times
 from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import StatsResponse
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ class BlockingRecordLogClient:
     Args:
         url: `http://host:port` or `unix:/path/to/socket`.
         options: Keyword arguments of `RecordLogClient`: `token`, `retry_seconds`, `timeout_seconds`,
-            `response_seconds`, `connections`.
+            `response_seconds`, `connections`, `log_id`.
 
     Raises:
         ValueError: *url* is not the URL of a service; raised at once.
@@ -271,6 +272,10 @@ class BlockingRecordLogClient:
     def last_record(self, queue: str) -> Record | None:
         """Return the newest retained record of *queue*; None if it holds none."""
         return self._call(lambda client: client.last_record(queue))
+
+    def log_info(self) -> LogResponse:
+        """Return which log the service has; see `RecordLogClient.log_info`."""
+        return self._call(lambda client: client.log_info())
 
     def stats(self) -> StatsResponse:
         """Return the statistics of the service and its log."""

@@ -22,6 +22,7 @@ from mrecordlog_async.client.consumers import Consumers
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.responses import decoded
 from mrecordlog_async.client.transport import Transport
+from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import StatsResponse
 
 
@@ -39,6 +40,8 @@ class RecordLogClient(Changes, Consumers):
         timeout_seconds: Longest silence within one request.
         response_seconds: Longest time for one request with its whole response.
         connections: Calls in progress at once; further calls wait. Each tail uses one more connection.
+        log_id: The log that is meant (`id` of `log_info`): every call is refused with ServiceError, code `other_log`,
+            if another log responds at the address. None for whichever responds.
 
     Raises:
         ValueError: *url* is not the URL of a service; raised at once.
@@ -59,6 +62,7 @@ class RecordLogClient(Changes, Consumers):
         timeout_seconds: float = 60.0,
         response_seconds: float = 300.0,
         connections: int = 128,
+        log_id: str | None = None,
     ) -> None:
         self.url = url
         self._transport = Transport(
@@ -68,6 +72,7 @@ class RecordLogClient(Changes, Consumers):
             timeout_seconds=timeout_seconds,
             response_seconds=response_seconds,
             connections=connections,
+            log_id=log_id,
         )
 
     def __repr__(self) -> str:
@@ -96,6 +101,10 @@ class RecordLogClient(Changes, Consumers):
             The producer; use it as `async with`. A queue may have one producer at a time.
         """
         return Producer(self, queue, create=create)
+
+    async def log_info(self) -> LogResponse:
+        """Return which log the service has: its id and name, its openings, and how far it has come."""
+        return decoded(await self._transport.send("GET", "/v1/log"), LogResponse)
 
     async def stats(self) -> StatsResponse:
         """Return the statistics of the service and its log.

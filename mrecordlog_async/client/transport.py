@@ -20,6 +20,7 @@ from mrecordlog_async.client.outage import Outage
 from mrecordlog_async.client.responses import Reply
 from mrecordlog_async.client.retry import Attempts, Repeat
 from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 
 Payload = bytes | bytearray | memoryview
 
@@ -38,6 +39,7 @@ class Transport:
         timeout_seconds: float,
         response_seconds: float,
         connections: int,
+        log_id: str | None = None,
     ) -> None:
         check_url(url)
         self._url = url
@@ -48,6 +50,8 @@ class Transport:
         self._connections = connections
         self._slots = asyncio.Semaphore(connections)  # in order of arrival, unlike aiohttp's own limit
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if log_id is not None:
+            self._headers[LOG_ID] = log_id
         self._socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
         self._base = "http://localhost" if self._socket_path else url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None

@@ -55,7 +55,7 @@ class CommitRequest(NamedTuple):
 class CommitResult(NamedTuple):
     """A stored batch: its log records, the segment that holds them, bytes, and durations in seconds.
 
-    tick: the time in its COMMIT, as `memory.times` counts it.
+    tick: the time in its COMMIT, as `memory.times` counts it. batch: its number.
     """
 
     records: list[LogRecord]
@@ -66,3 +66,4 @@ class CommitResult(NamedTuple):
     seconds: float
     sync_seconds: float
     tick: int
+    batch: int

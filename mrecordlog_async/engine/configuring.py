@@ -62,6 +62,20 @@ class ConfiguringLog(ConsumingLog):
         return tuple(self._queues.openings)
 
     @property
+    def at(self) -> tuple[int, int]:
+        """The state that the log's positions show: the newest opening, and the last batch that changed something.
+
+        It stays the same while nothing changes. The log went back to an older state if it lacks the opening, or if the
+        next opening begins at this batch or before it.
+        """
+        return self.opening, self._queues.last_batch
+
+    @property
+    def durable_batch(self) -> int:
+        """Number of the last batch that is on the medium for certain; 0 before the first one."""
+        return self._opened.journal.end.durable_batch
+
+    @property
     def opening(self) -> int:
         """The random number of the newest of `openings`; 0 if nothing was ever stored."""
         openings = self._queues.openings

@@ -397,6 +397,7 @@ class Journal:
             time.perf_counter() - begun,
             sync_seconds,
             self._time_ns // TICK_NS,
+            at.last_batch,
         )
 
     def _enter(self, file: SegmentFile, header: SegmentHeader, table_end: int) -> None:

@@ -66,6 +66,7 @@ class RunningLog:
         self.recovery_report: RecoveryReport = opened.report
         self._opened = opened
         self._queues = opened.queues
+        self._queues.last_batch = opened.journal.end.last_batch
         self._oldest_pin = OldestPin(opened.queues)
         self._thread = thread
         self._loop = asyncio.get_running_loop()

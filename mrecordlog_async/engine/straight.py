@@ -152,6 +152,7 @@ class Straight:
         """Apply what was stored to memory, then wake the callers, who can then read their records."""
         held = self._queues.memory_bytes
         records, payload_bytes, _ = self._queues.apply_all(result.segment, result.records, result.tick)
+        self._queues.last_batch = result.batch
         freed = max(held - self._queues.memory_bytes, 0)
         self._on_applied((result.records[0].id,))  # type: ignore[union-attr]  # it is an Append
         group.acknowledge(self._first_position)

@@ -202,6 +202,7 @@ class Upkeep:
         """Apply a batch without calls: it holds OPENED if it is the first one since the log was opened."""
         if result.records:
             self._queues.apply_all(result.segment, result.records, result.tick)
+            self._queues.last_batch = result.batch
 
     async def sync(self) -> None:
         """Sync every batch, and time it."""

@@ -253,6 +253,7 @@ class Writer:
         """Apply log records. Returns the number of records that each truncate and delete dropped."""
         held = self._queues.memory_bytes
         records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records, result.tick)
+        self._queues.last_batch = result.batch
         counters = self._counters
         counters.appended_records += records
         counters.appended_bytes += payload_bytes

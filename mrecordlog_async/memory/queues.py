@@ -80,6 +80,7 @@ class Queues:
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
         self.rules: set[TableRule] = set()
         self.openings: list[TableOpening] = []  # oldest first
+        self.last_batch = 0  # the last batch that was applied by an open log
         self.limited: set[str] = set()  # names of the queues whose options limit appends
         self.newly_aging: set[int] = set()  # queues that were given a `max_age` since retention last looked
         self.consumer_count = 0

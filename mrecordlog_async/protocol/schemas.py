@@ -65,6 +65,18 @@ class QueueResponse(Response, frozen=True, gc=False):
     oldest_time: datetime | None = None
 
 
+class AtResponse(Response, frozen=True):
+    """A state of the log: an opening, and a batch. It changes only when queues, positions or consumers do.
+
+    Attributes:
+        nonce: The newest opening, as in `openings` of `/v1/log`.
+        batch: Number of the last batch that changed something and was acknowledged.
+    """
+
+    nonce: str
+    batch: int
+
+
 class QueuesResponse(Response, frozen=True):
     """All queues, or a page of them, sorted by name. Each is shown as it is when its part of the response is built.
 
@@ -76,12 +88,14 @@ class QueuesResponse(Response, frozen=True):
         log: Identifies the log, even after it was moved or restored.
         opening: Identifies this opening of the log; it is new whenever the log is opened.
         next: If a page was requested and more queues follow, the `after` of the next page; otherwise null.
+        at: State of the log when the response began; positions may be later. Null if nothing was ever stored.
     """
 
     queues: list[QueueResponse]
     log: str = ""
     opening: str = ""
     next: str | None = None
+    at: AtResponse | None = None
 
 
 class CreateResponse(Response, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of, too_large
 from mrecordlog_async.service.formats import BEGUN, SMALL_BYTES, SmallResponse, seal
 from mrecordlog_async.service.openapi import TABLE
@@ -20,6 +21,9 @@ from mrecordlog_async.telemetry import find
 
 UNREAD_BYTES = 256 * 1024
 """A client with more unread response bytes than this must read them before its next request is handled."""
+
+ABOUT_THE_LOG = frozenset({404, 409, 410, 412})
+"""Statuses of refusals that may state positions, or which log this is. One that is refused a token learns neither."""
 
 SERVICE = web.AppKey("mrecordlog.service", Service)
 
@@ -75,6 +79,8 @@ def _guarded(
         service.active += 1
         try:
             guard(request, open_to_all=open_to_all)
+            if not open_to_all and (expected := request.headers.get(LOG_ID)) is not None:
+                service.check_log(expected)
             if not takes_body and request.body_exists:
                 _check_stray_body(request)
             transport = request.transport
@@ -88,6 +94,8 @@ def _guarded(
                     response.force_close()
                 if type(response) is not SmallResponse:
                     seal(response)
+                    if service.log_id and not open_to_all:
+                        response.headers[LOG_ID] = service.log_id
             return response
         except ConnectionError:
             return _cut_connection(request)
@@ -113,6 +121,8 @@ def _respond_to_error(service: Service, request: web.Request, error: Exception) 
     service.problems[problem.status] = service.problems.get(problem.status, 0) + 1
     if problem.code in ("unauthorized", "host", "origin", "busy"):
         _note_refused(service, request, problem)
+    if service.log_id and problem.status in ABOUT_THE_LOG:
+        problem.headers[LOG_ID] = service.log_id
     return _response(problem) if BEGUN not in request else _cut_connection(request)
 
 

@@ -28,9 +28,10 @@ from aiohttp.abc import AbstractStreamWriter
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import arrow, wire
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import ProblemError
 from mrecordlog_async.protocol.schemas import RecordResponse, TextRecordResponse
-from mrecordlog_async.service.receive import NDJSON, OCTET_STREAM
+from mrecordlog_async.service.receive import JSON, NDJSON, OCTET_STREAM
 from mrecordlog_async.service.send import PIECE_CHARGE_BYTES, Outgoing
 from mrecordlog_async.service.turns import Turns
 
@@ -86,14 +87,23 @@ class SmallResponse(web.Response):
 
     _head: bytes | None = None
 
+    def __init__(self, body: bytes, head: bytes, log_id: str) -> None:
+        """*head*: what `small_head` returned for *log_id*."""
+        super().__init__(body=body)
+        self.small_head = head
+        self.log_id = log_id
+
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Decide whether one buffer is possible."""
         if self._keep_alive is None and request.version == HttpVersion11 and request.keep_alive:
             # What aiohttp's own prepare would set, and its connection handler reads afterwards.
             self._keep_alive = True
             self._transport = request.transport
-            self._head = _SMALL_HEAD
+            self._head = self.small_head
             return None
+        self.content_type = JSON
+        seal(self)
+        self.headers[LOG_ID] = self.log_id
         return await super().prepare(request)
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -110,9 +120,12 @@ class SmallResponse(web.Response):
             self._transport.write(b"%s%d\r\n\r\n%s" % (self._head, len(body), body))
 
 
-_SMALL_HEAD = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\nContent-Length: "
-)
+def small_head(log_id: str) -> bytes:
+    """Return the head of every `SmallResponse` of the log, up to the length."""
+    return (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n"
+        b"X-Log-Id: %s\r\nContent-Length: " % log_id.encode()
+    )
 
 
 def seal(response: web.StreamResponse) -> None:

@@ -11,12 +11,13 @@ import msgspec
 from aiohttp import web
 
 from mrecordlog_async.protocol import problems
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.schemas import Problem
 from mrecordlog_async.service import routes
 from mrecordlog_async.service.routes.route import JSON, Route
 from mrecordlog_async.service.service import VERSION, Service
 
-EVERY_ROUTE_PROBLEMS = (400, 401, 403, 421, 503)
+EVERY_ROUTE_PROBLEMS = (400, 401, 403, 412, 421, 503)
 
 
 async def schema(service: Service, request: web.Request) -> web.StreamResponse:
@@ -74,7 +75,7 @@ def _operation(route: Route, references: dict[type, Any]) -> dict[str, Any]:
         "operationId": route.handler.__name__,
         "summary": route.summary,
         "description": (route.handler.__doc__ or "").strip(),
-        "parameters": [*_path_parameters(route), *_query_parameters(route)],
+        "parameters": [*_path_parameters(route), *_query_parameters(route), *_header_parameters(route)],
         "responses": _responses(route, references),
     }
     if route.takes is not None:
@@ -101,6 +102,13 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
         {"name": name, "in": "query", "description": description, "schema": {"type": "string"}}
         for name, description in route.parameters
     ]
+
+
+def _header_parameters(route: Route) -> list[dict[str, Any]]:
+    if route.open_to_all:
+        return []
+    description = "the log that the request is for, as a response named it; 412 if another log responds here by now"
+    return [{"name": LOG_ID, "in": "header", "description": description, "schema": {"type": "string"}}]
 
 
 def _responses(route: Route, references: dict[type, Any]) -> dict[str, Any]:

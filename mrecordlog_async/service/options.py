@@ -47,6 +47,7 @@ class ServiceOptions:
         tokens: Bearer tokens, any of which admits a request; none admits every request.
         hosts: Host names that are allowed; none allows all.
         metrics_per_queue: Add four series for each queue to /metrics, labelled with its name.
+        name: Name of the service in `/v1/log`, for people; empty for the host name.
 
     Raises:
         ValueError: A size or count is below 1, or bodies_bytes is below body_bytes.
@@ -80,6 +81,7 @@ class ServiceOptions:
     tokens: frozenset[bytes] = frozenset()
     hosts: frozenset[str] = frozenset()
     metrics_per_queue: bool = False
+    name: str = ""
 
     def __post_init__(self) -> None:
         for name in (

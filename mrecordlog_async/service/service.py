@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
 from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 from mrecordlog_async.protocol.problems import ProblemError, retry, too_many
+from mrecordlog_async.service.formats import small_head
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.queue_names import Names
 from mrecordlog_async.service.receive import Bodies
@@ -84,6 +86,9 @@ class Service:
         self.problems: dict[int, int] = {}  # responses other than success, by status
         self.stretches = Stretches()
         self._connections_noted = 0  # refused connections that are in the log
+        self.name = self.options.name or socket.gethostname()
+        self.log_id = ""  # the log's public id, once it is attached
+        self.small_head = small_head("")
         self.opening = ""  # random, new for every attached log: positions seen under another value may have gone back
         self.opened: dict[int, int] = {}  # queue id → its next position when the log was attached
         self._log: MultiRecordLog | None = None
@@ -102,6 +107,7 @@ class Service:
     def attach(self, log: MultiRecordLog) -> None:
         """Serve *log*, which the caller opened and will close."""
         self.opening, self.opened = secrets.token_hex(8), log.next_positions()
+        self.log_id, self.small_head = log.public_id, small_head(log.public_id)
         self._log = log
         self._attached_at = monotonic()
         self.fraction = 1.0
@@ -162,6 +168,12 @@ class Service:
         """Raise the 409 problem for a request that refers to the log as it was before it was reopened."""
         if known is not None and known != self.opening:
             raise ProblemError(409, "reopened", "the log was reopened since it was listed; list it again")
+
+    def check_log(self, expected: str | None) -> None:
+        """Raise the 412 problem if the request is meant for another log: positions of one say nothing about another."""
+        if expected is not None and expected != self.log.public_id:
+            detail = f"this is the log {self.log_id} of {self.name!r}, and the request is for {expected[:64]!r}: "
+            raise ProblemError(412, "other_log", detail + "look up which address has that log", log=self.log_id)
 
     def trim_memory(self) -> None:
         """Return memory to the system after large bodies and responses. Called once per second."""

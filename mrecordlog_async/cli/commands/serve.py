@@ -135,6 +135,7 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
             tokens=read_private_tokens(values["token_file"]) if values["token_file"] else frozenset(),
             hosts=allowed,
             metrics_per_queue=values["metrics_per_queue"],
+            name=values["name"] or "",
         )
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -26,6 +26,7 @@ from mrecordlog_async.protocol.bulk_schemas import (
     TruncateManyResponse,
     TruncateOne,
 )
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.service.fetch import Fetcher, HeldRuns, pinned_bytes
 from mrecordlog_async.service.formats import send, take_runs
 from mrecordlog_async.service.parameters import check_query
@@ -83,7 +84,7 @@ async def fetch_many(service: Service, request: web.Request) -> web.StreamRespon
     """Send many ranges as one stream of runs; all are checked before the first byte."""
     async with bulk_request(service, request, _fetch_decoder) as (log, requested):
         fetcher = Fetcher(log, service.options)
-        response = web.StreamResponse()
+        response = web.StreamResponse(headers={LOG_ID: service.log_id})
         response.content_type = wire.CONTENT_TYPE
         if requested.payload:
             parts = await fetcher.fetch(requested.ranges)

@@ -10,11 +10,14 @@ from itertools import chain
 import msgspec
 from aiohttp import web
 
+from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.ranking import RANKS
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.protocol.consumer_schemas import QueueOptionsRequest
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import (
+    AtResponse,
     CreateResponse,
     QueueResponse,
     QueuesResponse,
@@ -49,15 +52,16 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
         return web.Response(status=304, headers={"ETag": etag})
     names, next_name = await page_of_names(service, request)
     tail = encode_json(next_name)
-    head = b'{"log":%s,"opening":%s,"next":%s,"queues":[' % (
+    head = b'{"log":%s,"opening":%s,"at":%s,"next":%s,"queues":[' % (
         encode_json(log.public_id),
         encode_json(service.opening),
+        encode_json(at_of(log)),
         tail,
     )
     if len(names) <= QUEUES_AT_ONCE:
         body = b"".join([head, *_encode_queues(service, names), b"]}"])
         return web.Response(body=body, content_type=JSON, headers={"ETag": etag})
-    response = web.StreamResponse(headers={"ETag": etag})
+    response = web.StreamResponse(headers={"ETag": etag, LOG_ID: service.log_id})
     response.content_type = JSON
     pieces = chain([head], _encode_queues(service, names), [b"]}"])
     return await send(request, response, pieces, service.sending.enter(request))
@@ -159,6 +163,17 @@ def queue_response(service: Service, summary: QueueSummary) -> QueueResponse:
         summary.sealed,
         summary.oldest_time,
     )
+
+
+def at_of(log: MultiRecordLog) -> AtResponse | None:
+    """Return the state that the log's positions show."""
+    nonce, batch = log.at
+    return AtResponse(hex_of(nonce), batch) if nonce else None
+
+
+def hex_of(nonce: int) -> str:
+    """Return the random number of an opening as text: JSON numbers of this size lose digits in many readers."""
+    return f"{nonce:016x}"
 
 
 def _with_etag(request: web.Request, body: bytes) -> web.Response:

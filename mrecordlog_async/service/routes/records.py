@@ -12,6 +12,7 @@ from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import QueueSummary, Run, Times
 from mrecordlog_async.protocol import arrow, wire
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, PositionResponse, RecordResponse
 from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
@@ -102,7 +103,7 @@ def _appended(service: Service, last: int | None, position: int | None, records:
         b"true" if duplicate else b"false",
     )
     if service.standalone:
-        return SmallResponse(body=body)
+        return SmallResponse(body, service.small_head, service.log_id)
     return web.Response(body=body, content_type=JSON)
 
 
@@ -148,7 +149,7 @@ async def respond(
     if sum(len(run.payload) + LINE_BYTES * run.record_count for run in runs) <= READ_AT_ONCE_BYTES:
         body = b"".join(format_.encode(queue, summary.id, runs, times))
         return web.Response(body=body, content_type=content_type, headers=headers)
-    response = web.StreamResponse(headers=headers)
+    response = web.StreamResponse(headers={**headers, LOG_ID: service.log_id})
     response.content_type = content_type
     if format_.size is not None:
         response.content_length = format_.size(queue, runs, times)

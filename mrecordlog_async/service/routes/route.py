@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request, too_large
 from mrecordlog_async.service.formats import SMALL_BYTES, send
 from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
@@ -64,7 +65,7 @@ async def send_json(
     if size <= SMALL_BYTES:
         return web.Response(body=b"".join(parts), content_type=JSON, headers=headers)
     out = service.sending.enter(request, size + PIECE_CHARGE_BYTES)
-    response = web.StreamResponse(headers=headers)
+    response = web.StreamResponse(headers={**(headers or {}), LOG_ID: service.log_id})
     response.content_type = JSON
     response.content_length = size
     return await send(request, response, wire.gather(parts, PIECE_BYTES), out)

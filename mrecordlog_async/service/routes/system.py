@@ -5,10 +5,12 @@ from __future__ import annotations
 from aiohttp import web
 
 from mrecordlog_async.model import LogState
+from mrecordlog_async.protocol.log_schemas import LogResponse, OpeningResponse
 from mrecordlog_async.protocol.schemas import HealthResponse, ReadyResponse, StatsResponse
 from mrecordlog_async.service import prometheus
 from mrecordlog_async.service.formats import SMALL_BYTES, send
 from mrecordlog_async.service.parameters import check_query
+from mrecordlog_async.service.routes.queues import at_of, hex_of
 from mrecordlog_async.service.routes.route import Route, json_response
 from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
 from mrecordlog_async.service.service import Service
@@ -47,6 +49,16 @@ async def stats(service: Service, request: web.Request) -> web.StreamResponse:
     return json_response(await stats_of(service))
 
 
+async def show_log(service: Service, request: web.Request) -> web.StreamResponse:
+    """Show which log this is, whether it went back to an older state, and how far it has come."""
+    check_query(request, ())
+    log = service.log
+    openings = [OpeningResponse(hex_of(one.nonce), one.first_batch) for one in log.openings]
+    return json_response(
+        LogResponse(service.log_id, service.name, service.opening, openings, log.durable_batch, at_of(log))
+    )
+
+
 async def metrics(service: Service, request: web.Request) -> web.StreamResponse:
     """Return the metrics for Prometheus."""
     parts = await prometheus.render(service)
@@ -80,5 +92,6 @@ ROUTES = (
         head=True,
     ),
     Route("GET", "/metrics", metrics, "Metrics for Prometheus", formats=("text/plain",), head=True),
+    Route("GET", "/v1/log", show_log, "Which log this is, and how far it has come", returns=LogResponse, head=True),
     Route("GET", "/v1/stats", stats, "Statistics of the service and its log", returns=StatsResponse, head=True),
 )

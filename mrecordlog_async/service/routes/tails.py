@@ -18,6 +18,7 @@ from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse, StatsResponse, TextRecordResponse
 from mrecordlog_async.service.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
@@ -79,7 +80,7 @@ class Events:
         self._service = service
         self._request = request
         # no-transform and the header keep proxies from holding events back.
-        headers = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no"}
+        headers = {"Cache-Control": "no-store, no-transform", "X-Accel-Buffering": "no", LOG_ID: service.log_id}
         self._response = web.StreamResponse(headers=headers)
         self._response.content_type = EVENTS
         self._response.force_close()

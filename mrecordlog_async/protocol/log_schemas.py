@@ -1,0 +1,45 @@
+"""What identifies a log, and how far it has come: the JSON bodies of `/v1/log` and of listings.
+
+An address is only a way to a log. Responses that hand out positions carry the log's id in the header `X-Log-Id`; a
+request that sends the header back is refused with 412 where another log responds at that address by now.
+"""
+
+from __future__ import annotations
+
+from mrecordlog_async.protocol.schemas import AtResponse, Response
+
+LOG_ID = "X-Log-Id"
+"""Header of responses: the public id of the log. In a request: refuse it unless this log serves the address."""
+
+
+class OpeningResponse(Response, frozen=True):
+    """An opening of the log for writing.
+
+    Attributes:
+        nonce: A random number, drawn for each opening, as 16 hexadecimal digits.
+        first_batch: Number of the first batch that it wrote.
+    """
+
+    nonce: str
+    first_batch: int
+
+
+class LogResponse(Response, frozen=True):
+    """The log behind an address.
+
+    Attributes:
+        id: Identifies the log, even after it was moved or restored.
+        name: Name of the service, for people: `serve --name`, otherwise its host name.
+        opening: Identifies this opening of the log; it is new whenever the log is opened.
+        openings: The last openings that stored something, oldest first, at most 1,024. A log that lacks one that it had
+            before went back to an older state.
+        durable_batch: Number of the last batch that is on the medium for certain; 0 before the first one.
+        at: State of the log that its positions show; null if nothing was ever stored.
+    """
+
+    id: str
+    name: str
+    opening: str
+    openings: list[OpeningResponse]
+    durable_batch: int
+    at: AtResponse | None = None
