@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.docs.blocks import ROOT, blocks
 
@@ -44,17 +47,34 @@ async def use(log: MultiRecordLog, client: RecordLogClient, position: int | None
 """
 
 
-def test_programs_of_the_pages_and_of_users_are_clean_under_mypy_strict(tmp_path: Path) -> None:
-    """A record that was appended without a position has one; a str payload and a forgotten await are reported."""
-    programs = {
+@pytest.fixture
+def programs(tmp_path: Path) -> list[str]:
+    """Write down what users write: the examples that need no Spark, the blocks of the pages, and PROGRAM."""
+    pages = (ROOT / "README.md", ROOT / "docs" / "frameworks.md", ROOT / "docs" / "client.md")
+    texts = {
         f"{page.stem.lower()}_{number}": block.text
-        for page in (ROOT / "README.md", ROOT / "docs" / "frameworks.md", ROOT / "docs" / "client.md")
+        for page in pages
         for number, block in enumerate(blocks(page))
         if block.language == "python" and "spark" not in block.text
     }
-    for name, text in {**programs, "user": PROGRAM}.items():
+    for name in ("aiohttp_ingest", "fastapi_ingest", "worker", "two_consumers", "graceful_shutdown"):
+        texts[name] = (ROOT / "examples" / f"{name}.py").read_text()
+    for name, text in {**texts, "user": PROGRAM}.items():
         (tmp_path / f"{name}.py").write_text(text)
-    files = [str(path) for path in sorted(tmp_path.iterdir())]
-    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), *files]
+    return [str(path) for path in sorted(tmp_path.iterdir())]
+
+
+def test_programs_of_the_pages_and_of_users_are_clean_under_mypy_strict(programs: list[str]) -> None:
+    """A record that was appended without a position has one; a str payload and a forgotten await are reported."""
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), *programs]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_same_programs_are_clean_under_pyright_strict(programs: list[str], tmp_path: Path) -> None:
+    """Nothing that the package returns is of an unknown type; the two mistakes in PROGRAM are found here too."""
+    rules = {"typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(rules))
+    command = [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable, "--project", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr

