@@ -1,7 +1,9 @@
-"""JSON bodies of the routes that read and truncate many queues: `/v1/plan`, `/v1/fetch` and `/v1/truncate`.
+"""JSON bodies of the routes that search, read and truncate many queues.
 
 With them a reader of ten thousand queues needs one request per step:
 
+* `POST /v1/positions` (`PositionsRequest` → `PositionsResponse`): returns where the records begin that were stored at a
+  time or later.
 * `POST /v1/plan` (`PlanRequest` → `PlanResponse`): returns stop positions, counts and cut points for start positions
   and limits. Positions may have gaps, so stop - start says nothing about size; only the service knows it.
 * `POST /v1/fetch` (`FetchRequest` → a stream of runs, see `wire`): returns many ranges in one response, in the order of
@@ -36,6 +38,62 @@ class QueueStatus(StrEnum):
     """The queue has not assigned the position yet: the log is older, or the position belongs to another queue."""
     BEHIND = "consumer_behind"
     """A consumer has not acknowledged the records, so they were not truncated."""
+
+
+# Positions of a time.
+
+
+class PositionOne(Request, frozen=True, gc=False):
+    """A queue to search.
+
+    Attributes:
+        queue: Name of the queue.
+        id: If given, search only this incarnation of the queue.
+    """
+
+    queue: QueueName
+    id: QueueId | None = None
+
+
+class PositionsRequest(Request, frozen=True):
+    """A time to look for in many queues.
+
+    Attributes:
+        time: The time, with a zone, like 2026-11-22T09:30:00Z; rounded down to 0.1 s. It must not be in the future.
+        queues: The queues; null searches all of them.
+        opening: The opening from the list of queues; 409 "reopened" if the log was opened again since.
+    """
+
+    time: str
+    queues: list[PositionOne] | None = None
+    opening: str | None = None
+
+
+class QueuePosition(Response, frozen=True, gc=False):
+    """Where the records of one queue begin that were stored at the time or later.
+
+    Attributes:
+        queue: Name of the queue.
+        status: "ok", "missing" or "recreated"; see `QueueStatus`.
+        id: Id of the queue; 0 if it is missing.
+        position: Position of the first of the records; the next position if every record is older. 0 if the status is
+            not "ok".
+    """
+
+    queue: str
+    status: QueueStatus
+    id: int = 0
+    position: int = 0
+
+
+class PositionsResponse(Response, frozen=True):
+    """Where the records of many queues begin.
+
+    Attributes:
+        queues: One entry for each queue of the request, in its order; sorted by name if all queues were requested.
+    """
+
+    queues: list[QueuePosition]
 
 
 # Plan.

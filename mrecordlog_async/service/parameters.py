@@ -117,11 +117,14 @@ def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = PO
 def moment(request: web.Request, name: str) -> datetime | None:
     """Return the parameter as a time; None if it is absent."""
     text = request.query.get(name)
-    if text is None:
-        return None
+    # The space was a plus, if somebody did not percent-encode it.
+    return None if text is None else time_of_text(text.replace(" ", "+") if "T" in text else text, name)
+
+
+def time_of_text(text: str, name: str) -> datetime:
+    """Return *text*, which the request gives as *name*, as a time that a queue can be searched for."""
     try:
-        # The space was a plus, if somebody did not percent-encode it.
-        time = datetime.fromisoformat(text[:40].replace(" ", "+") if "T" in text else text[:40])
+        time = datetime.fromisoformat(text[:40])
         tick_of_time(time)
     except ValueError as error:
         detail = f"{name} must be a time like 2026-11-22T09:30:00Z, with a zone and not in the future: {error}"

@@ -9,6 +9,7 @@ The data source:
     option_values   how their texts are read                   fleet           all services of one query
     checkpoint      what an offset in a checkpoint holds       proof           whether a log still matches an offset
     offsets         what is new, what was lost                 partitions      how a batch is split into tasks
+    moments         the positions of a time
 
 One service, without pyspark or pyarrow:
 

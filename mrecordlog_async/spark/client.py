@@ -13,6 +13,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -24,12 +25,14 @@ from mrecordlog_async.spark.fetch import decode_blocks, requests_for, rest_after
 from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.partitions import Partition, Range
 from mrecordlog_async.spark.responses import (
+    FoundPosition,
     ListingPage,
     QueuePlan,
     ServiceListing,
     Truncated,
     decode_page,
     decode_plans,
+    decode_positions,
     decode_summary,
     decode_truncated,
     join_pages,
@@ -133,6 +136,26 @@ class ServiceClient:
         """Return the state of one queue."""
         path = f"/v1/queues/{quote(queue, safe='')}"
         return self._connection.request("GET", path, lambda response: decode_summary(json.loads(response.read())))
+
+    def positions_at(
+        self, time: datetime, queues: Mapping[str, int], *, opening: str | None = None
+    ) -> list[FoundPosition]:
+        """Request where the records begin that were stored at *time* or later.
+
+        Args:
+            time: a time with a zone, not in the future.
+            queues: the queues and their ids.
+            opening: refuse the request unless this is still the log's opening.
+
+        Raises:
+            ServiceRefusedError: with the code "reopened", the log was opened again.
+        """
+        named = [{"queue": queue, "id": queue_id} for queue, queue_id in queues.items()]
+        found: list[FoundPosition] = []
+        for part in chunks(named, QUEUES_AT_ONCE):
+            request = {"time": time.isoformat(), "queues": part} | _present({"opening": opening or None})
+            found += self._post("/v1/positions", request, decode_positions)
+        return found
 
     def plan(
         self,

@@ -8,20 +8,23 @@ system. If the writer removes a segment meanwhile, its task fails, because its r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from mrecordlog_async.model import Times
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery.place_reader import Bounded, Share, read_share, shares_of
 from mrecordlog_async.recovery.places import PlacedQueue
 from mrecordlog_async.recovery.segment_files import SegmentRemovedError
 from mrecordlog_async.spark.blocks import record_batches
-from mrecordlog_async.spark.offsets import DataLossError, refuse_unknown_queues, resolve_position, select
-from mrecordlog_async.spark.option_values import LATEST
+from mrecordlog_async.spark.moments import check_past, is_past
+from mrecordlog_async.spark.offsets import DataLossError, Listing, refuse_unknown_queues, resolve_position, select
+from mrecordlog_async.spark.option_values import LATEST, Positions
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.reader import NothingPartition
 from mrecordlog_async.storage.directory import LogDirectory
@@ -33,12 +36,13 @@ SERVER = ""
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """What to read of one segment, and the names of the queues by their ids."""
+    """What to read of one segment, and by the ids of its queues: their names, and when the records were stored."""
 
     directory: str
     log_id: bytes
     share: Share
     names: dict[int, str]
+    times: dict[int, Times]
 
 
 class SegmentPartition(InputPartition):
@@ -61,21 +65,18 @@ class DirectoryReader(DataSourceReader):
         Raises:
             RecordLogError: the directory holds no log, or a damaged one.
             DataLossError: the options name positions that are no longer retained.
-            OptionError: the options name a queue that does not exist.
+            OptionError: the options name a queue that does not exist, or startingTimestamp is in the future.
         """
         options = self._options
         assert options.path is not None, "the data source chose this reader by its path"
         with ReadOnlyLog.open_placed(options.path) as log:
             wanted = self._wanted(log)
-            names = {queue_id: queue.name for queue_id, (queue, _, _) in wanted.items()}
             bounded = {
                 queue_id: Bounded(queue.places(start, stop), start, stop)
                 for queue_id, (queue, start, stop) in wanted.items()
             }
-            parts = [
-                SegmentPart(log.directory, log.recovered.log_id, share, {each: names[each] for each in share.wanted})
-                for share in shares_of(bounded)
-            ]
+            queues = {queue_id: queue for queue_id, (queue, _, _) in wanted.items()}
+            parts = [_part(log, share, queues) for share in shares_of(bounded)]
         return [SegmentPartition(part) for part in parts] or [NothingPartition()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -87,10 +88,11 @@ class DirectoryReader(DataSourceReader):
     def _wanted(self, log: ReadOnlyLog) -> dict[int, tuple[PlacedQueue, int, int]]:
         options, wanted, losses = self._options, dict[int, tuple[PlacedQueue, int, int]](), list[str]()
         listing = select(log.summary().values(), options.subscription)
-        refuse_unknown_queues({}, {SERVER: listing}, (SERVER,), options.subscription, options.starting, options.ending)
+        starting, ending = _bounds(log, listing, options)
+        refuse_unknown_queues({}, {SERVER: listing}, (SERVER,), options.subscription, starting, ending)
         for name, summary in listing.items():
-            start, loss = resolve_position(options.starting, SERVER, summary)
-            stop, lost = resolve_position(options.ending, SERVER, summary, absent=LATEST)
+            start, loss = resolve_position(starting, SERVER, summary)
+            stop, lost = resolve_position(ending, SERVER, summary, absent=LATEST)
             losses += [each for each in (loss, lost) if each is not None]
             queue = log.recovered.queues.get(name)
             assert isinstance(queue, PlacedQueue), "made by open_placed"
@@ -99,6 +101,27 @@ class DirectoryReader(DataSourceReader):
         if losses and options.fail_on_data_loss:
             raise DataLossError("; ".join(losses))
         return wanted
+
+
+def _bounds(log: ReadOnlyLog, listing: Listing, options: Options) -> tuple[str | Positions, str | Positions]:
+    """Return where reading begins and ends, with the positions of times. Raises OptionError for a future start."""
+    starting, ending = options.starting, options.ending
+    if isinstance(starting, datetime):
+        check_past(starting)
+        starting = _positions_at(log, listing, starting)
+    if isinstance(ending, datetime):
+        ending = _positions_at(log, listing, ending) if is_past(ending) else "latest"
+    return starting, ending
+
+
+def _positions_at(log: ReadOnlyLog, listing: Listing, time: datetime) -> Positions:
+    return {SERVER: {queue: log.position_at(queue, time) for queue in listing}}
+
+
+def _part(log: ReadOnlyLog, share: Share, queues: Mapping[int, PlacedQueue]) -> SegmentPart:
+    names = {queue_id: queues[queue_id].name for queue_id in share.wanted}
+    times = {queue_id: queues[queue_id].times(start, stop) for queue_id, (start, stop) in share.wanted.items()}
+    return SegmentPart(log.directory, log.recovered.log_id, share, names, times)
 
 
 def read_segment(part: SegmentPart) -> Iterator[Block]:
@@ -111,8 +134,8 @@ def read_segment(part: SegmentPart) -> Iterator[Block]:
     try:
         for appends in read_share(LogDirectory.at(part.directory), part.log_id, part.share):
             for queue_id, run, _ in appends:
-                offsets, payload = memoryview(run.offsets), memoryview(run.payload)
-                yield Block(part.names[queue_id], queue_id, run.first_position, run.record_count, offsets, payload)
+                held = memoryview(run.offsets), memoryview(run.payload), part.times[queue_id]
+                yield Block(part.names[queue_id], queue_id, run.first_position, run.record_count, *held)
     except SegmentRemovedError:
         name = segment_name(part.share.segment)
         raise DataLossError(

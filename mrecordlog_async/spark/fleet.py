@@ -92,7 +92,7 @@ class Fleet:
         self.down = {}
         for name, answer in self._list_all():
             if isinstance(answer, ServerDownError):
-                self._report_down(answer)
+                self.report_down(answer)
             else:
                 self._down_until.pop(name, None)
                 found[name] = answer
@@ -122,7 +122,7 @@ class Fleet:
             try:
                 found[name] = self._answers(name, listed.opening, asked)
             except ServerDownError as error:
-                self._report_down(error)
+                self.report_down(error)
                 del surveys[name]
         return found
 
@@ -180,7 +180,7 @@ class Fleet:
                 lambda: client.plan(starts, records_max=records, bytes_max=size, opening=opening, tails=True)
             )
         except ServerDownError as error:
-            self._report_down(error)
+            self.report_down(error)
             return []
 
     def partitions(self, wanted: Iterable[tuple[str, str, int, int, int]]) -> list[Partition]:
@@ -234,7 +234,8 @@ class Fleet:
         queues = select(listing.queues, self.options.subscription)
         return Listed(queues, listing.log, listing.opening, listing.opened or {})
 
-    def _report_down(self, error: ServerDownError) -> None:
+    def report_down(self, error: ServerDownError) -> None:
+        """Raise *error*; if the options say so, skip the server for a while instead."""
         if self.options.fail_on_server_down:
             raise error
         self.down[error.server] = error.reason

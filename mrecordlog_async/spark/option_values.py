@@ -11,9 +11,12 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
 from urllib.parse import unquote, urlsplit
+from zoneinfo import ZoneInfo
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.model import EPOCH
 from mrecordlog_async.quantities import parse_seconds
 from mrecordlog_async.spark.checkpoint import Checkpoint
 
@@ -27,6 +30,14 @@ _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Positions = Mapping[str, Mapping[str, int]]
 """server → queue → position, as `startingOffsets` and `endingOffsets` state it."""
+
+Bound = str | Positions | datetime
+"""Where reading begins or ends: "earliest", "latest", positions, or a time."""
+
+MILLISECONDS_MIN = 10**11
+"""Of a time as a whole number: this is in 1973. A smaller one was meant as seconds, or as a date such as 20261122."""
+
+_ZONE = re.compile(r"(.*\d)\s*([A-Za-z][A-Za-z0-9_+/-]*)")
 
 
 class OptionError(RecordLogError, ValueError):
@@ -147,6 +158,50 @@ def read_offsets(found: Mapping[str, str], name: str, default: str, words: tuple
         raise OptionError(
             f'{name}: expected {expected} or JSON as {{"server": {{"queue": 7}}}}, not {text!r}'
         ) from None
+
+
+def read_bound(found: Mapping[str, str], offsets: str, timestamp: str, default: str, words: tuple[str, ...]) -> Bound:
+    """Read where reading begins or ends: the option *timestamp* if it is set, else *offsets* (see `read_offsets`)."""
+    text = found.get(timestamp.lower())
+    if text is None:
+        return read_offsets(found, offsets, default, words)
+    if offsets.lower() in found:
+        raise OptionError(f"set {offsets} or {timestamp}, not both")
+    return _moment(text.strip(), timestamp, found.get("timezone", "UTC").strip())
+
+
+def _moment(text: str, name: str, zone: str) -> datetime:
+    """Read milliseconds since 1970, or a timestamp as Spark writes it; *zone* applies to one without a zone."""
+    match = None if text[-1:] in ("Z", "z") else _ZONE.fullmatch(text)
+    text, zone = match.groups() if match is not None else (text, zone)
+    try:
+        moment = _milliseconds(text) if text.isdecimal() else datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise OptionError(
+            f"{name}: expected milliseconds since 1970, or a time such as 2026-11-22T09:30:00Z, 2026-11-22 09:30:00 or "
+            f"2026-11-22 09:30 Europe/Berlin, not {text!r}"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=_zone(zone))
+
+
+def _milliseconds(text: str) -> datetime:
+    if 0 < int(text) < MILLISECONDS_MIN:
+        raise ValueError
+    return EPOCH + timedelta(milliseconds=int(text))
+
+
+def _zone(name: str) -> tzinfo:
+    """Return a time zone: UTC, Z, +01:00 or a name such as Europe/Berlin."""
+    if name.upper() in ("UTC", "Z", "GMT"):
+        return UTC
+    try:
+        if name[:1] in ("+", "-"):
+            offset = datetime.fromisoformat(f"1970-01-01T00:00{name}").tzinfo
+            assert offset is not None, "an offset was parsed"
+            return offset
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):  # ZoneInfo raises all of them for names that are none
+        raise OptionError(f"{name!r} is not a time zone such as UTC, +01:00 or Europe/Berlin") from None
 
 
 def _position(at: object) -> int:

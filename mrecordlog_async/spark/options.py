@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from mrecordlog_async.spark.option_names import refuse_unknown_options, without_table_properties
 from mrecordlog_async.spark.option_values import (
+    Bound,
     OptionError,
-    Positions,
     Server,
     Subscription,
     parse_servers,
+    read_bound,
     read_count,
-    read_offsets,
     read_path,
     read_paths,
     read_seconds,
@@ -41,8 +42,10 @@ class Options:
         servers: services to read, or the one to write to (option `servers`); excludes *path*.
         path: a log directory on this machine, for batch reads.
         subscription: the queues to read (`subscribe`, `subscribePattern`).
-        starting: where reading begins (`startingOffsets`): "earliest", "latest" or positions.
-        ending: where a batch read ends (`endingOffsets`): "latest" or positions, which are not read themselves.
+        starting: where reading begins: "earliest", "latest" or positions (`startingOffsets`), or with the first record
+            that was stored at a time or later (`startingTimestamp`, `timeZone`).
+        ending: where a batch read ends: "latest" or positions, which are not read themselves (`endingOffsets`), or
+            before the first record that was stored at a time or later (`endingTimestamp`, `timeZone`).
         records_per_trigger: records of one micro-batch at most (`maxRecordsPerTrigger`).
         records_min: an endless stream waits until it has that many records (`minRecordsPerTrigger`) …
         delay_seconds: … or the first of them has waited for that long (`maxTriggerDelay`).
@@ -69,8 +72,8 @@ class Options:
     servers: tuple[Server, ...] = ()
     path: str | None = None
     subscription: Subscription = field(default_factory=Subscription)
-    starting: str | Positions = "earliest"
-    ending: str | Positions = "latest"
+    starting: Bound = "earliest"
+    ending: Bound = "latest"
     records_per_trigger: int = RECORDS_PER_TRIGGER
     records_min: int = 1
     delay_seconds: float = DELAY_SECONDS
@@ -106,8 +109,8 @@ class Options:
             servers=parse_servers(found["servers"]) if "servers" in found else (),
             path=read_path(found),
             subscription=read_subscription(found),
-            starting=read_offsets(found, "startingOffsets", "earliest", ("earliest", "latest")),
-            ending=read_offsets(found, "endingOffsets", "latest", ("latest",)),
+            starting=read_bound(found, "startingOffsets", "startingTimestamp", "earliest", ("earliest", "latest")),
+            ending=read_bound(found, "endingOffsets", "endingTimestamp", "latest", ("latest",)),
             records_per_trigger=read_count(found, "maxRecordsPerTrigger") or RECORDS_PER_TRIGGER,
             records_min=read_count(found, "minRecordsPerTrigger") or 1,
             delay_seconds=read_seconds(found, "maxTriggerDelay", DELAY_SECONDS),
@@ -153,12 +156,14 @@ class Options:
                 f"minRecordsPerTrigger ({self.records_min}) is above maxRecordsPerTrigger "
                 f"({self.records_per_trigger}), which no batch reaches: lower the first, or raise the second"
             )
+        if isinstance(self.starting, datetime) and isinstance(self.ending, datetime) and self.starting > self.ending:
+            raise OptionError("startingTimestamp is after endingTimestamp: nothing would be read; swap them")
         self._refuse_unknown_servers()
 
     def _refuse_unknown_servers(self) -> None:
         known = {server.name for server in self.servers} or {""}
         for name, positions in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
-            unknown = [] if isinstance(positions, str) else sorted(set(positions) - known)
+            unknown = [] if isinstance(positions, str | datetime) else sorted(set(positions) - known)
             if unknown:
                 raise OptionError(f"{name} names {unknown[0]!r}, but the option servers has no server {unknown[0]!r}")
 
@@ -169,7 +174,9 @@ class Options:
                 "path is for batch reads; to stream a directory, run `mrecordlog serve` on it and set servers"
             )
         if self.ending != "latest":
-            raise OptionError("endingOffsets is for batch reads; remove it, a stream does not end")
+            raise OptionError(
+                "endingOffsets and endingTimestamp are for batch reads; remove them, a stream does not end"
+            )
         if self.pushdown:
             raise OptionError("pushdown is for batch reads; remove it")
 

@@ -24,10 +24,12 @@ from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.offsets import Listing, refuse_unknown_queues, resolve_position
+from mrecordlog_async.spark.moments import ending_positions, starting_positions
+from mrecordlog_async.spark.offsets import refuse_unknown_queues, resolve_position
 from mrecordlog_async.spark.option_values import LATEST
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition
+from mrecordlog_async.spark.proof import Listed
 
 
 class PlannedPartition(InputPartition):
@@ -61,11 +63,13 @@ class LogReader(DataSourceReader):
 
         Raises:
             DataLossError: the options name positions that are no longer retained.
-            OptionError: the options name a queue that does not exist.
+            OptionError: the options name a queue that does not exist, or startingTimestamp is in the future.
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
         """
         try:
-            found = self.fleet.partitions(self._wanted(self.fleet.listings()))
+            # Without their openings: the ids of queues are enough for a table.
+            surveys = {name: Listed(listed.queues) for name, listed in self.fleet.survey().items()}
+            found = self.fleet.partitions(self._wanted(surveys))
         finally:
             self.fleet.close()
         return [PlannedPartition(partition) for partition in found] or [NothingPartition()]
@@ -80,17 +84,20 @@ class LogReader(DataSourceReader):
             return iter(())
         return read_partition(self.fleet, partition.value, payload=self._options.payload)
 
-    def _wanted(self, listings: dict[str, Listing]) -> Iterator[tuple[str, str, int, int, int]]:
+    def _wanted(self, surveys: dict[str, Listed]) -> Iterator[tuple[str, str, int, int, int]]:
         options, losses, found = self._options, list[str](), list[tuple[str, str, int, int, int]]()
-        refuse_unknown_queues({}, listings, self.fleet.names, options.subscription, options.starting, options.ending)
+        starting = starting_positions(options.starting, self.fleet, surveys, list(surveys))
+        ending = ending_positions(options.ending, self.fleet, surveys)
+        listings = {server: listed.queues for server, listed in surveys.items()}
+        refuse_unknown_queues({}, listings, self.fleet.names, options.subscription, starting, ending)
         for server, listing in listings.items():
             if self._servers is not None and server not in self._servers:
                 continue
             for queue, summary in listing.items():
                 if self._queues is not None and queue not in self._queues:
                     continue
-                start, loss = resolve_position(options.starting, server, summary)
-                stop, lost = resolve_position(options.ending, server, summary, absent=LATEST)
+                start, loss = resolve_position(starting, server, summary)
+                stop, lost = resolve_position(ending, server, summary, absent=LATEST)
                 losses += [each for each in (loss, lost) if each is not None]
                 start, stop = max(start, self._start), min(stop, self._stop)
                 if start < stop:

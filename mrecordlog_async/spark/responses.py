@@ -57,6 +57,14 @@ class QueuePlan(NamedTuple):
     ended: int | None = None
 
 
+class FoundPosition(NamedTuple):
+    """Where the records of one queue begin that were stored at a time or later. status: ok, missing or recreated."""
+
+    queue: str
+    status: str
+    position: int
+
+
 class Truncated(NamedTuple):
     """The outcome of truncating one queue. status: ok, missing, recreated or ahead. dropped: how many records."""
 
@@ -112,6 +120,11 @@ def _decode_plan(found: Mapping[str, Any]) -> QueuePlan:
     return QueuePlan(
         queue, found["status"], queue_id, start, stop, records, pieces, found.get("tail"), found.get("ended")
     )
+
+
+def decode_positions(found: Mapping[str, Any]) -> list[FoundPosition]:
+    """Decode where a time is in many queues."""
+    return [FoundPosition(each["queue"], each["status"], each["position"]) for each in found["queues"]]
 
 
 def decode_truncated(found: Mapping[str, Any]) -> list[Truncated]:

@@ -41,6 +41,7 @@ from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
 from mrecordlog_async.spark.local_lake import syncfs
+from mrecordlog_async.spark.moments import starting_positions
 from mrecordlog_async.spark.offsets import (
     Checked,
     DataLossError,
@@ -100,7 +101,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             DataLossError: records were deleted before they were read, or a log went back.
-            OptionError: a log is named twice or renamed, or a queue that the options name does not exist.
+            OptionError: a log is named twice or renamed, a queue that the options name does not exist, or
+                startingTimestamp is in the future.
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
         """
         for _ in range(REOPENED_MAX):
@@ -149,13 +151,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since = None
         return False
 
-    def _enrol(self, positions: Offset, surveys: Mapping[str, Listed]) -> Offset:
+    def _enrol(self, positions: Offset, surveys: dict[str, Listed]) -> Offset:
         """Return the first positions of queues that are new: they enter the checkpoint before a record is read."""
+        fresh = [server for server in surveys if server not in positions]
+        starting = starting_positions(self._options.starting, self._fleet, surveys, fresh)
         listings = {server: listed.queues for server, listed in surveys.items()}
         if not self._looked:
             self._refuse_unknown(positions, listings)
             self._looked = True
-        first_positions, lost = enrol(positions, self._targeted(listings), self._options.starting)
+        first_positions, lost = enrol(positions, self._targeted(listings), starting)
         self._fleet.report_losses(lost)
         return first_positions
 
@@ -220,10 +224,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refuse_unknown(self, positions: Offset, listings: Mapping[str, Listing]) -> None:
         """Raise OptionError if a run that ends names queues that do not exist; a continuous one logs it and waits."""
         options, names = self._options, self._fleet.names
+        named = [options.starting] if isinstance(options.starting, Mapping) else []
         try:
-            refuse_unknown_queues(positions, listings, names, options.subscription, options.starting)
+            refuse_unknown_queues(positions, listings, names, options.subscription, *named)
         except OptionError as error:
-            if self._target is not None or options.starting not in ("earliest", "latest"):
+            if self._target is not None or named:
                 raise
             logger.warning("%s; the queue is read once it exists", error)
 

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mrecordlog_async.memory.cutting import take_head
-from mrecordlog_async.model import Run
+from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import Run, text_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.plan import split_limit
 from tests.serving import Served, serving
@@ -173,7 +175,7 @@ async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
     assert (served.log.first_position("q"), served.log.first_position("r")) == (1, 0)
 
 
-@pytest.mark.parametrize("path", ["/v1/plan", "/v1/fetch", "/v1/truncate"])
+@pytest.mark.parametrize("path", ["/v1/plan", "/v1/fetch", "/v1/truncate", "/v1/positions"])
 @pytest.mark.parametrize(
     "body",
     [
@@ -189,6 +191,31 @@ async def test_bodies_that_make_no_sense_are_400(served: Served, path: str, body
     """Misspelt members and deep nesting are errors, not crashes."""
     response = await served.call("POST", path, body)
     assert (response.status, response.json()["code"]) == (400, "bad_body")
+
+
+async def test_a_time_is_found_in_many_queues(served: Served) -> None:
+    """One request finds where the records begin that were stored at a time or later, in some queues or in all."""
+    clock = 16_000_000_000
+    with patch("mrecordlog_async.engine.journal.time.time_ns", lambda: clock * TICK_NS):
+        for queue in ("a", "b", "a"):
+            clock += 10
+            await served.log.append(queue, b"x", create=True)
+    ids = {queue: served.log.queue_summary(queue).id for queue in "abq"}
+    body: dict[str, Any] = {"time": text_of_tick(clock - 9)}
+    found = (await served.call("POST", "/v1/positions", body)).json()["queues"]
+    assert [(one["queue"], one["status"], one["id"], one["position"]) for one in found] == [
+        ("a", "ok", ids["a"], 1),
+        ("b", "ok", ids["b"], 1),
+        ("q", "ok", ids["q"], 0),
+    ]
+    body = {"time": text_of_tick(clock - 20), "queues": [{"queue": "b", "id": 1}, {"queue": "no"}, {"queue": "a"}]}
+    found = (await served.call("POST", "/v1/positions", body)).json()["queues"]
+    assert [(one["status"], one["position"]) for one in found] == [("recreated", 0), ("missing", 0), ("ok", 0)]
+    refused = await served.call("POST", "/v1/positions", {**body, "opening": "another"})
+    assert (refused.status, refused.json()["code"]) == (409, "reopened")
+    for time in ("yesterday", "2026-01-01T00:00:00", "9999-01-01T00:00:00Z"):
+        refused = await served.call("POST", "/v1/positions", {"time": time})
+        assert (refused.status, refused.json()["code"]) == (400, "parameter")
 
 
 @given(st.lists(st.integers(0, 1000), max_size=8), st.integers(1, 2000))

@@ -52,6 +52,7 @@ async def test_responses_are_what_the_schema_says(served: Served) -> None:
         ("PUT", "/v1/queues/r", None, schemas.CreateResponse),
         ("POST", "/v1/queues/q/records", b"b", schemas.AppendResponse),
         ("GET", "/v1/queues/q/records?limit=1", None, schemas.RecordResponse),
+        ("POST", "/v1/positions", {"time": "2026-01-01T00:00:00Z"}, bulk_schemas.PositionsResponse),
         ("POST", "/v1/plan", {}, bulk_schemas.PlanResponse),
         ("POST", "/v1/truncate", {"queues": [{"queue": "q", "position": 0}]}, bulk_schemas.TruncateManyResponse),
         ("POST", "/v1/queues/q/truncate", {"position": 0}, schemas.TruncateResponse),

@@ -33,6 +33,14 @@ def test_two_logs_are_one_stream(spark: SparkSession, tmp_path: Path) -> None:
     assert [tuple(row) for row in rows] == [("cellar", 2, 5.0), ("kitchen", 20, 9.5)]
 
 
+def test_windows_are_counted_once_they_are_closed(spark: SparkSession, tmp_path: Path) -> None:
+    """Every record is in one window; windows that later records have closed are final, and the newest one is open."""
+    closed = example("spark_windows").run(spark, tmp_path, seconds=2)
+    assert {(row.page, row.views) for row in closed} == {("/home", 3), ("/prices", 1)}
+    assert len(closed) == 4
+    assert all(row.until.timestamp() % 1 == 0 for row in closed)
+
+
 def test_a_lost_log_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     """A lost log is restored: the same records at the same positions."""
     before, after = example("spark_restore").run(spark, tmp_path)

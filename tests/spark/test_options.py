@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import UTC, datetime
 
 import pytest
 
@@ -91,6 +92,32 @@ def test_starting_offsets_may_be_copied_from_a_checkpoint() -> None:
     assert parse(startingOffsets='{"default": {"q": [1, 7, 99]}}').starting == {"default": {"q": 7}}
 
 
+@pytest.mark.parametrize(
+    ("text", "hour"),
+    [
+        ("1795339800000", 9),
+        ("2026-11-22T09:30:00Z", 9),
+        ("2026-11-22 09:30:00.000", 9),
+        ("2026-11-22 09:30", 9),
+        ("2026-11-22T09:30:00+01:00", 8),
+        ("2026-11-22 09:30:00 Europe/Berlin", 8),
+        ("2026-11-22 09:30:00UTC", 9),
+    ],
+)
+def test_a_time_is_read_as_spark_writes_it(text: str, hour: int) -> None:
+    """A time is milliseconds since 1970, as for other sources, or a timestamp; without a zone it is in UTC."""
+    assert parse(startingTimestamp=text).starting == datetime(2026, 11, 22, hour, 30, tzinfo=UTC)
+    assert parse(endingTimestamp=text).ending == datetime(2026, 11, 22, hour, 30, tzinfo=UTC)
+
+
+def test_a_time_zone_applies_to_times_without_one() -> None:
+    """timeZone has the meaning that it has for Spark's own sources of text."""
+    for zone in ("+02:00", "Africa/Cairo"):
+        found = parse(startingTimestamp="2026-11-22", endingTimestamp="2026-11-22T00:00:00Z", timeZone=zone)
+        assert found.starting == datetime(2026, 11, 21, 22, tzinfo=UTC)
+        assert found.ending == datetime(2026, 11, 22, tzinfo=UTC)
+
+
 def test_names_come_in_any_case() -> None:
     """Names are matched in any case, because Spark changes it."""
     assert Options.parse({"SERVERS": "http://h:1", "maxrecordspertrigger": "7"}).records_per_trigger == 7
@@ -118,6 +145,15 @@ def test_names_come_in_any_case() -> None:
         ({"startingOffsets": '{"a": {"q": -3}}'}, "JSON"),
         ({"startingOffsets": '{"a": 7}'}, "JSON"),
         ({"endingOffsets": "earliest"}, "latest or JSON"),
+        ({"startingTimestamp": "yesterday"}, "milliseconds since 1970, or a time"),
+        ({"startingTimestamp": ""}, "milliseconds since 1970, or a time"),
+        ({"startingTimestamp": "20261122"}, "milliseconds since 1970, or a time"),
+        ({"endingTimestamp": "2026-11-22 09:30 Nowhere/Else"}, "not a time zone"),
+        ({"startingTimestamp": "2026-11-22", "timeZone": "+99"}, "not a time zone"),
+        ({"startingTimestamp": "2026-11-22", "startingOffsets": "latest"}, "not both"),
+        ({"startingTimestamp": "2026-11-22", "endingTimestamp": "2026-11-21"}, "swap them"),
+        ({"startingOffsetsByTimestamp": "{}"}, "did you mean startingTimestamp"),
+        ({"truncate": "true", "startingTimestamp": "2026-11-22"}, "requires startingOffsets=earliest"),
         ({"subscribe": "a", "subscribePattern": "b"}, "not both"),
         ({"subscribePattern": "("}, "subscribePattern"),
         ({"path": "/log"}, "one"),
@@ -142,6 +178,7 @@ def test_what_a_stream_cannot_do_is_refused() -> None:
     for options in (
         Options.parse({"path": "/log"}),
         parse(endingOffsets='{"default": {"q": 5}}'),
+        parse(endingTimestamp="2026-11-22"),
         parse(pushdown="true"),
     ):
         with pytest.raises(OptionError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -19,7 +20,11 @@ from mrecordlog_async.protocol.bulk_schemas import (
     PlanRequest,
     PlanResponse,
     PlanStart,
+    PositionOne,
+    PositionsRequest,
+    PositionsResponse,
     QueuePlan,
+    QueuePosition,
     QueueStatus,
     QueueTruncated,
     TruncateManyRequest,
@@ -29,13 +34,15 @@ from mrecordlog_async.protocol.bulk_schemas import (
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.service.fetch import Fetcher, HeldRuns, pinned_bytes
 from mrecordlog_async.service.formats import send, take_runs
-from mrecordlog_async.service.parameters import check_query
+from mrecordlog_async.service.parameters import check_query, time_of_text
 from mrecordlog_async.service.plan import Planner
 from mrecordlog_async.service.queue_checks import check_entries, status_of, summary_of
 from mrecordlog_async.service.routes.route import PIECE_BYTES, Route, decode_control, encode_list, send_json
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.turns import Turns
 
 Body = TypeVar("Body")
+One = TypeVar("One")
 
 
 @asynccontextmanager
@@ -56,22 +63,43 @@ async def bulk_request(
             yield log, requested
 
 
+async def positions_many(service: Service, request: web.Request) -> web.StreamResponse:
+    """Show where the records of many queues begin that were stored at a time or later."""
+    async with bulk_request(service, request, _positions_decoder) as (log, requested):
+        service.check_opening(requested.opening)
+        time, turns = time_of_text(requested.time, "time"), Turns()
+        found: list[QueuePosition] = []
+        for one in await _requested_or_all(service, requested.queues, PositionOne):
+            found.append(_position_at(log, one, time))
+            await turns.rest()
+        parts = [b'{"queues":[', *await encode_list(found), b"]}"]
+    return await send_json(service, request, parts)
+
+
+def _position_at(log: MultiRecordLog, requested: PositionOne, time: datetime) -> QueuePosition:
+    summary = summary_of(log, requested.queue)
+    status = status_of(summary, requested.id)
+    position = log.position_at(requested.queue, time) if status is QueueStatus.OK else 0
+    return QueuePosition(requested.queue, status, summary.id if summary is not None else 0, position)
+
+
 async def plan_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Return ranges with counts and cut points, for start positions and limits."""
     async with bulk_request(service, request, _plan_decoder) as (log, requested):
         service.check_opening(requested.opening)
-        starts = requested.queues
-        if starts is None:
-            starts = [PlanStart(queue) for queue in await _all_names(service)]
+        starts = await _requested_or_all(service, requested.queues, PlanStart)
         plans = await Planner(log, requested, service.options).plan(starts)
         parts = await _encode_plans(plans)
     return await send_json(service, request, parts)
 
 
-async def _all_names(service: Service) -> list[str]:
+async def _requested_or_all(service: Service, requested: list[One] | None, one: Callable[[str], One]) -> list[One]:
+    """Return what was requested of queues; without a request, *one* for each queue."""
+    if requested is not None:
+        return requested
     names = await service.names.sorted(service.log)
     check_entries(len(names), service.options)
-    return names
+    return [one(name) for name in names]
 
 
 async def _encode_plans(plans: list[QueuePlan]) -> list[bytes]:
@@ -141,11 +169,21 @@ async def _truncate(log: MultiRecordLog, requested: TruncateOne) -> QueueTruncat
 TRUNCATES_AT_ONCE = 1_000
 """Truncates that wait for the writer at once: starting and finishing this many takes 20 ms."""
 
+_positions_decoder = msgspec.json.Decoder(PositionsRequest)
 _plan_decoder = msgspec.json.Decoder(PlanRequest)
 _fetch_decoder = msgspec.json.Decoder(FetchRequest)
 _truncate_decoder = msgspec.json.Decoder(TruncateManyRequest)
 
 ROUTES = (
+    Route(
+        "POST",
+        "/v1/positions",
+        positions_many,
+        "Find the first records of many queues stored at a time or later",
+        takes=PositionsRequest,
+        returns=PositionsResponse,
+        problems=(400, 409, 413, 429),
+    ),
     Route(
         "POST",
         "/v1/plan",
