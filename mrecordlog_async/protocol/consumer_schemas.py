@@ -291,6 +291,7 @@ class AttachedOne(Response, frozen=True, gc=False):
         epoch: Number of this holder.
         position: The first position that is not acknowledged.
         detail: What happened, for people; null if it is attached.
+        keep: What removes records from the queue: "until_truncated" or "until_acknowledged".
     """
 
     queue: str
@@ -299,6 +300,7 @@ class AttachedOne(Response, frozen=True, gc=False):
     epoch: int = 0
     position: int = 0
     detail: str | None = None
+    keep: str = "until_truncated"
 
 
 class AttachManyResponse(Response, frozen=True):

@@ -154,7 +154,7 @@ class ServiceClient:
         found: list[FoundPosition] = []
         for part in chunks(named, QUEUES_AT_ONCE):
             request = {"time": time.isoformat(), "queues": part} | _present({"opening": opening or None})
-            found += self._post("/v1/positions", request, decode_positions)
+            found += self.send("POST", "/v1/positions", request, decode_positions)
         return found
 
     def plan(
@@ -188,7 +188,7 @@ class ServiceClient:
         assert len(named) <= QUEUES_AT_ONCE or records_max is bytes_max is None, "limits are shared by one request"
         found: list[QueuePlan] = []
         for part in chunks(named, QUEUES_AT_ONCE):
-            found += self._post("/v1/plan", {"queues": part, **asked}, decode_plans)
+            found += self.send("POST", "/v1/plan", {"queues": part, **asked}, decode_plans)
         return found
 
     # Reading.
@@ -252,7 +252,7 @@ class ServiceClient:
         found: list[Truncated] = []
         for part in chunks(named, QUEUES_AT_ONCE):
             request: dict[str, Any] = {"queues": part} | ({"opening": opening} if opening else {})
-            found += self._post("/v1/truncate", request, decode_truncated)
+            found += self.send("POST", "/v1/truncate", request, decode_truncated)
         return found
 
     def append(self, queue: str, runs: Sequence[Run], *, position: int | None, create: bool) -> dict[str, Any]:
@@ -285,9 +285,10 @@ class ServiceClient:
         """Close the connection; the next call opens another one."""
         self._connection.close()
 
-    def _post(self, path: str, request: Mapping[str, Any], decode: Callable[[dict[str, Any]], T]) -> T:
+    def send(self, method: str, path: str, request: Mapping[str, Any], decode: Callable[[dict[str, Any]], T]) -> T:
+        """Send a request as JSON, and decode the JSON of the response."""
         body = json.dumps(request).encode()
-        return self._connection.request("POST", path, lambda response: decode(json.loads(response.read())), body, _JSON)
+        return self._connection.request(method, path, lambda response: decode(json.loads(response.read())), body, _JSON)
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -47,6 +47,7 @@ class Fleet:
     def __init__(self, options: Options, *, patience_seconds: float = 0.0, reached: bool = False) -> None:
         self.options = options
         self.down: dict[str, str] = {}  # server → the reason, as of the last listing
+        self.before_listing: Callable[[str], None] = lambda name: None  # called with each server that is listed
         self._patience_seconds = patience_seconds if options.fail_on_server_down else 0.0
         self._reached = reached
         self._down_until: dict[str, float] = {}
@@ -228,6 +229,7 @@ class Fleet:
         if _clock() < self._down_until.get(name, 0.0):
             return ServerDownError(name, client.url, f"it was down less than {DOWN_SECONDS:.0f} s ago")
         try:
+            self.before_listing(name)
             listing = client.listing()
         except ServerDownError as error:
             return error

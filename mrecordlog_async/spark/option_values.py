@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from mrecordlog_async.errors import RecordLogError
@@ -244,6 +245,18 @@ def read_seconds(found: Mapping[str, str], name: str, default: float, *, zero: b
     if not seconds and not zero:
         raise OptionError(f"{name}: expected a time above 0 seconds, not {text!r}")
     return seconds
+
+
+def read_uuid(found: Mapping[str, str], name: str) -> str | None:
+    """Read a UUID."""
+    text = found.get(name.lower())
+    if text is None:
+        return None
+    with suppress(ValueError):
+        parsed = UUID(text.strip())
+        if parsed.int:
+            return str(parsed)
+    raise OptionError(f"{name}: expected a UUID as `uuidgen` prints it, not {text!r}")
 
 
 def read_switch(found: Mapping[str, str], name: str, default: bool) -> bool:

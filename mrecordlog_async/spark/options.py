@@ -25,6 +25,7 @@ from mrecordlog_async.spark.option_values import (
     read_size,
     read_subscription,
     read_switch,
+    read_uuid,
 )
 
 RECORDS_PER_TRIGGER = 1_000_000
@@ -55,7 +56,11 @@ class Options:
         fail_on_data_loss: fail when records were deleted unread (`failOnDataLoss`); False warns and continues.
         fail_on_server_down: fail when a server cannot be reached (`failOnServerDown`); False skips it.
         truncate: truncate the logs up to what the checkpoint has committed.
-        sync_directories: directories whose file systems are synced before each truncate (`syncDirs`).
+        consumer: acknowledge what the checkpoint has committed, as this consumer of every queue, instead of truncating.
+        consumer_owner: a UUID that alone may hold the consumer (`consumerOwner`), the same at every start.
+        take_over: take the consumer over from another owner (`takeOver`).
+        sync_directories: directories whose file systems are synced before each truncate or acknowledgement
+            (`syncDirs`).
         shared_marker: file that every task must see, proof of a shared output (`sharedMarker`); set by the drain.
         read_again: positions of logs that went back and are reread (`readAgain`); set by the drain.
         pushdown: let Spark push filters on server, queue and position down (batch reads).
@@ -83,6 +88,9 @@ class Options:
     fail_on_data_loss: bool = True
     fail_on_server_down: bool = True
     truncate: bool = False
+    consumer: str | None = None
+    consumer_owner: str | None = None
+    take_over: bool = False
     sync_directories: tuple[str, ...] = ()
     shared_marker: str | None = None
     read_again: dict[str, dict[str, list[int]]] | None = None
@@ -120,6 +128,9 @@ class Options:
             fail_on_data_loss=read_switch(found, "failOnDataLoss", True),
             fail_on_server_down=read_switch(found, "failOnServerDown", True),
             truncate=read_switch(found, "truncate", False),
+            consumer=found.get("consumer"),
+            consumer_owner=read_uuid(found, "consumerOwner"),
+            take_over=read_switch(found, "takeOver", False),
             sync_directories=read_paths(found, "syncDirs"),
             shared_marker=found.get("sharedmarker"),
             read_again=json.loads(found["readagain"]) if "readagain" in found else None,
@@ -142,15 +153,7 @@ class Options:
             raise OptionError(
                 'set exactly one of the options servers ("name=http://host:port,…") and path (a log directory)'
             )
-        if self.truncate and self.starting != "earliest":
-            raise OptionError(
-                "truncate=true requires startingOffsets=earliest: the first truncate would delete the records before "
-                "the start, which were never read"
-            )
-        if self.truncate and late_commits:
-            raise OptionError(
-                "truncate=true excludes asyncProgressTrackingEnabled, which writes commits late: set one, not both"
-            )
+        self._check_release(late_commits=late_commits)
         if self.records_min > self.records_per_trigger:
             raise OptionError(
                 f"minRecordsPerTrigger ({self.records_min}) is above maxRecordsPerTrigger "
@@ -159,6 +162,27 @@ class Options:
         if isinstance(self.starting, datetime) and isinstance(self.ending, datetime) and self.starting > self.ending:
             raise OptionError("startingTimestamp is after endingTimestamp: nothing would be read; swap them")
         self._refuse_unknown_servers()
+
+    def _check_release(self, *, late_commits: bool) -> None:
+        """Raise OptionError for what must not be combined with releasing records from the log."""
+        if self.consumer is not None and self.truncate:
+            raise OptionError("set consumer or truncate=true, not both: a consumer acknowledges instead of truncating")
+        if self.consumer is None and (self.consumer_owner is not None or self.take_over):
+            raise OptionError("consumerOwner and takeOver are for a stream that is a consumer: set consumer")
+        if self.consumer == "":
+            raise OptionError("consumer: expected a name")
+        if not self.truncate and self.consumer is None:
+            return
+        how, what = ("truncate=true", "truncate") if self.truncate else ("consumer", "acknowledgement")
+        if self.starting != "earliest":
+            raise OptionError(
+                f"{how} requires startingOffsets=earliest: the first {what} would release the records before the "
+                "start, which were never read"
+            )
+        if late_commits:
+            raise OptionError(
+                f"{how} excludes asyncProgressTrackingEnabled, which writes commits late: set one, not both"
+            )
 
     def _refuse_unknown_servers(self) -> None:
         known = {server.name for server in self.servers} or {""}
@@ -182,6 +206,8 @@ class Options:
 
     def check_batch_read(self) -> None:
         """Raise OptionError for options that a batch read does not support."""
+        if self.consumer is not None:
+            raise OptionError("consumer is for streams; a batch read has no checkpoint that proves what is stored")
         if self.truncate:
             raise OptionError("truncate=true is for streams; a batch read has no checkpoint that proves what is stored")
         if self.starting == "latest":

@@ -66,11 +66,15 @@ class FoundPosition(NamedTuple):
 
 
 class Truncated(NamedTuple):
-    """The outcome of truncating one queue. status: ok, missing, recreated or ahead. dropped: how many records."""
+    """The outcome of truncating one queue. status: ok, missing, recreated, ahead or consumer_behind.
+
+    dropped: how many records. detail: which consumer is behind.
+    """
 
     queue: str
     status: str
     dropped: int
+    detail: str = ""
 
 
 def decode_page(body: bytes, etag: str) -> ListingPage:
@@ -129,4 +133,6 @@ def decode_positions(found: Mapping[str, Any]) -> list[FoundPosition]:
 
 def decode_truncated(found: Mapping[str, Any]) -> list[Truncated]:
     """Decode the outcome of truncating many queues."""
-    return [Truncated(each["queue"], each["status"], each["dropped"]) for each in found["queues"]]
+    return [
+        Truncated(each["queue"], each["status"], each["dropped"], each.get("detail") or "") for each in found["queues"]
+    ]

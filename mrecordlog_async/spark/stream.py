@@ -2,18 +2,18 @@
 
 One trigger (see `offsets` for the decisions):
 
-    latestOffset(start)   list → check start → truncate up to start → enrol what is new → plan → end
+    latestOffset(start)   list → check start → truncate or acknowledge up to start → enrol what is new → plan → end
     commit(end of the batch before)
     partitions(start, end) → tasks: read(partition) → the sink commits → Spark writes commits/N
 
 `start` is the end of the last batch whose commit file exists, both in a running query and after a restart. Spark never
-requests anything before it again, so truncating there is as safe as in `commit`, and it is in time: `commit` is called
-one batch late, and not at all after the last one. Spark's asyncProgressTracking writes commit files late, and therefore
-excludes truncate.
+requests anything before it again, so to release it there is as safe as in `commit`, and it is in time: `commit` is
+called one batch late, and not at all after the last one. Spark's asyncProgressTracking writes commit files late, and
+therefore excludes truncate and consumer.
 
 Spark keeps one instance for all triggers of a query, in a separate Python process, and sends pickled copies to the
-tasks. A truncate that gets no response is logged and retried at the next trigger; it does not fail the query. A failed
-sync does.
+tasks. A truncate or an acknowledgement that gets no response is logged and retried at the next trigger; it does not
+fail the query. A failed sync does, and another holder of the consumer.
 
 The stream waits for a service that has responded once (`serverWait`, two minutes): its restart does not end the stream.
 """
@@ -21,7 +21,6 @@ The stream waits for a service that has responded once (`serverWait`, two minute
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -38,9 +37,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.consumer.committed import Committed
 from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
-from mrecordlog_async.spark.local_lake import syncfs
 from mrecordlog_async.spark.moments import starting_positions
 from mrecordlog_async.spark.offsets import (
     Checked,
@@ -52,7 +50,6 @@ from mrecordlog_async.spark.offsets import (
     check,
     enrol,
     refuse_unknown_queues,
-    truncations,
 )
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.options import Options
@@ -70,15 +67,16 @@ REOPENED_MAX = 5
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads services as a stream; with the option `truncate`, truncates what the checkpoint has committed."""
+    """Reads services as a stream; with `truncate` or `consumer`, releases what the checkpoint has committed."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._fleet = Fleet(options, patience_seconds=options.server_wait_seconds)
+        self._committed = Committed(options, self._fleet)
         self._target: Offset | None = None  # of an AvailableNow run: read up to here
         self._latest: dict[str, Any] | None = None
         self._looked = False  # whether the queues that the options name were looked up
-        self._settled: dict[str, Any] | None = None  # the offset up to which the logs were last truncated
+        self._settled: dict[str, Any] | None = None  # the offset up to which the logs were last released
         self._waiting_since: float | None = None  # a batch waits for more records
         self._again = options.read_again or {}  # queues that went back and are not reread yet
 
@@ -114,12 +112,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         known = Checkpoint.decode(start)
-        surveys = self._fleet.survey()
+        surveys = self._committed.survey()
         checked = self._check(known, surveys)
         if checked.back and self._options.read_again is not None:
             raise DataLossError("; ".join(checked.back))
         self._fleet.report_losses(checked.lost)
-        self._truncate(checked.intact, surveys)
+        self._committed.release(checked, surveys)
+        self._committed.move_back(checked, surveys)
         self._settled = start  # commit(start), which Spark calls next, has nothing left to do
         first_positions = self._enrol(known.positions, surveys)
         # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.
@@ -161,7 +160,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._looked = True
         first_positions, lost = enrol(positions, self._targeted(listings), starting)
         self._fleet.report_losses(lost)
-        return first_positions
+        return self._committed.admitted(first_positions, surveys)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return where the queues ended at the last listing, and `waiting`: server → records after the batch."""
@@ -177,18 +176,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Divide the positions from *start* to *end* among tasks."""
+        self._committed.begin()
         moved = advanced(Checkpoint.decode(start).positions, Checkpoint.decode(end).positions)
         return [PlannedPartition(partition) for partition in self._fleet.partitions(moved)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Truncate up to *end*: the batch that ends there has its commit file.
+        """Truncate, or acknowledge, up to *end*: the batch that ends there has its commit file.
 
-        If `latestOffset(end)` was called before, which is usual, that has truncated and nothing is requested here.
+        If `latestOffset(end)` was called before, which is usual, that has done it and nothing is requested here.
         """
-        if self._options.truncate and end != self._settled:
-            surveys = self._fleet.survey()
-            with suppress(ReopenedError):  # the next trigger truncates
-                self._truncate(self._check(Checkpoint.decode(end), surveys).intact, surveys)
+        if self._committed.releases and end != self._settled:
+            surveys = self._committed.survey()
+            with suppress(ReopenedError):  # the next trigger does it
+                self._committed.release(self._check(Checkpoint.decode(end), surveys), surveys)
 
     def stop(self) -> None:
         """Close the connections. Spark ends the process instead of calling this; nothing depends on it."""
@@ -247,25 +247,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if server in target
         }
 
-    def _truncate(self, intact: Offset, surveys: Mapping[str, Listed]) -> None:
-        if not self._options.truncate:
-            return
-        due = truncations(intact, {server: listed.queues for server, listed in surveys.items()})
-        if not due:
-            return
-        # A failure ends the query: a failed sync may have lost pages, and the next sync would not report it.
-        sync_file_systems(self._options.sync_directories)
-        for server, queues in due.items():
-            self._truncate_one(server, queues, surveys[server].opening)
-
-    def _truncate_one(self, server: str, queues: dict[str, list[int]], opening: str) -> None:
-        try:
-            for answer in self._fleet.client(server).truncate(queues, opening=opening):
-                if answer.status != "ok":
-                    logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
-        except (ServerDownError, ServiceRefusedError) as error:
-            logger.warning("truncating what is committed failed; retrying at the next trigger: %s", error)
-
     def _note_latest(self, begun: Offset, surveys: Mapping[str, Listed], plans: list[tuple[str, QueuePlan]]) -> None:
         latest = {server: _ends(listed.queues) for server, listed in surveys.items()}
         waiting = {server: backlog(begun.get(server, {}), listed.queues) for server, listed in surveys.items()}
@@ -297,19 +278,6 @@ def _marked(
         if plan.records:
             marks[server][plan.queue] = Mark(surveys[server].opening, plan.tail)
     return Checkpoint(positions, marks, logs)
-
-
-def sync_file_systems(directories: tuple[str, ...]) -> None:
-    """Sync the file systems of *directories* to the medium. Raises OSError.
-
-    Spark never calls fsync: without this, a power failure after a truncate loses records in both output and log.
-    """
-    for directory in directories:
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            syncfs(handle)
-        finally:
-            os.close(handle)
 
 
 def _ends(listing: Listing) -> dict[str, list[int]]:

@@ -16,18 +16,22 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.options import QueueOptions
 from tests.spark.delta_engine import STEPS, DeltaEngine, Killed
 from tests.spark.medium import Medium
 from tests.spark.services import ThreadedService, numbered
 
 
 class Crash:
-    """A drain of one service on a disk whose power can be cut."""
+    """A drain of one service on a disk whose power can be cut. consumer: it acknowledges instead of truncating."""
 
-    def __init__(self, service: ThreadedService, place: Path) -> None:
+    def __init__(self, service: ThreadedService, place: Path, *, consumer: str | None = None) -> None:
         (place / "lake").mkdir()
         self.service, self.medium = service, Medium(place / "lake")
-        self.engine = DeltaEngine(f"a={service.url}", place / "lake", maxRecordsPerTrigger="60", minPartitions="2")
+        self.queue_options = QueueOptions(keep="until_acknowledged") if consumer else None
+        self.engine = DeltaEngine(
+            f"a={service.url}", place / "lake", consumer=consumer, maxRecordsPerTrigger="60", minPartitions="2"
+        )
         self.appended: dict[str, int] = {}
         self.ended: list[tuple[str, int]] = []
         """Queues that were deleted after they were drained, and how many records they had."""
@@ -35,6 +39,7 @@ class Crash:
     def feed(self, records: int, *queues: str) -> None:
         for queue in queues or ("7", "007"):
             first = self.appended.get(queue, 0)
+            self.service.call(self.service.log.create_queue(queue, exist_ok=True, options=self.queue_options))
             self.service.append(queue, numbered(queue, first, first + records), first)
             self.appended[queue] = first + records
 
@@ -80,10 +85,16 @@ class Outcome:
 
 
 def run_campaign(
-    service: ThreadedService, place: Path, *, rounds: int, seed: int, patch: pytest.MonkeyPatch
+    service: ThreadedService,
+    place: Path,
+    *,
+    rounds: int,
+    seed: int,
+    patch: pytest.MonkeyPatch,
+    consumer: str | None = None,
 ) -> Outcome:
     """Run one campaign; raise AssertionError if a record is missing, stored twice or changed."""
-    chance, outcome, crash = random.Random(seed), Outcome(), Crash(service, place)
+    chance, outcome, crash = random.Random(seed), Outcome(), Crash(service, place, consumer=consumer)
     with crash.medium.attached(patch):
         for _ in range(rounds):
             for _ in range(chance.randrange(4)):
@@ -108,12 +119,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--consumer", metavar="NAME", help="acknowledge as this consumer instead of truncating")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mrecordlog-campaign-") as place, pytest.MonkeyPatch.context() as patch:
         service = ThreadedService(Path(place, "wal"))
-        outcome = run_campaign(service, Path(place), rounds=arguments.rounds, seed=arguments.seed, patch=patch)
+        outcome = run_campaign(
+            service,
+            Path(place),
+            rounds=arguments.rounds,
+            seed=arguments.seed,
+            patch=patch,
+            consumer=arguments.consumer,
+        )
         service.end()
     print(
         f"{outcome.killed} kills, {outcome.cuts} power cuts, {outcome.recreated} queues recreated: {outcome.records:,} "

@@ -41,7 +41,13 @@ STEPS = (
     "truncate",
     "half of the truncate",
 )
-"""Where a kill may happen: before offsets/N, after the first task's files, …, in the middle of a truncate."""
+"""Where a kill may happen: before offsets/N, after the first task's files, …, in the middle of a truncate.
+
+A drain that is a consumer acknowledges instead of truncating.
+"""
+
+RELEASE = {"/v1/truncate": "queues", "/v1/acknowledge": "consumers"}
+"""The requests that release records from the log, and the member that lists the queues."""
 
 
 class Killed(BaseException):
@@ -49,7 +55,10 @@ class Killed(BaseException):
 
 
 class DeltaEngine:
-    """A drain from *servers* into a table below *place*. step: called with the name of each step before it."""
+    """A drain from *servers* into a table below *place*. step: called with the name of each step before it.
+
+    As a consumer it acknowledges instead of truncating; its owner is the query.
+    """
 
     def __init__(
         self,
@@ -58,13 +67,13 @@ class DeltaEngine:
         *,
         partition_by: tuple[str, ...] = (),
         table: Place | None = None,
+        consumer: str | None = None,
         **options: str,
     ) -> None:
         self.checkpoint_path, self.table_path = place / "checkpoint", place / "table"
         synced = json.dumps([str(self.checkpoint_path)])
-        self.options = Options.parse(
-            {"servers": servers, "retries": "0", "readAgain": "{}", "truncate": "true", "syncDirs": synced, **options}
-        )
+        own = {"truncate": "true"} if consumer is None else {"consumer": consumer}
+        self.given = {"servers": servers, "retries": "0", "readAgain": "{}", "syncDirs": synced, **own, **options}
         self.place = table or Place(str(self.table_path))
         self.layout = Layout(partition_by)
         self.step: Callable[[str], None] = lambda name: None
@@ -72,9 +81,11 @@ class DeltaEngine:
     @contextmanager
     def started(self) -> Iterator[DeltaRun]:
         """Do what a start of the drain does, without its locks."""
-        checkpoint, reader = LocalLake(str(self.checkpoint_path)), LogStreamReader(self.options)
+        checkpoint = LocalLake(str(self.checkpoint_path))
+        query = query_of(checkpoint)
+        owner = {"consumerOwner": query} if "consumer" in self.given else {}
+        reader = LogStreamReader(Options.parse(self.given | owner))
         try:
-            query = query_of(checkpoint)
             said = prepare(checkpoint, self.place, COLUMNS, self.layout.partition_by, query)
             yield DeltaRun(self, reader, query, checkpoint, said)
         finally:
@@ -107,17 +118,19 @@ class DeltaRun:
         self._table = Table(engine.place, step=engine.step)
         self._planned, self._committed = newest(checkpoint, OFFSETS), newest(checkpoint, COMMITS)
         client, step = reader._fleet.client("a"), engine.step
-        truncate = client.truncate
+        send = client.send
 
-        def stepped(queues: Any, *, opening: str) -> Any:
+        def stepped(method: str, path: str, request: Any, decode: Any) -> Any:
+            if path not in RELEASE:
+                return send(method, path, request, decode)
+            member = RELEASE[path]
+            items, half = request[member], (len(request[member]) + 1) // 2
             step("truncate")
-            first = dict(list(queues.items())[: (len(queues) + 1) // 2])
-            done = list(truncate(first, opening=opening))
+            done = send(method, path, {**request, member: items[:half]}, decode)
             step("half of the truncate")
-            rest = {queue: at for queue, at in queues.items() if queue not in first}
-            return [*done, *(truncate(rest, opening=opening) if rest else ())]
+            return [*done, *(send(method, path, {**request, member: items[half:]}, decode) if items[half:] else ())]
 
-        client.truncate = stepped  # type: ignore[assignment,method-assign]  # a kill in the middle
+        client.send = stepped  # type: ignore[method-assign]  # a kill in the middle
 
     def batch(self) -> bool:
         """Run a batch, or the rest of one, as Spark does; return False if nothing is new."""

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark import local_lake, stream
+from mrecordlog_async.spark import local_lake
+from mrecordlog_async.spark.consumer import committed
 
 
 class Medium:
@@ -50,7 +51,7 @@ class Medium:
         with patch.context() as patched:
             patched.setattr(os, "fsync", synced)
             patched.setattr(local_lake, "syncfs", file_system)
-            patched.setattr(stream, "syncfs", file_system)
+            patched.setattr(committed, "syncfs", file_system)
             yield
 
     def _synced(self, path: str) -> None:

@@ -45,6 +45,22 @@ def test_a_power_cut_before_any_step_changes_nothing(crash: Crash, step: str) ->
     crash.check()
 
 
+@pytest.mark.parametrize("step", STEPS[-3:])
+def test_acknowledgements_survive_kills_and_power_cuts(
+    service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A drain that is a consumer acknowledges only what a power cut cannot take from table and checkpoint."""
+    crash, chance = Crash(service, tmp_path, consumer="lake"), random.Random(step)
+    with crash.medium.attached(monkeypatch):
+        for number in range(POWER_CUTS):
+            crash.feed(20)
+            assert crash.kill_at(step, 1 + number % 2)
+            if number % 3:
+                crash.medium.cut(chance)
+        crash.check()
+    crash.medium.close()
+
+
 def test_random_kills_and_power_cuts_change_nothing(
     service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from mrecordlog_async.spark import stream
 from mrecordlog_async.spark.checkpoint import Checkpoint
 from mrecordlog_async.spark.client import ServiceClient
+from mrecordlog_async.spark.consumer import committed
 from mrecordlog_async.spark.fetch import ShortResponseError
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.responses import ServiceListing
@@ -227,7 +228,7 @@ def test_a_failed_sync_fails_the_query(
     def fail(handle: int) -> None:
         raise OSError(errno.EIO, "I/O error")
 
-    monkeypatch.setattr(stream, "syncfs", fail)
+    monkeypatch.setattr(committed, "syncfs", fail)
     query = Query(service.url, truncate="true", syncDirs=str(tmp_path))
     with pytest.raises(OSError, match="I/O error"):
         query.drain()

@@ -68,9 +68,11 @@ async def _attach(log: MultiRecordLog, wanted: AttachManyRequest, queue: str) ->
         attached = await log.attach_consumer(
             queue, wanted.consumer, create=wanted.create, owner=wanted.owner, take_over=wanted.take_over
         )
+        keep = log.queue_options(queue).keep
     except tuple(STATUSES) as error:
         return AttachedOne(queue, STATUSES[type(error)], detail=str(error))
-    return AttachedOne(queue, ConsumerStatus.OK, attached.queue_id, attached.epoch, attached.position)
+    status, (queue_id, epoch, position) = ConsumerStatus.OK, attached
+    return AttachedOne(queue, status, queue_id, epoch, position, keep=keep)
 
 
 async def acknowledge_many(service: Service, request: web.Request) -> web.StreamResponse:

@@ -1,0 +1,140 @@
+"""What the checkpoint has committed is released from the logs: truncated, or acknowledged as a consumer.
+
+The order is the same for both: the file systems of the checkpoint are synced first, so that a power cut cannot take
+back a commit after the log has dropped its records.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+
+from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.consumer.holder import Holder
+from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.local_lake import syncfs
+from mrecordlog_async.spark.offsets import Checked, truncations
+from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.responses import Truncated
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+LISTED_MAX = 5
+"""How often one trigger lists again because it attached to new queues."""
+
+
+class Committed:
+    """Releases what the checkpoint has committed, if *options* say so. A copy in a task holds and releases nothing."""
+
+    def __init__(self, options: Options, fleet: Fleet) -> None:
+        self._options = options
+        self._fleet = fleet
+        self._kept = set[tuple[str, str]]()  # (server, queue): not truncated, because a consumer is behind
+        self._holder = Holder(options.consumer, options, fleet) if options.consumer is not None else None
+        if self._holder is not None:
+            fleet.before_listing = self._holder.add_rule
+
+    def __reduce__(self) -> tuple[type[Committed], tuple[Options, Fleet]]:
+        return Committed, (self._options, self._fleet)
+
+    @property
+    def releases(self) -> bool:
+        """Whether anything is released."""
+        return self._options.truncate or self._holder is not None
+
+    def begin(self) -> None:
+        """Attach, unless that is done: a batch that runs again after a restart must not run for another holder."""
+        if self._holder is not None and not self._holder.has_begun:
+            self.survey()
+
+    def survey(self) -> dict[str, Listed]:
+        """List the servers; attach to the consumers of new queues, and then list again what these hold.
+
+        Raises:
+            ConsumerRefusedError: a consumer belongs to another owner.
+            ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
+        """
+        surveys = self._fleet.survey()
+        for _ in range(LISTED_MAX):
+            if self._holder is None or not self._holder.attach(surveys):
+                break
+            surveys = self._fleet.survey()
+        return surveys
+
+    def admitted(self, first_positions: Offset, surveys: Mapping[str, Listed]) -> Offset:
+        """Return the *first_positions* of queues that may enter the checkpoint: those whose consumer is held.
+
+        Raises:
+            ConsumerRefusedError: a consumer is ahead of its first position.
+        """
+        if self._holder is None:
+            return first_positions
+        found = self._holder.held(first_positions)
+        self._holder.compare(found, surveys)
+        return found
+
+    def release(self, checked: Checked, surveys: Mapping[str, Listed]) -> None:
+        """Truncate or acknowledge what the checkpoint has committed.
+
+        A service that does not respond is logged, and the next call releases more.
+
+        Raises:
+            ConsumerRefusedError, ConsumerLostError: another program uses the consumer.
+            OSError: the sync failed. It may have lost pages, and the next sync would not report it.
+        """
+        due: Offset = {}
+        if self._holder is not None:
+            self._holder.compare(checked.intact, surveys)
+            due = self._holder.due(checked.intact, surveys)
+        elif self._options.truncate:
+            due = truncations(checked.intact, {server: listed.queues for server, listed in surveys.items()})
+        if not due:
+            return
+        sync_file_systems(self._options.sync_directories)
+        for server, queues in due.items():
+            try:
+                self._release_one(server, queues, surveys[server].opening)
+            except (ServerDownError, ServiceRefusedError) as error:
+                logger.warning("releasing what is committed failed; retrying at the next trigger: %s", error)
+
+    def move_back(self, checked: Checked, surveys: Mapping[str, Listed]) -> None:
+        """Keep what is reread, or read after a loss that was accepted, from being dropped for this consumer."""
+        if self._holder is not None:
+            self._holder.compare(checked.positions, surveys, refuse=False)
+
+    def _release_one(self, server: str, queues: dict[str, list[int]], opening: str) -> None:
+        if self._holder is not None:
+            self._holder.acknowledge(server, queues, opening)
+            return
+        for answer in self._fleet.client(server).truncate(queues, opening=opening):
+            if answer.status != "ok":
+                self._report_kept(server, answer)
+
+    def _report_kept(self, server: str, answer: Truncated) -> None:
+        """Log that a queue was not truncated; for a consumer that is behind only once, as that may last."""
+        if answer.status != "consumer_behind":
+            logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
+        elif (server, answer.queue) not in self._kept:
+            self._kept.add((server, answer.queue))
+            logger.warning(
+                "server %r did not truncate %s. To share the queue, make this stream a consumer as well: set "
+                "consumer=NAME (--consumer NAME)",
+                server,
+                answer.detail,
+            )
+
+
+def sync_file_systems(directories: tuple[str, ...]) -> None:
+    """Sync the file systems of *directories* to the medium. Raises OSError.
+
+    Spark never calls fsync: without this, a power failure after a truncate loses records in both output and log.
+    """
+    for directory in directories:
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            syncfs(handle)
+        finally:
+            os.close(handle)
