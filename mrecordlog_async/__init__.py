@@ -8,105 +8,33 @@
 
 The layout of the package: `log` is the facade, `engine` decides and moves, `memory` retains, `storage` speaks to the
 disk, `format` says what the bytes mean (its docstring is the specification). Imports go down only.
+
+The names in `public` are the package's, and are imported when the first of them is used. Until then the package costs
+nothing, so the command line can catch a Ctrl-C while everything else is imported.
 """
 
-from importlib.metadata import version
+from __future__ import annotations
 
-from mrecordlog_async.engine.arguments import Payload
-from mrecordlog_async.engine.consumer import Consumer
-from mrecordlog_async.engine.setting_commands import Attached
-from mrecordlog_async.engine.tail import Tail
-from mrecordlog_async.errors import (
-    ConsumerBehindError,
-    ConsumerExistsError,
-    ConsumerFencedError,
-    ConsumerNameError,
-    ConsumerNotFoundError,
-    ConsumerOwnedError,
-    CorruptionError,
-    LogClosedError,
-    LogFailedError,
-    LogFullError,
-    LogLockedError,
-    PositionAheadError,
-    PositionInPastError,
-    PositionTruncatedError,
-    QueueExistsError,
-    QueueNameError,
-    QueueNotFoundError,
-    QueueOptionsError,
-    QueueSealedError,
-    RecordLogError,
-    RecordTooLargeError,
-)
-from mrecordlog_async.log import MultiRecordLog, OpeningLog
-from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
-from mrecordlog_async.model import (
-    Batch,
-    ConsumerSummary,
-    LogState,
-    QueueSummary,
-    Record,
-    RecoveryProgress,
-    RecoveryReport,
-    ResourceUsage,
-    Run,
-)
-from mrecordlog_async.options import Limits, PersistAction, PersistPolicy, QueueOptions
-from mrecordlog_async.readonly import ReadOnlyLog
-from mrecordlog_async.record_log import RecordBatches, RecordConsumer, RecordLog
-from mrecordlog_async.storage.filesystem import FileSystem
+TYPE_CHECKING = False  # that of `typing`, without the import
 
-__all__ = [
-    "Attached",
-    "Batch",
-    "Consumer",
-    "ConsumerBehindError",
-    "ConsumerExistsError",
-    "ConsumerFencedError",
-    "ConsumerNameError",
-    "ConsumerNotFoundError",
-    "ConsumerOwnedError",
-    "ConsumerSummary",
-    "CorruptionError",
-    "Counters",
-    "FileSystem",
-    "Histogram",
-    "Limits",
-    "LogClosedError",
-    "LogFailedError",
-    "LogFullError",
-    "LogLockedError",
-    "LogState",
-    "MultiRecordLog",
-    "OpeningLog",
-    "Payload",
-    "PersistAction",
-    "PersistPolicy",
-    "PositionAheadError",
-    "PositionInPastError",
-    "PositionTruncatedError",
-    "QueueExistsError",
-    "QueueNameError",
-    "QueueNotFoundError",
-    "QueueOptions",
-    "QueueOptionsError",
-    "QueueSealedError",
-    "QueueSummary",
-    "ReadOnlyLog",
-    "Record",
-    "RecordBatches",
-    "RecordConsumer",
-    "RecordLog",
-    "RecordLogError",
-    "RecordTooLargeError",
-    "RecoveryProgress",
-    "RecoveryReport",
-    "ResourceUsage",
-    "Run",
-    "SegmentPin",
-    "Tail",
-    "__version__",
-]
+if TYPE_CHECKING:
+    from mrecordlog_async.public import *  # noqa: F403  # `public` lists them
+    from mrecordlog_async.public import __all__ as __all__
+else:
 
-__version__ = version("mrecordlog_async")
+    def __getattr__(name: str) -> object:
+        # Python asks for __path__ and the like while it imports the package.
+        if not name.startswith("__") or name in ("__all__", "__version__"):
+            public = _public()
+            globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
+            if name in globals():
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_public().__all__})
+
+    def _public() -> object:
+        from importlib import import_module
+
+        return import_module("mrecordlog_async.public")  # `from mrecordlog_async` would ask __getattr__

@@ -71,7 +71,7 @@ class QueueExistsError(RecordLogError):
 
 
 class QueueNameError(RecordLogError, ValueError):
-    """Invalid queue name: not a str, empty, too long, or not encodable as UTF-8.
+    """Invalid queue name: not a str, empty, too long, not encodable as UTF-8, or a new one with control characters.
 
     Attributes:
         queue: What was passed as the name.
@@ -198,7 +198,7 @@ class QueueOptionsError(RecordLogError, ValueError):
 
 
 class ConsumerNameError(RecordLogError, ValueError):
-    """Invalid name of a consumer: not a str, empty, too long, or not encodable as UTF-8.
+    """Invalid name of a consumer: not a str, empty, too long, not UTF-8, or a new one with control characters.
 
     Attributes:
         consumer: What was passed as the name.

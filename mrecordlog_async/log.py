@@ -16,9 +16,9 @@ from mrecordlog_async.engine.draining import DrainingLog
 from mrecordlog_async.engine.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
-from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.memory.settings import values_of
 from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.names import check_name
 from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
@@ -133,7 +133,8 @@ class MultiRecordLog(DrainingLog):
             LogFullError: The limit on queues is reached, that on consumers for those that rules create, or there is
                 no space.
         """
-        check_name(queue, self.limits.name_bytes)
+        if not self.queue_exists(queue):
+            self._check_name(queue)
         values = None if options is None else values_of(options)
         created = bool(await self._begin(CreateQueue(self._new_future(), queue, exist_ok, values)))
         self._look_at_ages()

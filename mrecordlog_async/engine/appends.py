@@ -17,7 +17,7 @@ from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, Command
 from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.errors import LogClosedError, LogFullError
-from mrecordlog_async.memory.reads import check_name
+from mrecordlog_async.names import check_name
 from mrecordlog_async.options import Limits
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mrecordlog_async.errors import ConsumerNameError, QueueNameError
-from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.options import QueueOptions
 
@@ -51,13 +49,3 @@ def check_position(position: int) -> int:
 def check_start(start: int) -> int:
     """Return *start* if a tail can start there, up to the next position of a full queue; raise as `check_position`."""
     return start if type(start) is int and start == POSITION_MAX + 1 else check_position(start)
-
-
-def check_consumer_name(consumer: object, bytes_max: int = 65_535) -> str:
-    """Return *consumer*; raise ConsumerNameError unless it is a str of 1 to *bytes_max* bytes in UTF-8."""
-    try:
-        check_name(consumer, bytes_max)
-    except QueueNameError as error:
-        raise ConsumerNameError(consumer, error.reason) from None
-    assert isinstance(consumer, str)
-    return consumer

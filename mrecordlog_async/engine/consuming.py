@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 
-from mrecordlog_async.engine.arguments import check_consumer_name, check_position, check_start
+from mrecordlog_async.engine.arguments import check_position, check_start
 from mrecordlog_async.engine.commands import Command
 from mrecordlog_async.engine.consumer import Consumer, ConsumerCalls, HeldQueue, check_holder
 from mrecordlog_async.engine.reading import LiveReader
@@ -21,11 +21,11 @@ from mrecordlog_async.engine.setting_commands import (
     MoveConsumer,
 )
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
-from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.memory.setting_reads import SettingReader
 from mrecordlog_async.memory.settings import is_pattern, matches, owner_bytes
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Start
+from mrecordlog_async.names import check_consumer_name, check_name, check_new_consumer_name
 
 QUEUES_AT_ONCE = 1_000
 """So many queues are compared with a pattern, and get their consumer or lose it, before the event loop turns."""
@@ -63,7 +63,7 @@ class ConsumingLog(LiveReader, SettingReader):
             LogFullError: The limit on consumers is reached, or there is no space.
         """
         check_name(queue)
-        check_consumer_name(consumer, self.limits.name_bytes)
+        self._check_consumer_name(queue, consumer)
         if not is_pattern(queue):
             position = self._start(queue, start)
             return bool(await self._begin(CreateConsumer(self._new_future(), queue, consumer, position, exist_ok)))
@@ -185,7 +185,7 @@ class ConsumingLog(LiveReader, SettingReader):
             LogFullError: The limit on consumers is reached, or there is no space.
         """
         check_name(queue)
-        check_consumer_name(consumer, self.limits.name_bytes)
+        self._check_consumer_name(queue, consumer)
         owned, position = owner_bytes(owner), self._start(queue, start)
         attached = await self._begin(
             AttachConsumer(self._new_future(), queue, consumer, create, position, owned, take_over)
@@ -258,6 +258,13 @@ class ConsumingLog(LiveReader, SettingReader):
         found = await self._begin(MoveConsumer(self._new_future(), queue, consumer, position, seeks, queue_id, epoch))
         assert isinstance(found, int)
         return found
+
+    def _check_consumer_name(self, queue: str, consumer: object) -> None:
+        """Raise ConsumerNameError if *consumer* is invalid. The name of one that exists on *queue* passes."""
+        found = self._queues.get(queue)
+        exists = found is not None and consumer in found.consumers
+        if not exists and not any((rule.pattern, rule.name) == (queue, consumer) for rule in self._queues.rules):
+            check_new_consumer_name(consumer, self.limits.name_bytes)
 
     def _start(self, queue: str, start: Start | None) -> int | None:
         """Return the position that *start* means; None stays None."""

@@ -11,7 +11,7 @@ from mrecordlog_async.engine.queue_view import PlannedSingles, QueueView
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.reads import check_name
+from mrecordlog_async.names import check_new_name
 from mrecordlog_async.options import Limits
 
 
@@ -89,7 +89,7 @@ class PlannerBase:
     def _not_found(self, name: str) -> RecordLogError:
         """Return why the queue does not exist. Names are checked only here: the name of an existing queue is valid."""
         try:
-            check_name(name, self._limits.name_bytes)
+            check_new_name(name, self._limits.name_bytes)
         except QueueNameError as error:
             return error
         return QueueNotFoundError(name)

@@ -10,9 +10,10 @@ from mrecordlog_async.engine.running import RunningLog
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.format.header import public_log_id
-from mrecordlog_async.memory.reads import QueueReader, check_name, position_of
+from mrecordlog_async.memory.reads import QueueReader, position_of
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
 from mrecordlog_async.model import ResourceUsage, Start
+from mrecordlog_async.names import check_new_name
 
 
 class LiveReader(RunningLog, QueueReader):
@@ -161,7 +162,7 @@ class LiveReader(RunningLog, QueueReader):
 
     def _check_name(self, queue: object) -> None:
         """Raise QueueNameError if *queue* is invalid. Only for unknown names: an existing queue's name passes."""
-        check_name(queue, self.limits.name_bytes)
+        check_new_name(queue, self.limits.name_bytes)
 
     def _check_readable(self) -> None:
         self._check_not_closed()

@@ -46,6 +46,7 @@ async def open_placed_log(
     policy: PersistPolicy | None = None,
     limits: Limits | None = None,
     segment_bytes: int = GIB,
+    kind: type[PlacedLog] = PlacedLog,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
     filesystem: FileSystem | None = None,
 ) -> PlacedLog:
@@ -59,4 +60,4 @@ async def open_placed_log(
         OpenOptions(segment_bytes, limits.disk_bytes, create, policy.syncs_each_batch, PlacedReplay),
         on_progress,
     )
-    return PlacedLog(opened, thread, policy, limits)
+    return kind(opened, thread, policy, limits)

@@ -17,6 +17,7 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.new_directory import free_names, rename_durably
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.model import POSITION_MAX, Run
+from mrecordlog_async.names import check_consumer_name, check_name
 from mrecordlog_async.options import GIB, MIB, Limits, PersistPolicy
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -41,6 +42,16 @@ BUILD_LIMITS = Limits(
     consumers=1 << 62,
 )
 """High enough that everything in the old log fits into the new one."""
+
+
+class RebuiltLog(PlacedLog):
+    """A new log that takes the names of an old one, also those that no other log would create."""
+
+    def _check_name(self, queue: object) -> None:
+        check_name(queue)
+
+    def _check_consumer_name(self, queue: str, consumer: object) -> None:
+        check_consumer_name(consumer)
 
 
 class Truncate(NamedTuple):
@@ -175,6 +186,7 @@ async def new_log(
         policy=PersistPolicy.never(),
         limits=BUILD_LIMITS,
         segment_bytes=segment_bytes,
+        kind=RebuiltLog,
         filesystem=files,
     ) as log:
         yield log

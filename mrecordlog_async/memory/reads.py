@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 
-from mrecordlog_async.errors import QueueNameError, QueueNotFoundError
+from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.memory.cutting import check_limit, first_records
 from mrecordlog_async.memory.gapped import HeldRun, as_runs
 from mrecordlog_async.memory.queue import Queue
@@ -14,6 +14,7 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.ranking import first_in_steps
 from mrecordlog_async.memory.times import NO_TICK, tick_of_time
 from mrecordlog_async.model import QueueSummary, Record, Run, Start, Times, time_of_tick
+from mrecordlog_async.names import check_name
 
 
 class QueueReader:
@@ -257,20 +258,6 @@ def check_bounds(start: object, stop: object) -> None:
     for position in (start, stop):
         if position is not None and not isinstance(position, int):
             raise TypeError(f"positions are ints or None, not {type(position).__name__} ({position!r})")
-
-
-def check_name(queue: object, bytes_max: int = 65_535) -> None:
-    """Raise QueueNameError unless *queue* is a str of 1 to *bytes_max* bytes in UTF-8."""
-    if not isinstance(queue, str):
-        raise QueueNameError(queue, f"must be a str, not {type(queue).__name__}")
-    if not queue:
-        raise QueueNameError(queue, "is empty")
-    try:
-        size = len(queue.encode())
-    except UnicodeEncodeError:
-        raise QueueNameError(queue, "cannot be encoded as UTF-8") from None
-    if size > bytes_max:
-        raise QueueNameError(queue, f"is {size} bytes long in UTF-8; the limit is {bytes_max}")
 
 
 def summarize(queue: Queue) -> QueueSummary:

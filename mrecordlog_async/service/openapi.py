@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from mrecordlog_async.names import NEW_NAME
 from mrecordlog_async.protocol import problems
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.schemas import Problem
@@ -89,7 +90,7 @@ def _operation(route: Route, references: dict[type, Any]) -> dict[str, Any]:
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
     schema = {"type": "string", "minLength": 1}
-    description = "1 to 255 bytes of UTF-8 without control characters, percent-encoded once"
+    description = f"percent-encoded once; a new name has {NEW_NAME}"
     return [
         {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
         for name in ("queue", "consumer")

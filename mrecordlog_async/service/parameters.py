@@ -11,36 +11,10 @@ from aiohttp import web
 from mrecordlog_async.errors import ConsumerNameError, QueueNameError
 from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.memory.times import tick_of_time
+from mrecordlog_async.names import check_consumer_name, check_name
 from mrecordlog_async.protocol.problems import bad_request
 
-NAME_BYTES_MAX = 255
 POSITION_LIMIT = 2**63
-
-
-def check_queue_name(name: str) -> str:
-    """Return *name* if the service accepts it: 1 to 255 bytes of UTF-8 without control characters."""
-    if (reason := _wrong_with(name)) is not None:
-        raise QueueNameError(name, reason)
-    return name
-
-
-def check_consumer_name(name: str) -> str:
-    """Return the name of a consumer if the service accepts it; the rules are those of queues."""
-    if (reason := _wrong_with(name)) is not None:
-        raise ConsumerNameError(name, reason)
-    return name
-
-
-def _wrong_with(name: str) -> str | None:
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        return "cannot be encoded as UTF-8"
-    if not 1 <= size <= NAME_BYTES_MAX:
-        return f"is {size} bytes long in UTF-8; 1 to {NAME_BYTES_MAX} are allowed"
-    if not name.isprintable() and any(ord(char) < 32 or 127 <= ord(char) < 160 for char in name):
-        return "contains control characters; remove them"
-    return None
 
 
 def queue_of(request: web.Request) -> str:
@@ -50,21 +24,23 @@ def queue_of(request: web.Request) -> str:
     text "%2F". It is never interpreted as a path.
     """
     raw = _raw_names(request)[0]
-    if "%" not in raw and raw.isascii():
-        return check_queue_name(raw)
     try:
-        return check_queue_name(unquote_to_bytes(raw).decode())
+        name = unquote_to_bytes(raw).decode() if "%" in raw or not raw.isascii() else raw
     except UnicodeDecodeError:
         raise QueueNameError(raw, "is not UTF-8") from None
+    check_name(name)
+    return name
 
 
 def consumer_of(request: web.Request) -> str:
     """Return the consumer that the path names, decoded as a queue is."""
     raw = _raw_names(request)[1]
     try:
-        return check_consumer_name(unquote_to_bytes(raw).decode())
+        name = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
         raise ConsumerNameError(raw, "is not UTF-8") from None
+    check_consumer_name(name)
+    return name
 
 
 def _raw_names(request: web.Request) -> tuple[str, str]:

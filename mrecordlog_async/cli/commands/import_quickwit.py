@@ -26,8 +26,8 @@ from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance.new_directory import free_names
 from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues
-from mrecordlog_async.memory.reads import check_name
 from mrecordlog_async.model import RecoveryProgress, Run
+from mrecordlog_async.names import check_name
 from mrecordlog_async.quickwit.files import Directory, Source
 from mrecordlog_async.quickwit.reader import Report, read, read_appends
 from mrecordlog_async.quickwit.scan import Finding, OnBlock

@@ -20,6 +20,7 @@ from mrecordlog_async.errors import (
     RecordLogError,
 )
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.names import check_consumer_name
 from mrecordlog_async.protocol.consumer_schemas import (
     AcknowledgedOne,
     AcknowledgeManyRequest,
@@ -30,7 +31,6 @@ from mrecordlog_async.protocol.consumer_schemas import (
     AttachManyResponse,
     ConsumerStatus,
 )
-from mrecordlog_async.service.parameters import check_consumer_name
 from mrecordlog_async.service.queue_checks import status_of, summary_of
 from mrecordlog_async.service.routes.bulk import bulk_request
 from mrecordlog_async.service.routes.consumers import checked_owner

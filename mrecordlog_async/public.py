@@ -1,0 +1,102 @@
+"""The names of the package: `from mrecordlog_async import NAME`."""
+
+from importlib.metadata import version
+
+from mrecordlog_async.engine.arguments import Payload
+from mrecordlog_async.engine.consumer import Consumer
+from mrecordlog_async.engine.setting_commands import Attached
+from mrecordlog_async.engine.tail import Tail
+from mrecordlog_async.errors import (
+    ConsumerBehindError,
+    ConsumerExistsError,
+    ConsumerFencedError,
+    ConsumerNameError,
+    ConsumerNotFoundError,
+    ConsumerOwnedError,
+    CorruptionError,
+    LogClosedError,
+    LogFailedError,
+    LogFullError,
+    LogLockedError,
+    PositionAheadError,
+    PositionInPastError,
+    PositionTruncatedError,
+    QueueExistsError,
+    QueueNameError,
+    QueueNotFoundError,
+    QueueOptionsError,
+    QueueSealedError,
+    RecordLogError,
+    RecordTooLargeError,
+)
+from mrecordlog_async.log import MultiRecordLog, OpeningLog
+from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
+from mrecordlog_async.model import (
+    Batch,
+    ConsumerSummary,
+    LogState,
+    QueueSummary,
+    Record,
+    RecoveryProgress,
+    RecoveryReport,
+    ResourceUsage,
+    Run,
+)
+from mrecordlog_async.options import Limits, PersistAction, PersistPolicy, QueueOptions
+from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.record_log import RecordBatches, RecordConsumer, RecordLog
+from mrecordlog_async.storage.filesystem import FileSystem
+
+__all__ = [
+    "Attached",
+    "Batch",
+    "Consumer",
+    "ConsumerBehindError",
+    "ConsumerExistsError",
+    "ConsumerFencedError",
+    "ConsumerNameError",
+    "ConsumerNotFoundError",
+    "ConsumerOwnedError",
+    "ConsumerSummary",
+    "CorruptionError",
+    "Counters",
+    "FileSystem",
+    "Histogram",
+    "Limits",
+    "LogClosedError",
+    "LogFailedError",
+    "LogFullError",
+    "LogLockedError",
+    "LogState",
+    "MultiRecordLog",
+    "OpeningLog",
+    "Payload",
+    "PersistAction",
+    "PersistPolicy",
+    "PositionAheadError",
+    "PositionInPastError",
+    "PositionTruncatedError",
+    "QueueExistsError",
+    "QueueNameError",
+    "QueueNotFoundError",
+    "QueueOptions",
+    "QueueOptionsError",
+    "QueueSealedError",
+    "QueueSummary",
+    "ReadOnlyLog",
+    "Record",
+    "RecordBatches",
+    "RecordConsumer",
+    "RecordLog",
+    "RecordLogError",
+    "RecordTooLargeError",
+    "RecoveryProgress",
+    "RecoveryReport",
+    "ResourceUsage",
+    "Run",
+    "SegmentPin",
+    "Tail",
+    "__version__",
+]
+
+__version__ = version("mrecordlog_async")
