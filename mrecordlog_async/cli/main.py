@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Protocol
 
@@ -40,9 +41,11 @@ from mrecordlog_async.cli.commands import (
     truncate,
     verify,
 )
+from mrecordlog_async.cli.completed_word import LINE, completed_words
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
 from mrecordlog_async.cli.explain import explain, refuse_crate_directory
 from mrecordlog_async.cli.parser import CommandLine, Parser
+from mrecordlog_async.cli.standard_output import OutputError, drop_output, name_standard_output
 from mrecordlog_async.cli.target import is_service
 from mrecordlog_async.errors import RecordLogError
 
@@ -88,9 +91,12 @@ GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     _open_standard_streams()
-    arguments = build_parser().parse_args(argv)
-    directory = _directory_of(arguments)
+    directory = None
     try:
+        if LINE in os.environ:
+            return _complete()
+        arguments = _parse(argv)
+        directory = _directory_of(arguments)
         _check(arguments, directory)
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -98,9 +104,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has closed it (`| head`). Without this, Python would report the same error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()  # its reader has closed it (`| head`)
         return FINE
+    except OutputError as error:
+        drop_output()
+        return _fail(f"standard output: {error.strerror}; what was printed is incomplete", FAILED)
     except ModuleNotFoundError as error:
         return _fail(f"{error.name} is not installed: {_extra_of(error.name or '')}", FAILED)
     except (RecordLogError, UsageError, OSError, ValueError) as error:
@@ -112,6 +120,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), code)
 
 
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments. Ends the process after --help, and where they are wrong."""
+    try:
+        return build_parser().parse_args(argv)
+    except SystemExit:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        raise
+
+
+def _complete() -> int:
+    """Print what completes the word at the cursor of a shell; nothing if that cannot be found out."""
+    with suppress(Exception):
+        print("".join(f"{word}\n" for word in completed_words(build_parser())), end="", flush=True)
+    return FINE
+
+
 def _open_standard_streams() -> None:
     """Open those of the descriptors 0, 1 and 2 that are closed: otherwise a segment could get the number of one.
 
@@ -121,6 +146,7 @@ def _open_standard_streams() -> None:
         pass
     os.close(opened)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  # it stays open
+    name_standard_output()
 
 
 def _directory_of(arguments: argparse.Namespace) -> str | None:
@@ -167,7 +193,8 @@ def _description(summaries: dict[str, str]) -> Iterator[str]:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"mrecordlog: {message}", file=sys.stderr)
+    with suppress(OSError):  # standard error may be on a full disk, too
+        print(f"mrecordlog: {message}", file=sys.stderr)
     return code
 
 

@@ -35,12 +35,18 @@ class Parser(argparse.ArgumentParser):
         """Width of the help, None for the terminal's."""
         self.words: list[str] = []
         """The arguments in order, as the usage line shows them."""
+        self.known: dict[argparse.Action, Callable[[], Iterable[str]]] = {}
+        """What finds the values of an argument, for completion."""
         super().__init__(add_help=False, formatter_class=self._format, **options)
         self.add_argument("-h", "--help", action="help", help="print this help")
 
-    def add_argument(self, *names: str, **options: Any) -> argparse.Action:
-        """Add an argument or an option."""
+    def add_argument(
+        self, *names: str, known: Callable[[], Iterable[str]] | None = None, **options: Any
+    ) -> argparse.Action:
+        """Add an argument or an option. known: finds its values for completion, if `choices` does not list them."""
         action = super().add_argument(*names, **options)
+        if known is not None:
+            self.known[action] = known
         if not action.option_strings:
             self.words.append(_shown(action))
         return action

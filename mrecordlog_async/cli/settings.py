@@ -17,17 +17,21 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mrecordlog_async.cli.exit_codes import UsageError
-from mrecordlog_async.cli.parser import choice, port, suggest, whole
+from mrecordlog_async.cli.parser import Parser, choice, port, suggest, whole
 from mrecordlog_async.options import PersistPolicy
 from mrecordlog_async.quantities import parse_seconds, parse_size
 
 PREFIX = "MRECORDLOG_"
 NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY"})
 """Variables that `serve` reads besides its settings."""
+
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
 
 
 def switch(text: str) -> bool:
@@ -61,13 +65,18 @@ def names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting. default: as a person would write it, "" for none. metavar: "" for a switch, which takes no value."""
+    """One setting.
+
+    default: as a person would write it, "" for none. metavar: "" for a switch, which takes no value. words: its values,
+    or how they begin, for completion.
+    """
 
     name: str
     read: Callable[[str], Any]
     metavar: str
     default: str
     help: str
+    words: tuple[str, ...] = ()
 
     @property
     def flag(self) -> str:
@@ -104,7 +113,14 @@ SETTINGS = (
         "host names to accept in the Host header, comma separated, besides those of loopback (default: on loopback "
         "none, on other addresses every name)",
     ),
-    Setting("persist", persist, "POLICY", "always", "when a record counts as stored: always, interval:500ms or never"),
+    Setting(
+        "persist",
+        persist,
+        "POLICY",
+        "always",
+        "when a record counts as stored: always, interval:500ms or never",
+        ("always", "interval:", "never"),
+    ),
     Setting("segment_bytes", parse_size, "SIZE", "1GiB", "size of a segment file"),
     Setting("recycle", switch, "", "true", "use the file of a dead segment again for a later one (on by default)"),
     Setting(
@@ -143,25 +159,34 @@ SETTINGS = (
     ),
     Setting("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
     Setting("access_log", switch, "", "false", "log every request"),
-    Setting("log_format", choice("text", "json"), "FORMAT", "text", "format of the service's own log: text or json"),
+    Setting(
+        "log_format",
+        choice(*FORMATS),
+        "FORMAT",
+        "text",
+        "format of the service's own log: text or json",
+        FORMATS,
+    ),
     Setting(
         "log_level",
-        choice("debug", "info", "warning", "error"),
+        choice(*LEVELS),
         "LEVEL",
         "info",
         "lowest level to log: debug, info, warning or error",
+        LEVELS,
     ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: Parser) -> None:
     """Add a flag for each setting, and --config."""
     parser.add_argument("--config", metavar="FILE", help="TOML file of settings (default: MRECORDLOG_CONFIG)")
     for setting in SETTINGS:
         if setting.metavar:
             shown = f" (default: {setting.default})" if setting.default else ""
-            parser.add_argument(setting.flag, metavar=setting.metavar, help=setting.help + shown)
+            known = partial(iter, setting.words) if setting.words else None
+            parser.add_argument(setting.flag, known=known, metavar=setting.metavar, help=setting.help + shown)
         else:
             parser.add_argument(setting.flag, action=argparse.BooleanOptionalAction, help=setting.help)
 

@@ -1,29 +1,136 @@
-"""Completion offers the commands and options that exist."""
+"""Completion offers commands, options and values that exist."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.cli.running import mrecordlog
+from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.cli.completed_word import BREAKS, LINE, SHELL, completed_words, split
+from mrecordlog_async.cli.main import build_parser
+from tests.cli.running import build, mrecordlog
+from tests.operated import Operated
 
-ASK = "\nCOMP_WORDS=(mrecordlog {words}); COMP_CWORD={index}; _mrecordlog; echo ${{COMPREPLY[@]}}"
+SHELLS = {
+    "bash": "\nCOMP_LINE={line}; COMP_POINT={at}; COMP_WORDS=($COMP_LINE{empty})"
+    "\nCOMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))"
+    '\n_mrecordlog; printf "%s\\n" "${{COMPREPLY[@]}}"',
+    "fish": "\ncomplete -C {line}",
+}
 
 
-def completed(*words: str) -> list[str]:
-    """Ask bash what it would offer for the last word."""
-    script = mrecordlog("completion", "bash").out + ASK.format(words=" ".join(words), index=len(words))
-    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split()
+def completed(shell: str, line: str) -> list[str]:
+    """Ask *shell* what it would offer for the last word of *line*; `mrecordlog` is the one under test."""
+    empty = ' ""' if line.endswith(" ") else ""
+    ask = SHELLS[shell].format(line=shlex.quote(line), at=len(line), empty=empty)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        [shell, "-c", mrecordlog("completion", shell).out + ask],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PATH": path, "XDG_CONFIG_HOME": "/nonexistent"},
+    )
+    return [found.partition("\t")[0] for found in ran.stdout.splitlines() if found]
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_commands_and_options() -> None:
-    """The first word is a command, and a word with a dash is one of its options."""
-    assert completed("ver") == ["verify"]
-    assert completed("import-quickwit", "--a") == ["--accept-damage"]
-    assert "--pins" in completed("inspect", "--")
+async def some_queues(log: MultiRecordLog) -> None:
+    for queue in ("orders", "orders:eu", "my queue", "it's"):
+        await log.create_queue(queue)
+    await log.create_consumer("orders", "billing")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return build(tmp_path / "wal", some_queues)
+
+
+@pytest.fixture(params=["directory", "service"])
+def log(request: pytest.FixtureRequest, directory: Path) -> Iterator[str]:
+    """The LOG to write in a line: the directory, or a service of it."""
+    if request.param == "directory":
+        yield str(directory)
+        return
+    with Operated(directory) as service:
+        service.ready()
+        yield f"http://127.0.0.1:{service.port}"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_commands_options_and_values(shell: str, directory: Path) -> None:
+    """The first word is a command, a word with a dash an option; queues come from the log that the line names."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    assert "verify" in completed(shell, "mrecordlog ver")
+    assert completed(shell, "mrecordlog import-quickwit --ac") == ["--accept-damage"]
+    assert set(completed(shell, "mrecordlog configure ./wal orders --keep ")) == {
+        "until_truncated",
+        "until_acknowledged",
+    }
+    assert set(completed(shell, f"mrecordlog cat {directory} ord")) == {"orders", "orders:eu"}
+    assert completed(shell, f"mrecordlog ls {directory}/") != ["orders"]
+
+
+def test_queues_and_consumers_of_a_log_complete(log: str) -> None:
+    """In place of QUEUE and CONSUMER, whether they are arguments or options."""
+
+    def offered(line: str) -> list[str]:
+        return completed_words(build_parser(), {LINE: f"mrecordlog {line}", SHELL: "fish"})
+
+    assert sorted(offered(f"cat {log} ")) == ["it's", "my queue", "orders", "orders:eu"]
+    assert offered(f"append --lines {log} m") == ["my queue"]
+    assert offered(f"consume {log} orders --exec 'cat {{}}' --consumer b") == ["billing"]
+    assert offered(f"consumers {log} orders --seek ") == ["billing"]
+    assert offered(f"consumers {log} orders --seek billing ") == []
+    assert offered(f"truncate {log} orders ") == []
+    assert offered(f"ls {log} ") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("serve --persist ", ["always", "interval:", "never"]),
+        ("serve --log-level=d", ["debug"]),
+        ("bench --only c", ["callers"]),
+        ("completion ", ["bash", "zsh", "fish"]),
+        ("lake ", ["show", "optimize", "vacuum", "resume"]),
+        ("ls h", ["http://127.0.0.1:8080"]),
+        ("ls ", []),
+        ("verify /et", []),
+        ("nosuchcommand ", []),
+    ],
+)
+def test_values_that_are_known_beforehand_complete(line: str, offered: list[str]) -> None:
+    """Paths are left to the shell."""
+    assert completed_words(build_parser(), {LINE: f"mrecordlog {line}"}) == offered
+
+
+def test_names_are_quoted_as_the_shell_inserts_them(directory: Path) -> None:
+    """bash takes a colon for the end of a word, so what precedes it stays in the line."""
+
+    def offered(word: str) -> list[str]:
+        line = {LINE: f"mrecordlog cat {directory} {word}", BREAKS: " \"'><=;|&(:"}
+        return completed_words(build_parser(), line)
+
+    assert offered("my") == ["'my queue'"] and offered("'my") == ["my queue"]
+    assert offered("my\\ q") == ["'my queue'"] and offered("it") == ["'it'\"'\"'s'"]
+    assert offered("orders:") == ["eu"]
+    assert split("mrecordlog cat ./a\\") == (["mrecordlog", "cat", "./a"], "")
+
+
+def test_a_log_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
+    """Neither a message nor a traceback gets into the line that is being typed."""
+    for log in (tmp_path / "nowhere", "http://127.0.0.1:1"):
+        line = os.environ | {LINE: f"mrecordlog cat {log} o"}
+        ran = subprocess.run([sys.executable, "-m", "mrecordlog_async"], env=line, capture_output=True, timeout=60)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
 
 
 def test_every_shell_gets_every_command() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
 from mrecordlog_async.cli.main import GROUPS, build_parser, main
@@ -101,6 +99,6 @@ def test_a_missing_log_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_switch_is_an_option_without_a_value(arguments: list[str], variables: dict[str, str], on: bool) -> None:
     """Its variable and its key in the file have a value; the option wins."""
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_settings(parser)
     assert gather(parser.parse_args(arguments), variables)["access_log"] is on

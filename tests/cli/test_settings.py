@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.cli.parser import Parser
 from mrecordlog_async.cli.settings import add_settings, gather
 
 
 @pytest.mark.parametrize("place", ["flag", "variable", "file"])
 def test_recycling_is_on_unless_one_of_the_places_switches_it_off(tmp_path: Path, place: str) -> None:
     """The flag, the environment and the TOML file reach the setting."""
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_settings(parser)
     assert gather(parser.parse_args([]), {})["recycle"] is True
     config = tmp_path / "settings.toml"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.cli.commands.export_quickwit import export
-from mrecordlog_async.cli.exit_codes import DAMAGE, FAILED, FINE, LOCKED, USAGE
+from mrecordlog_async.cli.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, LOCKED, USAGE
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.quickwit.files import Directory
@@ -187,16 +187,39 @@ def test_closed_standard_streams_are_no_traceback(place: Place) -> None:
     assert (ran.returncode, ran.stdout.count("\n")) == (FINE, 14)
 
 
-def test_ctrl_c_during_imports_is_no_traceback(tmp_path: Path) -> None:
-    """The command line is imported inside what catches Ctrl-C."""
-    interrupted = f"import os, signal; os.kill(os.getpid(), signal.{signal.SIGINT.name})"
-    (tmp_path / "main.py").write_text(interrupted)
-    program = (
-        "import sys, mrecordlog_async.cli, mrecordlog_async.__main__ as program;"
-        f"mrecordlog_async.cli.__path__.insert(0, {str(tmp_path)!r}); sys.exit(program.run())"
-    )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stderr) == (130, "")
+@pytest.mark.parametrize("started", [["-m", "mrecordlog_async"], [str(Path(sys.executable).with_name("mrecordlog"))]])
+@pytest.mark.parametrize("module", ["crc32c", "argparse", "aiohttp"])
+def test_ctrl_c_during_imports_is_no_traceback(tmp_path: Path, started: list[str], module: str) -> None:
+    """The core, the command line and the service are imported inside what catches Ctrl-C."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    # Takes the place of the real module, and blocks until the fifo is closed.
+    (tmp_path / f"{module}.py").write_text(f"open({str(fifo)!r}).read()")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, *started, "serve", str(tmp_path / "wal"), "--port", "0"]
+    with (
+        subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process,
+        fifo.open("w"),  # waits until the process opens it too: then it is in the import
+    ):
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    "command", [("cat", "DIR", "orders"), ("dump", "DIR"), ("ls", "DIR"), ("top", "DIR", "--once")]
+)
+def test_a_full_disk_behind_standard_output_is_code_1(place: Place, command: tuple[str, ...]) -> None:
+    """The message says that it is the output, not the log, also where a help text or an error has no room."""
+    words = [word.replace("DIR", str(place.intact)) for word in command]
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run([sys.executable, "-m", "mrecordlog_async", *words], stdout=full, stderr=subprocess.PIPE)
+        assert ran.returncode == FAILED
+        assert ran.stderr == b"mrecordlog: standard output: No space left on device; what was printed is incomplete\n"
+        if command[0] == "ls":
+            for each in (["--help"], words):
+                ran = subprocess.run([sys.executable, "-m", "mrecordlog_async", *each], stdout=full, stderr=full)
+                assert ran.returncode == FAILED
 
 
 def test_append_to_nothing_names_the_switch(tmp_path: Path) -> None:

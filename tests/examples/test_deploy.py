@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, LOCKED, LOG_FAILED, USAGE
+from mrecordlog_async.cli.parser import Parser
 from mrecordlog_async.cli.settings import SETTINGS, add_settings, gather
 from tests.serving import Process
 
@@ -22,7 +23,7 @@ DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 
 
 def arguments(*given: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_settings(parser)
     return parser.parse_args(given)
 

@@ -36,7 +36,9 @@ def add_parser(command_line: CommandLine) -> Parser:
         type=directory_argument,
         help="directory to write in; cleaned up afterwards (default: here)",
     )
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="run these workloads only (see --list)")
+    parser.add_argument(
+        "--only", nargs="+", known=_known_workloads, metavar="NAME", help="run these workloads only (see --list)"
+    )
     parser.add_argument("--quick", action="store_true", help="measure for a few seconds only, for a first look")
     parser.add_argument(
         "--gc-threshold",
@@ -54,6 +56,12 @@ def add_parser(command_line: CommandLine) -> Parser:
     form.add_argument("--markdown", action="store_true", help="print the report as Markdown")
     add_signpost(parser)
     return parser
+
+
+def _known_workloads() -> list[str]:
+    from mrecordlog_async.bench.suite import WORKLOADS
+
+    return [workload.name for workload in WORKLOADS]
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -33,7 +33,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser = command_line.add_command("consume", "Hand records to a program, and acknowledge them", __doc__)
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to read")
-    parser.add_argument("--consumer", required=True, metavar="NAME", help="name under which the position is kept")
+    parser.add_argument("--consumer", required=True, metavar="CONSUMER", help="name under which the position is kept")
     parser.add_argument("--exec", dest="command", metavar="CMD", help="shell command that takes each batch")
     parser.add_argument(
         "--batch", type=COUNT, default=BATCH_RECORDS, metavar="N", help="records in one (default: 1000)"

@@ -35,8 +35,8 @@ def add_parser(command_line: CommandLine) -> Parser:
     )
     change = parser.add_mutually_exclusive_group()
     change.add_argument("--create", metavar="NAME", help="create a consumer")
-    change.add_argument("--delete", metavar="NAME", help="delete a consumer")
-    change.add_argument("--seek", nargs=2, metavar=("NAME", "POSITION"), help="move a consumer to a position")
+    change.add_argument("--delete", metavar="CONSUMER", help="delete a consumer")
+    change.add_argument("--seek", nargs=2, metavar=("CONSUMER", "POSITION"), help="move a consumer to a position")
     parser.add_argument("--start", type=COUNT, metavar="POSITION", help="where --create begins (default: first record)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser

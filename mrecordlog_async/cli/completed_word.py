@@ -1,0 +1,183 @@
+"""Which argument the word at the cursor is, and the words that can complete it.
+
+The script of `mrecordlog completion` runs `mrecordlog` with the variable `_MRECORDLOG_COMPLETE`: the line up to the
+cursor. What fits is printed, one per line. Nothing is printed for a path, which shells complete themselves, and nothing
+for what cannot be found out within a second: whoever presses Tab waits for it.
+
+An argument's metavar says what it is: QUEUE and CONSUMER are names in the log that the line names, LOG may be a URL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from mrecordlog_async.cli.parser import CommandLine, Parser
+from mrecordlog_async.cli.target import EXAMPLE_URL, connect, is_service
+from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.names import has_control_characters
+
+LINE = "_MRECORDLOG_COMPLETE"
+SHELL = "_MRECORDLOG_SHELL"
+"""fish quotes what it inserts; bash and zsh insert it as it is."""
+BREAKS = "_MRECORDLOG_BREAKS"
+"""Characters at which the shell begins a new word: it replaces only what follows the last of them."""
+
+SECONDS = 1.0
+NAMES_MAX = 1_000
+NOTHING = (None, "")
+
+
+class Meant(NamedTuple):
+    """The argument that the last word belongs to, None for none; its metavar; values of the others, by metavar."""
+
+    parser: Parser
+    argument: argparse.Action | None
+    kind: str
+    values: dict[str, str]
+    word: str
+
+
+def completed_words(command_line: CommandLine, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return what can stand in place of the last word of the line."""
+    words, open_quote = split(environment[LINE])
+    command = command_line.commands.get(words[1]) if len(words) > 2 else None
+    if command is None:
+        return []
+    meant = meant_by(command, words[2:])
+    found = [word for word in candidates(meant) if word.startswith(meant.word) and not has_control_characters(word)]
+    if open_quote or environment.get(SHELL) == "fish":
+        return found
+    kept = _kept_by_the_shell(meant.word, environment.get(BREAKS, ""))
+    return [shlex.quote(word[kept:]) for word in found]
+
+
+def split(line: str) -> tuple[list[str], str]:
+    """Return the words of an unfinished line, and the quote that is still open: "" for none."""
+    if line.endswith("\\") and not line.endswith("\\\\"):
+        line = line[:-1]  # the character that it quotes is still to come
+    for open_quote in ("", "'", '"'):
+        try:
+            words = shlex.split(line + open_quote)
+        except ValueError:
+            continue  # another quote is open
+        begins_new = not open_quote and (not line or line[-1].isspace())
+        return ([*words, ""] if begins_new else words), open_quote
+    return split(line[:-1])
+
+
+def meant_by(parser: Parser, words: list[str]) -> Meant:
+    """Go through *words* as argparse would, and return which argument the last one is."""
+    *before, word = words
+    options = {name: action for action in parser._actions for name in action.option_strings}
+    positional = ((action, _kind(action)) for action in parser._actions if not action.option_strings)
+    values: dict[str, str] = {}
+    waiting: list[tuple[argparse.Action, str]] = []  # what an option still takes
+    for each in before:
+        if waiting:
+            values[waiting.pop(0)[1]] = each
+        elif each.startswith("-"):
+            waiting = _taken_by(options.get(each))
+        else:
+            values.setdefault(next(positional, NOTHING)[1], each)
+    name, equals, value = word.partition("=")
+    argument: argparse.Action | None
+    if waiting:
+        argument, kind = waiting[0]
+    elif word.startswith("-"):
+        word = value
+        argument, kind = next(iter(_taken_by(options.get(name)) if equals else ()), NOTHING)
+    else:
+        argument, kind = next(positional, NOTHING)
+    return Meant(parser, argument, kind, values, word)
+
+
+def _taken_by(option: argparse.Action | None) -> list[tuple[argparse.Action, str]]:
+    if option is None or option.nargs == 0:
+        return []
+    if isinstance(option.metavar, tuple):
+        return [(option, kind) for kind in option.metavar]
+    return [(option, _kind(option))]
+
+
+def _kind(argument: argparse.Action) -> str:
+    return str(argument.metavar or "")
+
+
+def candidates(meant: Meant) -> Iterable[str]:
+    """Return the values that the argument can have, as far as they are known."""
+    argument, log = meant.argument, meant.values.get("LOG")
+    if argument is None:
+        return ()
+    if argument.choices is not None:
+        return argument.choices
+    if argument in meant.parser.known:
+        return meant.parser.known[argument]()
+    if meant.kind in ("LOG", "URL"):
+        return (*_default_urls(), "unix:") if meant.word else ()  # without a word: directories
+    if meant.kind == "QUEUE" and log is not None:
+        return queues_of(log, meant)
+    if meant.kind == "CONSUMER" and log is not None and "QUEUE" in meant.values:
+        return consumers_of(log, meant)
+    return ()
+
+
+def _default_urls() -> tuple[str, ...]:
+    port = os.environ.get("MRECORDLOG_PORT")
+    return (re.sub(r"\d+$", port, EXAMPLE_URL),) if port else (EXAMPLE_URL,)
+
+
+def queues_of(log: str, meant: Meant) -> list[str]:
+    """Return names of queues that begin with the word."""
+    if is_service(log):
+        query = {"prefix": meant.word, "limit": str(NAMES_MAX)}
+        return [one["queue"] for one in _ask(log, meant, "/v1/queues", query)["queues"]]
+    with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
+        return [name for name in stored.list_queues() if name.startswith(meant.word)][:NAMES_MAX]
+
+
+def consumers_of(log: str, meant: Meant) -> list[str]:
+    """Return names of the consumers of the queue that the line names."""
+    queue = meant.values["QUEUE"]
+    if is_service(log):
+        found = _ask(log, meant, f"/v1/queues/{quote(queue, safe='')}/consumers", {})["consumers"]
+        return [one["consumer"] for one in found]
+    with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
+        return sorted(stored.settings(queue).consumers)
+
+
+def _within(seconds: float) -> Callable[[RecoveryProgress], None]:
+    """Return what ends reading by TimeoutError after *seconds*."""
+    end = time.monotonic() + seconds
+
+    def check(_: RecoveryProgress) -> None:
+        if time.monotonic() > end:
+            raise TimeoutError
+
+    return check
+
+
+def _ask(url: str, meant: Meant, path: str, query: dict[str, str]) -> Any:
+    """Return the response of a service. Raises what its client raises, and TimeoutError."""
+
+    async def ask() -> Any:
+        arguments = argparse.Namespace(log=url, token_file=meant.values.get("FILE"))
+        async with connect(arguments, retry_seconds=0.0) as client:
+            # The client lists all queues or the largest, and here those with a prefix are needed.
+            return json.loads((await client._transport.send("GET", path, query=query or None)).body)
+
+    return asyncio.run(asyncio.wait_for(ask(), SECONDS))
+
+
+def _kept_by_the_shell(word: str, breaks: str) -> int:
+    """Return how many characters of *word* the shell leaves in the line, because it takes them for words before it."""
+    return max((word.rfind(each) + 1 for each in breaks if each in ":="), default=0)
