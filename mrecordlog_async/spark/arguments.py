@@ -18,6 +18,7 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     _add_layout(parser)
     _add_queues(parser)
     _add_batches(parser)
+    _add_consumer(parser)
     _add_exceptions(parser)
     _add_job(parser, "the services")
 
@@ -137,6 +138,21 @@ def _add_batches(parser: argparse.ArgumentParser) -> None:
         type=count_of,
         metavar="COUNT",
         help="tasks per batch (default: one per core of Spark)",
+    )
+
+
+def _add_consumer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--consumer",
+        metavar="NAME",
+        help="share the queues: acknowledge what is stored as this consumer, instead of truncating; frees the records "
+        "of queues with --keep until_acknowledged once all their consumers have acknowledged them",
+    )
+    parser.add_argument(
+        "--take-over",
+        action="store_true",
+        help="take the consumer over from a query that is stopped for good, or move it back to where the checkpoint "
+        "stands",
     )
 
 

@@ -178,6 +178,8 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         every_seconds=arguments.every,
         format=arguments.format,
         truncate=not arguments.no_truncate,
+        consumer=arguments.consumer,
+        take_over=arguments.take_over,
         partition_by=tuple(filter(None, arguments.partition_by.split(","))),
         shared_paths=arguments.shared_paths,
         target_file_bytes=arguments.target_file_bytes,

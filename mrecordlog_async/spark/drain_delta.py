@@ -1,8 +1,8 @@
 """A drain into a Delta table: each batch is one transaction of the table, identified by its content (`delta`).
 
 What a batch with a commit file holds is durable in the table: the sink returns only then, and Spark writes the commit
-file after it. So the data source may truncate whatever the checkpoint has committed, once the checkpoint is synced, and
-nothing is read back.
+file after it. So the data source may truncate, or acknowledge, whatever the checkpoint has committed, once the
+checkpoint is synced, and nothing is read back.
 """
 
 from __future__ import annotations
@@ -83,18 +83,19 @@ def _run(
     options = Options.parse(job.source_options())
     begun, progress, fleet = time.monotonic(), Progress(), Fleet(impatient(options))
     try:
-        rows = _columns(job, source_rows(session, _source_options(job, synced, {})))
+        query_id = query_of(checkpoint)
+        rows = _columns(job, source_rows(session, _source_options(job, synced, {}, query_id)))
         sink = SinkOptions(place, Layout(job.partition_by, job.target_file_bytes), synced, _rest(job))
         try:
             columns = sink.columns(rows.schema.json())
         except ValueError as error:
             raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
-        for line in prepare(checkpoint, place, columns, job.partition_by, query_of(checkpoint)):
+        for line in prepare(checkpoint, place, columns, job.partition_by, query_id):
             report(line)
         position = Batches(checkpoint, checkpoint).end(newest(checkpoint, OFFSETS)) or {}
         again = refusal.check(checkpoint, accepted(job), position)
         refuse_missing(job, options, fleet, position, report)
-        given = _source_options(job, synced, again)
+        given = _source_options(job, synced, again, query_id)
         session.dataSource.register(DeltaSink)
         rows = _columns(job, source_rows(session, given))
         writer = rows.writeStream.format(FORMAT).options(**sink.encode())
@@ -103,7 +104,7 @@ def _run(
             with ending(query, stopped):
                 follow(query, progress, report, stopped)
         if job.truncate:
-            _truncate_rest(given, checkpoint, report)
+            _release_rest(given, checkpoint, report)
         left, down = remaining(options, fleet)
     finally:
         fleet.close()
@@ -122,24 +123,27 @@ def _rest(job: DrainJob) -> str | None:
     return parsed_schema(job.schema).json() if job.schema is not None and not job.payload else None
 
 
-def _source_options(job: DrainJob, synced: str | None, again: Offset) -> dict[str, str]:
-    """Return the options of the data source, which truncates what the checkpoint has committed."""
-    found = job.source_options(again=again) | {"truncate": str(job.truncate).lower()}
+def _source_options(job: DrainJob, synced: str | None, again: Offset, query: str) -> dict[str, str]:
+    """Return the options of the data source, which releases what the checkpoint has committed."""
+    found = job.source_options(again=again) | job.release_options(query)
     return found | ({"syncDirs": json.dumps([synced])} if synced is not None else {})
 
 
-def _truncate_rest(options: dict[str, str], checkpoint: Lake, report: Report) -> None:
-    """Truncate up to the last committed batch, which the data source does at the start of the next batch only."""
+def _release_rest(options: dict[str, str], checkpoint: Lake, report: Report) -> None:
+    """Release up to the last committed batch, which the data source does at the start of the next batch only."""
+    from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError
     from mrecordlog_async.spark.stream import LogStreamReader
 
     batches, last = Batches(checkpoint, checkpoint), newest(checkpoint, COMMITS)
     end = batches.checkpoint_at(last) if last >= 0 and batches.is_committed(last) else None
     if end is None:
         return
-    reader = LogStreamReader(impatient(Options.parse(options)))
+    # What this query took over at its start is its own; if another one has taken it since, that one keeps it.
+    given = options | ({"takeOver": "false"} if "takeOver" in options else {})
+    reader = LogStreamReader(impatient(Options.parse(given)))
     try:
         reader.commit(end.encode())
-    except (OSError, ServerDownError, ServiceRefusedError) as error:
-        report(f"what is stored was not truncated: {error}; the next run truncates it")
+    except (OSError, ServerDownError, ServiceRefusedError, ConsumerRefusedError, ConsumerLostError) as error:
+        report(f"what is stored was not released from the log: {error}; the next run does it")
     finally:
         reader.stop()

@@ -74,7 +74,10 @@ def _as_json(line: str) -> str:
 
 @contextmanager
 def failures_as_sentences() -> Iterator[None]:
-    """Replace the long errors of Spark and its Java by one sentence: raise JobFailedError or ServiceDownError."""
+    """Replace the long errors of Spark and its Java by one sentence.
+
+    Raises JobFailedError or ServiceDownError; RefusedError for a consumer that the query may not use.
+    """
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has none
     from pyspark.errors import PySparkException
 
@@ -82,7 +85,8 @@ def failures_as_sentences() -> Iterator[None]:
         yield
     except PySparkException as error:
         text = str(error)
-        kind = ServiceDownError if "ServerDownError: " in text else JobFailedError
+        down = "ServerDownError: " in text
+        kind = ServiceDownError if down else RefusedError if "ConsumerRefusedError: " in text else JobFailedError
         raise kind(cause_of(text)) from error
     except ServerDownError as error:
         raise ServiceDownError(str(error)) from error

@@ -8,6 +8,7 @@
 | a power failure with local disks: Spark never calls fsync | synced, recorded and only then truncated (`release`) |
 | local paths on several machines: each stores only its part | refused |
 | the same with `shared_paths`, and a machine without the mount | its tasks fail (`shared_storage`) |
+| a consumer that another query owns, or that has acknowledged what is not stored | refused (`consumer`) |
 | a loss that was detected before | refused until the user accepts it (`refusal`) |
 | a format whose commits this package cannot read | refused, unless nothing is truncated |
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -63,6 +65,8 @@ class DrainJob:
         every_seconds: the shortest time between two batches; None to stop when the job has caught up.
         format: "delta", "parquet", or another format of Spark, of which nothing is truncated.
         truncate: whether the logs are truncated up to what is stored.
+        consumer: acknowledge what is stored as this consumer, instead of truncating; others may share the queues.
+        take_over: take the consumer over from another query, or move it back to where the checkpoint stands.
         partition_by: server, queue or both. Directories are named after copies of these columns (`_queue=…`), because
             Spark reads names that look like numbers as numbers: queues 007 and 7 would become one.
         shared_paths: every machine mounts the file system of output and checkpoint at the same path (NFS, say); on a
@@ -82,6 +86,8 @@ class DrainJob:
     every_seconds: float | None = None
     format: str = DELTA
     truncate: bool = True
+    consumer: str | None = None
+    take_over: bool = False
     partition_by: tuple[str, ...] = ()
     shared_paths: bool = False
     accept_went_back: bool = False
@@ -104,6 +110,12 @@ class DrainJob:
         if shared_marker is not None:
             found["sharedMarker"] = shared_marker
         return found
+
+    def release_options(self, query: str) -> dict[str, str]:
+        """Return the options with which the data source itself releases what is stored. query: the query's id."""
+        if self.consumer is None:
+            return {"truncate": str(self.truncate).lower()}
+        return {"consumer": self.consumer, "consumerOwner": query, "takeOver": str(self.take_over).lower()}
 
 
 def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
@@ -137,7 +149,7 @@ def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
 def _refuse_invalid(job: DrainJob) -> None:
     """Raise RefusedError for options and columns that the data source or the output cannot have."""
     try:
-        Options.parse({**job.source_options(), "truncate": str(job.truncate).lower()}).check_stream_read()
+        Options.parse({**job.source_options(), **job.release_options(str(uuid.uuid4()))}).check_stream_read()
     except OptionError as error:
         raise RefusedError(str(error)) from None
     possible = DELTA_PARTITIONS if job.format == DELTA else tuple(COPIES)
@@ -147,8 +159,24 @@ def _refuse_invalid(job: DrainJob) -> None:
         )
     if job.format != DELTA and (job.storage_options or job.schema or job.target_file_bytes != TARGET_FILE_BYTES):
         raise RefusedError("--schema, --target-file-bytes and --storage-option are for tables of the format delta")
+    _refuse_consumer(job)
     if not job.payload and not job.schema:
         raise RefusedError("--no-payload needs --schema: otherwise nothing of a record would be stored")
+
+
+def _refuse_consumer(job: DrainJob) -> None:
+    """Raise RefusedError for a consumer that the job cannot be."""
+    if job.consumer is None:
+        if job.take_over:
+            raise RefusedError("--take-over takes a consumer over: name it with --consumer")
+        return
+    if not job.truncate:
+        raise RefusedError("--consumer acknowledges what is stored, --no-truncate releases nothing: set one of them")
+    if job.format != DELTA:
+        raise RefusedError(
+            f"--consumer is for tables of the format delta: what is stored as {job.format} is compared with the log "
+            "from its first record on, which other consumers may have removed"
+        )
 
 
 class LakeFiles:

@@ -31,7 +31,7 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
         "--storage-option",
         "AWS_REGION=a=b",
     ]
-    line += ["--shared-paths", "--min-partitions", "16"]
+    line += ["--shared-paths", "--min-partitions", "16", "--consumer", "lake", "--take-over"]
     assert job_of(build_parser().parse_args(line)) == DrainJob(
         servers="a=http://h1:8080,b=http://h2:8080",
         output="/lake/out",
@@ -39,6 +39,8 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
         every_seconds=10.0,
         format="delta",
         truncate=True,
+        consumer="lake",
+        take_over=True,
         partition_by=("server", "queue"),
         shared_paths=True,
         storage_options={"AWS_REGION": "a=b"},

@@ -7,13 +7,16 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.job_command import failures_as_sentences
 from mrecordlog_async.spark.load import Loaded, run_load
 from mrecordlog_async.spark.preflight import DrainJob
 from tests.spark.conftest import NewService
@@ -84,6 +87,35 @@ def test_a_lost_or_foreign_checkpoint_is_refused(spark: SparkSession, service: T
     with pytest.raises(RefusedError, match="there is no table at"):
         run_drain(spark, job)
     assert service.positions("q") == (10, 20)
+
+
+def test_two_drains_share_the_queues_as_two_consumers(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path
+) -> None:
+    """Each table is complete, the service shows who is late, and the log drops what both have stored."""
+    options = QueueOptions(keep="until_acknowledged")
+    for name in ("a", "b"):
+        service.call(service.log.create_queue(name, options=options))
+        service.append(name, numbered(name, 0, 50))
+    jobs = [
+        DrainJob(f"s={service.url}", str(tmp_path / name), str(tmp_path / f"{name}.c"), consumer=name)
+        for name in ("lake", "audit")
+    ]
+    for queue in ("a", "b"):  # a rule added by `audit` at its first start has the same effect
+        service.call(service.log.create_consumer(queue, "audit"))
+    summary = run_drain(spark, jobs[0])
+    assert (summary.records, summary.left) == (100, {"s": 100})
+    with urlopen(f"{service.url}/metrics") as response:
+        metrics = response.read().decode()
+    assert 'mrecordlog_consumer_waiting_records{queue="a",consumer="audit"} 50.0' in metrics
+    assert 'mrecordlog_consumer_waiting_records{queue="a",consumer="lake"} 0.0' in metrics
+    foreign = replace(jobs[0], output=str(tmp_path / "new"), checkpoint=str(tmp_path / "new.c"))
+    with pytest.raises(RefusedError, match="belongs to another query"), failures_as_sentences():
+        run_drain(spark, foreign)
+    assert run_drain(spark, jobs[1]).left == {"s": 0}
+    expected = sorted((name, at, each) for name in ("a", "b") for at, each in enumerate(numbered(name, 0, 50)))
+    assert read_with_delta_rs(tmp_path / "lake") == read_with_delta_rs(tmp_path / "audit") == expected
+    assert not any(service.records().values())
 
 
 def test_a_table_is_partitioned_by_the_day_of_storing(

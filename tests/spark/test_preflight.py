@@ -48,3 +48,17 @@ def test_other_columns_cannot_name_directories(columns: tuple[str, ...]) -> None
     """An output can be partitioned by server and queue, each once."""
     with pytest.raises(RefusedError, match="choose from server, queue"):
         refuse(replace(JOB, partition_by=columns))
+
+
+def test_a_consumer_excludes_what_contradicts_it() -> None:
+    """A consumer acknowledges, for tables only; a take-over names what it takes over."""
+    job = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint", consumer="lake", take_over=True)
+    refuse(job)
+    for wrong, why in (
+        (replace(job, consumer=None), "name it with --consumer"),
+        (replace(job, truncate=False), "set one of them"),
+        (replace(job, format="parquet"), "--consumer is for tables"),
+        (replace(job, options={"startingOffsets": "latest"}), "requires startingOffsets=earliest"),
+    ):
+        with pytest.raises(RefusedError, match=why):
+            refuse(wrong)
