@@ -56,7 +56,10 @@ class ServiceRefusedError(RecordLogError):
     def message(self) -> str:
         """Return which service refused, and why."""
         detail = self.problem.get("detail") or self.problem.get("title")
-        return f"server {self.server!r} returned status {self.status}: {detail}"
+        advice = (
+            "; set --token-file (the option `token` in Spark) to a token of this service" if self.status == 401 else ""
+        )
+        return f"server {self.server!r} returned status {self.status}: {detail}{advice}"
 
 
 class ServerDownError(RecordLogError):

@@ -106,7 +106,13 @@ def cause_of(text: str) -> str:
         return str(ours[-1])
     if "XXKST" in text and "Broken pipe" in text:
         return "the data source's Python process ended during the job: it was killed or ran out of memory; start again"
-    return text.partition("\n")[0]
+    if java := re.findall(r"java\.[\w.]*IOException: (.+?)(?: SQLSTATE|$)", text, re.MULTILINE):
+        return (
+            f"Spark could not use the checkpoint or its own temporary files: {java[-1]}. What was committed is kept; "
+            "check the disks and their free space, and start again"
+        )
+    python = re.findall(r"^([A-Za-z_][\w.]*(?:Error|Exception): .+)", text, re.MULTILINE)
+    return str(python[-1]) if "Traceback (most recent call last)" in text and python else text.partition("\n")[0]
 
 
 def read_token(path: str | None) -> str | None:

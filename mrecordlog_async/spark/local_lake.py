@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -35,9 +35,10 @@ class LocalLake:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        make_directories(path)
-        # Opened before anything is written: a write-back error is reported only to descriptors that were open then.
-        self._handle = os.open(path, os.O_RDONLY)
+        with self._as_sentence():
+            make_directories(path)
+            # Opened before anything is written: a write-back error is reported only to descriptors open then.
+            self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         self._lock: int | None = None
 
     def names(self, directory: str = "") -> list[str]:
@@ -92,8 +93,9 @@ class LocalLake:
     def lock(self) -> None:
         """Take the lock of this directory until `close`. Raises LockedError."""
         place = Path(self.path, OWN)
-        place.mkdir(exist_ok=True)
-        handle = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with self._as_sentence():
+            place.mkdir(exist_ok=True)
+            handle = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             _flock(handle, str(place / "lock"))
         except BaseException:
@@ -132,6 +134,17 @@ class LocalLake:
             os.close(self._lock)
             self._lock = None
         os.close(self._handle)
+
+    @contextmanager
+    def _as_sentence(self) -> Iterator[None]:
+        """Raise WriteFailedError for an error of the system about the directory itself."""
+        try:
+            yield
+        except OSError as error:
+            raise WriteFailedError(
+                f"{self.path} cannot be used ({error.strerror}): name a directory that the user of the drain may "
+                "write to; nothing was stored or truncated"
+            ) from error
 
     def _beside(self, target: Path, content: bytes) -> Path:
         """Write *content* durably to a temporary file next to *target*, and create the directory if it is missing."""

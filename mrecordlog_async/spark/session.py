@@ -104,15 +104,25 @@ def spark_session(
     return builder.getOrCreate()
 
 
+REPORTED_BY = (
+    "sql.execution.streaming.runtime.MicroBatchExecution",
+    "sql.execution.streaming.runtime.AsyncProgressTrackingMicroBatchExecution",
+    "sql.execution.datasources.v2.DataWritingSparkTask",
+    "sql.execution.datasources.v2.WriteToDataSourceV2Exec",
+    "executor.Executor",
+    "scheduler.TaskSetManager",
+    "util.Utils",
+)
+"""The classes of Spark that print why a task, a batch or a query failed: hundreds of lines for a full disk."""
+
+
 def _quiet(session: SparkSession) -> None:
     """Keep out of Spark's log why a query ended, which the command reports in one sentence. Other errors stay."""
     session.sparkContext.setLogLevel("ERROR")
     java: Any = session.sparkContext._jvm  # py4j has no types
     log4j = java.org.apache.logging.log4j
-    for name in ("MicroBatchExecution", "AsyncProgressTrackingMicroBatchExecution"):
-        log4j.core.config.Configurator.setLevel(
-            f"org.apache.spark.sql.execution.streaming.runtime.{name}", log4j.Level.OFF
-        )
+    for name in REPORTED_BY:
+        log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
 
 
 def _is_local(master: str | None, settings: Mapping[str, str]) -> bool:

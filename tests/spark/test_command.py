@@ -175,3 +175,15 @@ def test_the_cause_is_found_in_the_text_of_spark() -> None:
     )
     assert cause_of(text) == "queue 'q' is gone"
     assert cause_of("[OTHER] something\nelse") == "[OTHER] something"
+
+
+def test_the_cause_in_a_foreign_error_is_found_too() -> None:
+    """A full disk under the checkpoint, and an error of a library, are named without their stack traces."""
+    java = (
+        "terminated with exception: java.io.IOException: No space left on device SQLSTATE: XXKST\n\tat java.base/java"
+    )
+    assert cause_of(java).startswith("Spark could not use the checkpoint or its own temporary files: No space left on")
+    python = (
+        "[X] from the worker: Traceback (most recent call last):\n  File\nValueError: no such codec\n SQLSTATE: 38000"
+    )
+    assert cause_of(python) == "ValueError: no such codec"

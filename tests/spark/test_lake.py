@@ -12,7 +12,7 @@ import pytest
 
 from mrecordlog_async.spark import local_lake
 from mrecordlog_async.spark.hadoop_lake import HadoopLake
-from mrecordlog_async.spark.lake import Contents, Held, Lake, LockedError, UnreadableError
+from mrecordlog_async.spark.lake import Contents, Held, Lake, LockedError, UnreadableError, WriteFailedError
 from mrecordlog_async.spark.local_lake import LocalLake
 
 if TYPE_CHECKING:
@@ -98,3 +98,11 @@ def test_the_checksum_goes_with_its_file(tmp_path: Path) -> None:
     found.remove("commits", ["7"])
     assert found.names("commits") == []
     found.close()
+
+
+def test_a_path_that_cannot_be_a_directory_is_named(tmp_path: Path) -> None:
+    """A file in its place is one sentence that says what to do; so is a directory without rights."""
+    (tmp_path / "file").write_bytes(b"")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(WriteFailedError, match=r"file.* cannot be used \(.*\): name a directory"):
+            LocalLake(str(path))

@@ -126,7 +126,25 @@ def judge(batch: int, content: int, stands: int | None, stored_content: int | No
         return Verdict.STORE
     if last == batch and content == stored_content:
         return Verdict.SKIP
-    raise ForeignBatchError(f"{table} {_looks_like(batch, last)}. {ADVICE}")
+    looks_like = OTHER_RECORDS.format(batch) if last == batch else _looks_like(batch, last)
+    raise ForeignBatchError(f"{table} {looks_like}. {ADVICE}")
+
+
+def refuse_apart(planned: int, committed: int, stands: int | None, table: str) -> None:
+    """Check that a table stands where its checkpoint continues.
+
+    Args:
+        planned: the last batch that the checkpoint has offsets of; -1 if there is none.
+        committed: its last batch with a commit file; -1 if there is none.
+        stands: the last batch of this query in the table; None if there is none.
+        table: the table's address, for messages.
+
+    Raises:
+        ForeignBatchError: the table has another last batch than the checkpoint, and not the one that runs next.
+    """
+    last = -1 if stands is None else stands
+    if last != committed and not (last == committed + 1 and planned >= last):
+        raise ForeignBatchError(f"{table} {_looks_like(committed + 1, last)}. {ADVICE}")
 
 
 ADVICE = (
@@ -135,14 +153,15 @@ ADVICE = (
 )
 
 
+OTHER_RECORDS = (
+    "already has a batch {} of this query with other records: the checkpoint was copied and two drains use it, or the "
+    "log changed after the batch was stored"
+)
+
+
 def _looks_like(batch: int, last: int) -> str:
     """Return what went wrong, from the number of the next batch and of the last one in the table."""
-    if last == batch:
-        return (
-            f"already has a batch {batch} of this query with other records: the checkpoint was copied and two drains "
-            "use it, or the log changed after the batch was stored"
-        )
-    if last > batch:
+    if last >= batch:
         return (
             f"ends with batch {last} of this query, but its checkpoint continues with batch {batch}: the checkpoint is "
             "older than the table (restored from a backup, or a copy)"

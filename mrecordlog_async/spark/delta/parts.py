@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from mrecordlog_async.spark.delta.content import QueueRows, merged, rows_of
 from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.lake import WriteFailedError
 
 BYTES_PER_FILE = 128 << 20
 ROW_GROUP_BYTES = 32 << 20
@@ -75,7 +76,7 @@ def write_parts(
         The files, and what they hold by queue.
 
     Raises:
-        OSError, SyncFailedError: a file could not be written.
+        WriteFailedError, SyncFailedError: a file could not be written.
     """
     content = list[QueueRows]()
 
@@ -95,12 +96,26 @@ def write_files(place: Place, layout: Layout, schema: pa.Schema, batches: Iterab
     try:
         for batch in batches:
             if batch.num_rows:
-                for values, rows in _divided(batch.cast(schema), layout.partition_by):
-                    parts.add(values, rows)
-        return parts.finish()
+                with _explained(place):
+                    for values, rows in _divided(batch.cast(schema), layout.partition_by):
+                        parts.add(values, rows)
+        with _explained(place):
+            return parts.finish()
     except BaseException as error:
         parts.abandon(error)
         raise
+
+
+@contextmanager
+def _explained(place: Place) -> Iterator[None]:
+    """Raise WriteFailedError for an error of the disk or the object store."""
+    try:
+        yield
+    except OSError as error:
+        raise WriteFailedError(
+            f"a file of the table {place.address} could not be written ({error.strerror or error}); its batch was not "
+            "stored. Free space, or repair the disk or the rights, and start again: the batch runs again"
+        ) from error
 
 
 def _divided(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
@@ -173,6 +188,8 @@ class _Parts:
     def abandon(self, error: BaseException) -> None:
         """Close what is open, without a sync: no table names these files."""
         for part in self._parts.values():
+            if part.writer is not None:
+                part.writer.is_open = False  # otherwise it writes to the closed file when it is collected
             if part.opened is not None:
                 with suppress(BaseException):
                     part.opened.__exit__(type(error), error, error.__traceback__)

@@ -52,7 +52,7 @@ def show(place: Place) -> Shown:
         len({tuple(each.values.items()) for each in files}),
         query,
         table.transaction_version(query) if query is not None else None,
-        {name: _plain(kind) for name, kind in columns_of(table.schema()).items()},
+        columns_of(table.schema()),
     )
 
 
@@ -67,7 +67,3 @@ def bad_rows(place: Place) -> Iterator[dict[str, Any]]:
     for batch in found:
         for row in batch.to_pylist():
             yield {name: row[name] for name in row if row[name] is not None}
-
-
-def _plain(kind: str) -> str:
-    return kind.removeprefix('PrimitiveType("').removesuffix('")')

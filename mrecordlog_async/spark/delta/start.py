@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from deltalake import DeltaTable, Field, Schema
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
-from mrecordlog_async.spark.delta.content import ForeignBatchError, judge
+from mrecordlog_async.spark.delta.content import ForeignBatchError, refuse_apart
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import repair_checkpoint, repair_table
-from mrecordlog_async.spark.delta.table import NO_HOOKS, OWNER, columns_of, create_table
+from mrecordlog_async.spark.delta.table import NO_HOOKS, OWNER, columns_of, create_table, explained
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
@@ -43,6 +43,7 @@ def prepare(checkpoint: Lake, place: Place, schema: Schema, partition_by: Sequen
     Raises:
         RefusedError: table, checkpoint and settings do not belong together.
         SyncFailedError, WriteFailedError: the disk failed.
+        TableError: the table cannot be used: no rights, no credentials, no space, or a damaged log.
     """
     said = repair_checkpoint(checkpoint)
     if place.path is not None:
@@ -51,6 +52,13 @@ def prepare(checkpoint: Lake, place: Place, schema: Schema, partition_by: Sequen
             said += repair_table(lake)
         finally:
             lake.close()
+    with explained(place):
+        return said + _prepare_table(checkpoint, place, schema, partition_by, query)
+
+
+def _prepare_table(
+    checkpoint: Lake, place: Place, schema: Schema, partition_by: Sequence[str], query: str
+) -> list[str]:
     planned, committed = newest(checkpoint, OFFSETS), newest(checkpoint, COMMITS)
     if not DeltaTable.is_deltatable(place.uri, dict(place.storage_options)):
         if planned >= 0:
@@ -59,12 +67,11 @@ def prepare(checkpoint: Lake, place: Place, schema: Schema, partition_by: Sequen
                 "checkpoint belongs to, or use a new checkpoint, which stores everything that the log still holds"
             )
         create_table(place, schema, partition_by, query)
-        return said
     table = DeltaTable(place.uri, storage_options=dict(place.storage_options))
     _refuse_foreign(table, place, checkpoint, query)
     _refuse_partitioning(table, place, partition_by)
     _refuse_older(table, place, query, planned, committed)
-    return said + _add_columns(table, place, schema)
+    return _add_columns(table, place, schema)
 
 
 def _refuse_foreign(table: DeltaTable, place: Place, checkpoint: Lake, query: str) -> None:
@@ -92,15 +99,10 @@ def _refuse_partitioning(table: DeltaTable, place: Place, partition_by: Sequence
 
 
 def _refuse_older(table: DeltaTable, place: Place, query: str, planned: int, committed: int) -> None:
-    stands = table.transaction_version(query)
-    last = -1 if stands is None else stands
-    if last == committed or (last == committed + 1 and planned >= last):
-        return
     try:
-        judge(committed + 1, -1, stands, None, place.address)
+        refuse_apart(planned, committed, table.transaction_version(query), place.address)
     except ForeignBatchError as error:
         raise RefusedError(str(error)) from None
-    raise AssertionError("a table right before the next batch was accepted above")
 
 
 def _add_columns(table: DeltaTable, place: Place, schema: Schema) -> list[str]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,11 @@ class Table:
             )
         except CommitFailedError:
             return False
+        except (DeltaError, OSError) as error:
+            raise TableError(
+                f"batch {batch.number} could not be committed to {self.place.address}: {reason_of(error)}. Check the "
+                "disk or the object store and its free space, and start again: the batch is stored then, once"
+            ) from error
         return True
 
     def _refuse_missing(self, batch: NewBatch) -> None:
@@ -260,19 +267,41 @@ def mark_of(content: bytes) -> dict[str, Any]:
 
 
 def create_table(place: Place, schema: Schema, partition_by: Iterable[str], query: str) -> None:
-    """Create an empty table, durably. Raises TableError if there is one."""
+    """Create an empty table, durably, unless another drain is faster: its owner tells. Raises DeltaError."""
     if place.path is not None:
         make_directories(place.path)
-    DeltaTable.create(
-        place.uri,
-        schema,
-        mode="error",
-        partition_by=list(partition_by),
-        configuration={"delta.logRetentionDuration": "interval 1 days", OWNER: query},
-        raise_if_key_not_exists=False,
-        storage_options=dict(place.storage_options) or None,
-    )
+    try:
+        DeltaTable.create(
+            place.uri,
+            schema,
+            mode="error",
+            partition_by=list(partition_by),
+            configuration={"delta.logRetentionDuration": "interval 1 days", OWNER: query},
+            raise_if_key_not_exists=False,
+            storage_options=dict(place.storage_options) or None,
+        )
+    except DeltaError:
+        if not DeltaTable.is_deltatable(place.uri, dict(place.storage_options)):
+            raise
     place.sync()
+
+
+@contextmanager
+def explained(place: Place) -> Iterator[None]:
+    """Replace an error of delta-rs by one sentence: raise TableError."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise TableError(
+            f"the table at {place.address} cannot be used: {reason_of(error)}. Check the address, the rights and "
+            "the free space; nothing was stored or truncated"
+        ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an error of delta-rs says: its first line and its last cause, without colours and call stack."""
+    lines = [part.strip().partition("\n")[0] for part in re.sub(r"\x1b\[\d*m", "", str(error)).split("↳")]
+    return ": ".join(dict.fromkeys((lines[0], lines[-1]))).rstrip(".")
 
 
 OWNER = "mrecordlog.query"
@@ -295,4 +324,10 @@ def refuse_changed(table: DeltaTable, schema: Schema, partition_by: Iterable[str
 
 def columns_of(schema: Schema) -> dict[str, str]:
     """Return column → type, as text that can be compared."""
-    return {each.name: str(each.type) for each in schema.fields}
+    return {each.name: _type_name(each.type) for each in schema.fields}
+
+
+def _type_name(kind: Any) -> str:
+    """Return a simple type as Delta names it, and any other as its JSON."""
+    found = json.loads(kind.to_json())
+    return found if isinstance(found, str) else str(kind.to_json())

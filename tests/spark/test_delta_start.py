@@ -1,0 +1,116 @@
+"""What a drain refuses before its query starts: a table and a checkpoint that do not belong together."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema, write_deltalake
+
+from mrecordlog_async.spark.delta.start import prepare
+from mrecordlog_async.spark.identity import RefusedError, query_of
+from mrecordlog_async.spark.local_lake import LocalLake
+from tests.spark.delta_engine import COLUMNS, DeltaEngine
+from tests.spark.services import ThreadedService, numbered
+
+
+@pytest.fixture
+def engine(service: ThreadedService, tmp_path: Path) -> DeltaEngine:
+    """Drain ten records; keep copies of table and checkpoint; drain ten more, and append ten that are not drained."""
+    engine = DeltaEngine(f"a={service.url}", tmp_path, failOnDataLoss="false")
+    for first in (0, 10):
+        service.append("q", numbered("q", first, first + 10), first)
+        engine.drain()
+        for path in (engine.table_path, engine.checkpoint_path):
+            shutil.copytree(path, path.with_name(f"{path.name} {first}"))
+    service.append("q", numbered("q", 20, 30), 20)
+    return engine
+
+
+def restore(path: Path) -> None:
+    """Replace a directory by its older copy."""
+    shutil.rmtree(path)
+    shutil.copytree(path.with_name(f"{path.name} 0"), path)
+
+
+def refused(engine: DeltaEngine, service: ThreadedService, sentence: str) -> None:
+    """The drain does not start, even if losses are allowed; table and log stay as they are."""
+    for _ in range(2):
+        with pytest.raises(RefusedError, match=sentence):
+            engine.drain()
+    assert service.positions("q") == (20, 30)
+
+
+def test_an_older_checkpoint_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:
+    """A checkpoint from a backup would make the table skip new records, and the log lose them."""
+    restore(engine.checkpoint_path)
+    refused(engine, service, r"the checkpoint is older than the table.*lake resume")
+    assert len(engine.rows()) == 20
+
+
+def test_an_older_table_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:
+    """A table from a backup lacks rows whose records are truncated: that is said, not covered up."""
+    restore(engine.table_path)
+    refused(engine, service, "the table is older than the checkpoint")
+
+
+def test_a_table_that_is_missing_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:
+    """A new table in its place would begin in the middle of the log."""
+    shutil.rmtree(engine.table_path)
+    refused(engine, service, "there is no table at")
+    assert not engine.table_path.exists() or not DeltaTable.is_deltatable(str(engine.table_path))
+
+
+def test_another_drains_checkpoint_is_refused(engine: DeltaEngine, service: ThreadedService, tmp_path: Path) -> None:
+    """A checkpoint that belongs to another table, or is new, is refused, however many batches it has."""
+    (tmp_path / "other").mkdir()
+    other = DeltaEngine(f"a={service.url}", tmp_path / "other", truncate="false")
+    other.drain()
+    for checkpoint in (other.checkpoint_path, tmp_path / "new"):
+        engine.checkpoint_path = checkpoint
+        refused(engine, service, r"was written with another checkpoint than .*lake resume")
+
+
+def test_a_table_of_another_program_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:
+    """It is not written to, and not owned."""
+    shutil.rmtree(engine.table_path)
+    write_deltalake(str(engine.table_path), pa.table({"x": [1]}))
+    refused(engine, service, "was not created by a drain")
+    assert DeltaTable(str(engine.table_path)).version() == 0
+
+
+def test_columns_are_added_and_never_changed(engine: DeltaEngine) -> None:
+    """A column of another type, and one that the drain does not write, are refused with what to do."""
+    checkpoint = LocalLake(str(engine.checkpoint_path))
+    query = query_of(checkpoint)
+
+    def begin(*columns: pa.Field) -> list[str]:
+        fields = Schema.from_arrow(pa.schema([*pa.schema(COLUMNS.to_arrow()), *columns]))
+        return prepare(checkpoint, engine.place, fields, (), query)
+
+    assert begin(pa.field("amount", pa.int64())) == ["added to the table: amount"]
+    with pytest.raises(RefusedError, match=r"column 'amount' is long in the table and string in this drain"):
+        begin(pa.field("amount", pa.string()))
+    with pytest.raises(RefusedError, match=r"has the columns amount, which this drain does not write: set --schema"):
+        begin()
+    with pytest.raises(RefusedError, match="is partitioned by nothing"):
+        prepare(checkpoint, engine.place, COLUMNS, ("queue",), query)
+    checkpoint.close()
+
+
+def test_of_two_drains_that_create_one_table_one_is_refused(
+    service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find no table; the one that creates it second says that the table has another checkpoint."""
+    drains = [DeltaEngine(f"a={service.url}", tmp_path / name) for name in ("one", "two")]
+    for drain in drains:
+        drain.checkpoint_path.parent.mkdir()
+        drain.place = drains[0].place
+    drains[0].drain()
+    looks, found = iter([False]), DeltaTable.is_deltatable
+    with monkeypatch.context() as looked_before:
+        looked_before.setattr(DeltaTable, "is_deltatable", lambda *arguments: next(looks, found(*arguments)))
+        with pytest.raises(RefusedError, match="was written with another checkpoint"):
+            drains[1].drain()
