@@ -1,220 +1,202 @@
-"""Exactly once under SIGKILL: `python -m tests.spark.campaign --kills 5`.
+"""Exactly once under SIGKILL: `python -m tests.spark.campaign --kills 30 --services 3`.
 
-A feeder appends to a service and creates queues while a drain runs. Driver and JVM are killed as often as requested:
-in turns before a step of the commit of a batch, and at a random moment after they have committed one. Then the feeder
-ends, and one more drain catches up. Every acknowledged record must be in the table once, at its position, with its
-payload, and the log must be empty.
+Producers append to the services, delete queues that were drained and create them again, while drains run. Killed are,
+in turns: a drain with all its processes, its Java, a worker, the process of the data source, one service, several
+services. Half of the kills come at a random moment, half inside a step of a commit or a truncate: a process of the
+drain stops there until the victim is killed (`stops`). A drain that ended must have said why in one sentence; it is
+started again, and so are services, after a moment.
+
+Then the producers end, and the drains catch up. Every acknowledged record must be in each table once, with its payload,
+read with delta-rs, and the logs must be empty.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import re
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
+from tests.spark.processes import DrainProcess, Process, ServiceProcess, end_process, start, wait_until
+from tests.spark.producers import Producer, check_empty, check_once, left_in
+from tests.spark.stopping_drain import COMMIT_STEPS, TRUNCATE_STEPS
 
-from mrecordlog_async.model import Run
-from mrecordlog_async.spark.client import ServiceClient
-from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.option_values import Server
-from mrecordlog_async.spark.preflight import DrainJob
+VICTIMS = ("a drain", "Java", "a worker", "the source", "a service", "several services")
+STEPS = tuple(step for pair in zip(COMMIT_STEPS, TRUNCATE_STEPS * 2, strict=True) for step in pair)
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+RANDOM_SECONDS = 1.5
+"""How long after the commit of a batch a kill at a random moment comes at most: a batch takes about that long."""
 
-RECORDS_PER_APPEND = 40
-APPENDS_PER_QUEUE = 200
-DEADLINE_SECONDS = 120
+DOWN_SECONDS = 3.0
+"""How long a killed service is down at most."""
 
-COMMIT_STEPS = ("commit", "sync of the entry", "end of the commit", "sync of the checkpoint")
-"""Before which steps of a commit the drain dies, in turns."""
+REQUEST_SECONDS = 0.005
+"""A service that is killed inside a request dies at most that long after the drain went on to send it."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened in a campaign."""
+    """What happened in a campaign. said: the last line of each drain that ended by itself."""
 
-    kills: int
-    records: int
-    queues: int
-    batches_at_kills: list[int] = field(default_factory=list)
-
-
-@contextmanager
-def served(directory: Path) -> Iterator[str]:
-    """Serve a log in its own process; yield its address."""
-    command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            found = re.search(r"http://\S+", process.stderr.readline())
-            assert found is not None, "the service did not start"
-            yield found[0]
-        finally:
-            process.terminate()
-            process.communicate(timeout=60)
+    kills: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    records: int = 0
+    recreated: int = 0
+    batches: int = 0
 
 
-class Feeder(threading.Thread):
-    """Appends to a few queues at a time until it is stopped, and remembers what was acknowledged."""
+class Campaign:
+    """Services, producers and drains, and how they are killed."""
 
-    def __init__(self, url: str, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.acknowledged: dict[str, int] = {}
-        self._client = client_of(url)
-        self._random = random.Random(seed)
-        self._ended = threading.Event()
+    def __init__(self, place: Path, services: int, drains: int, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self.services = [
+            ServiceProcess(name, place / f"log {name}", place / f"service-{name}.txt") for name in "abcdefgh"[:services]
+        ]
+        urls = {service.name: service.url for service in self.services}
+        self.drains = [
+            DrainProcess("tests.spark.stopping_drain", urls, at / "table", at / "checkpoint", at)
+            for at in (place / f"lake {number}" for number in range(drains))
+        ]
+        self.producers = [Producer(each.name, each.url, seed + number) for number, each in enumerate(self.services)]
+        self.outcome = Outcome()
 
-    def run(self) -> None:
-        number = 0
-        while not self._ended.wait(0.02):  # about 2,000 records per second, so that there is always more to come
-            queue = f"queue-{number // APPENDS_PER_QUEUE * 3 + self._random.randrange(3)}"
-            next_position = self.acknowledged.get(queue, 0)
-            run = Run.of(next_position, [payload(queue, next_position + n) for n in range(RECORDS_PER_APPEND)])
-            self._client.append(queue, [run], position=next_position, create=True)
-            self.acknowledged[queue] = run.next_position
-            number += 1
+    def kill(self, victim: str, step: str | None) -> None:
+        """Kill *victim* before *step*, or at a random moment."""
+        drain = self._chance.choice(self.drains)
+        stopped = 0
+        if step is None:
+            drain.wait_for_batches(1)
+            time.sleep(self._chance.uniform(0, RANDOM_SECONDS))
+        else:
+            stopped = drain.stopped_at(step)
+        match victim:
+            case "a drain":
+                drain.kill()
+            case "Java":
+                end_process(drain.java())
+            case "a worker":
+                end_process(stopped or drain.worker())
+            case "the source":
+                end_process(drain.source())
+            case _:
+                self._kill_services(1 if victim == "a service" else len(self.services) - 1, drain)
+        drain.stops.release()
+        self.outcome.kills.append(f"{victim} {'at a random moment' if step is None else f'before {step!r}'}")
 
-    def end(self) -> dict[str, int]:
-        """Stop appending; return queue → next position."""
-        self._ended.set()
-        self.join(DEADLINE_SECONDS)
-        self._client.close()
-        return self.acknowledged
+    def _kill_services(self, number: int, drain: DrainProcess) -> None:
+        if self._chance.random() < 0.5:  # inside the request that the drain was about to send
+            drain.stops.release()
+            time.sleep(self._chance.uniform(0, REQUEST_SECONDS))
+        killed: list[Process] = [*self._chance.sample(self.services, max(number, 1))]
+        for service in killed:
+            service.kill()
+        drain.stops.release()
+        time.sleep(self._chance.uniform(0, DOWN_SECONDS))
+        start(killed)
+
+    def run_on(self) -> None:
+        """Wait until each drain has committed a batch; start those that ended. Raises AssertionError."""
+        for drain in self.drains:
+            before = drain.batches()
+            if drain.process is None:
+                drain.start()
+
+            def committed(drain: DrainProcess = drain, before: int = before) -> bool:
+                if drain.ended is not None:
+                    self._start_again(drain)
+                return drain.batches() > before
+
+            wait_until(committed, "the drain commits nothing")
+
+    def _start_again(self, drain: DrainProcess) -> None:
+        said = drain.said()
+        assert drain.ended in (1, 5) and "Traceback" not in said, f"exit code {drain.ended}: {said[-3_000:]}"
+        self.outcome.said.append(said.splitlines()[-1])
+        drain.kill()
+        drain.start()
+
+    def end(self, drain: DrainProcess) -> None:
+        """Wait until the logs are empty, and end a drain as its user would."""
+        if drain.process is None:
+            drain.start()
+        wait_until(lambda: drain.ended is not None or not left_in(self.producers), "the drain leaves records")
+        assert drain.terminate() == 0, drain.said()[-3_000:]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run services and producers; kill what is left at the end."""
+        with ExitStack() as closing:
+            for process in (*self.services, *self.drains):
+                closing.callback(process.kill)
+            start([*self.services])
+            for producer in self.producers:
+                producer.start()
+                closing.callback(producer.stop)
+            yield
 
 
-def run_campaign(session: SparkSession, place: Path, kills: int, seed: int) -> Outcome:
-    """Run one campaign in *place*; raise AssertionError if a record is missing, stored twice or changed."""
-    chance = random.Random(seed)
-    output, checkpoint = place / "out", place / "checkpoint"
-    outcome = Outcome(kills, 0, 0)
-    with served(place / "wal") as url:
-        feeder = Feeder(url, seed)
-        feeder.start()
+def run_campaign(
+    place: Path,
+    kills: int,
+    seed: int,
+    *,
+    services: int = 1,
+    drains: int = 1,
+    catch_up: Callable[[Campaign, DrainProcess], None] = Campaign.end,
+) -> Outcome:
+    """Run one campaign in *place*. Raises AssertionError if a record is missing, stored twice or changed.
+
+    Args:
+        place: where logs, tables and checkpoints are.
+        kills: how many.
+        seed: of all choices.
+        services: how many.
+        drains: how many.
+        catch_up: called with each drain at the end, which it must bring to the end of the logs.
+    """
+    campaign = Campaign(place, services, drains, seed)
+    outcome = campaign.outcome
+    with campaign.running():
         for number in range(kills):
-            if number % 2:
-                kill_one(url, output, checkpoint, chance)
-            else:
-                die_inside(url, output, checkpoint, COMMIT_STEPS[(seed + number // 2) % len(COMMIT_STEPS)])
-            outcome.batches_at_kills.append(committed(checkpoint))
-        acknowledged = feeder.end()
-        job = DrainJob(f"a={url}", str(output), str(checkpoint))
-        summary = run_drain(session, job)
-        assert summary.left == {"a": 0}, summary
-        outcome.records, outcome.queues = sum(acknowledged.values()), len(acknowledged)
-        check_output(output, acknowledged)
-        check_log(url, acknowledged)
+            campaign.run_on()
+            # Each victim dies inside a step and at a random moment in turns.
+            inside = (number + number // len(VICTIMS)) % 2 == 0
+            step = STEPS[(seed + number // 2) % len(STEPS)] if inside else None
+            campaign.kill(VICTIMS[number % len(VICTIMS)], step)
+        for producer in campaign.producers:
+            producer.end()
+        for drain in campaign.drains:
+            catch_up(campaign, drain)
+        outcome.records = check_once([drain.output for drain in campaign.drains], campaign.producers)
+        outcome.recreated = sum(producer.recreated for producer in campaign.producers)
+        outcome.batches = sum(drain.batches() for drain in campaign.drains)
+        check_empty(campaign.producers)
     return outcome
 
 
-def kill_one(url: str, output: Path, checkpoint: Path, chance: random.Random) -> None:
-    """Start a driver, wait until it has committed two more batches, and kill it and its JVM after a random time."""
-    before = committed(checkpoint)
-    driver = started_drain(url, output, checkpoint, "mrecordlog_async.spark", {})
-    try:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while committed(checkpoint) < before + 2:
-            assert driver.poll() is None, f"the drain ended by itself: {messages_of(output)}"
-            assert time.monotonic() < deadline, "the drain commits nothing"
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0, 1.5))
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-
-
-def die_inside(url: str, output: Path, checkpoint: Path, step: str) -> None:
-    """Start a driver that kills itself and its JVM before *step* of the commit of its second batch from now."""
-    deadly = {"DEADLY_STEP": step, "DEADLY_BATCH": str(committed(checkpoint) + 1)}
-    driver = started_drain(url, output, checkpoint, "tests.spark.deadly_drain", deadly)
-    try:
-        assert driver.wait(DEADLINE_SECONDS) == -signal.SIGKILL, f"the drain ended by itself: {messages_of(output)}"
-    finally:
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-
-
-def started_drain(
-    url: str, output: Path, checkpoint: Path, module: str, more: dict[str, str]
-) -> subprocess.Popen[bytes]:
-    """Start a drain that runs until it is killed. more: of its environment."""
-    command = [sys.executable, "-m", module, "drain", "--server", f"a={url}", "--every", "100ms"]
-    command += ["--output", str(output), "--checkpoint", str(checkpoint), "--master", "local[2]"]
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(root), **more}
-    with open(output.parent / "driver.txt", "ab") as messages:
-        return subprocess.Popen(
-            command, stdout=messages, stderr=messages, env=environment, start_new_session=True, cwd=output.parent
-        )
-
-
-def messages_of(output: Path) -> str:
-    """Return the end of what the drivers printed."""
-    return (output.parent / "driver.txt").read_text()[-2_000:]
-
-
-def committed(checkpoint: Path) -> int:
-    """Return how many batches have been committed, including those whose files Spark has deleted."""
-    commits = checkpoint / "commits"
-    names = os.listdir(commits) if commits.exists() else []
-    return max((int(name) + 1 for name in names if name.isdigit()), default=0)
-
-
-def check_output(output: Path, acknowledged: dict[str, int]) -> None:
-    """Compare what delta-rs reads with what was acknowledged."""
-    rows = DeltaTable(str(output)).to_pyarrow_table(columns=["queue", "position", "payload"]).to_pylist()
-    assert all(row["payload"] == payload(row["queue"], row["position"]) for row in rows)
-    found = sorted((row["queue"], row["position"]) for row in rows)
-    assert found == [(queue, at) for queue in sorted(acknowledged) for at in range(acknowledged[queue])]
-
-
-def check_log(url: str, acknowledged: dict[str, int]) -> None:
-    """Check that the log is empty, and that no position was lost."""
-    client = client_of(url)
-    listing = {queue.queue: (queue.records, queue.next_position) for queue in client.queues()}
-    client.close()
-    assert listing == {queue: (0, following) for queue, following in acknowledged.items()}
-
-
-def payload(queue: str, position: int) -> bytes:
-    return f"{queue}:{position}".encode()
-
-
-def client_of(url: str) -> ServiceClient:
-    return ServiceClient(Server("a", url), token=None, timeout_seconds=60, retries=10)
-
-
 def main() -> None:
-    from mrecordlog_async.spark.session import spark_session
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=5)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--services", type=int, default=3)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}")
-    session = spark_session("campaign", master="local[2]", settings={"spark.ui.enabled": "false"})
-    session.sparkContext.setLogLevel("ERROR")
+    print(f"seed {arguments.seed}", flush=True)
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mrecordlog-campaign-") as place:
-        begun = time.monotonic()
-        outcome = run_campaign(session, Path(place), arguments.kills, arguments.seed)
-    session.stop()
+        outcome = run_campaign(Path(place), arguments.kills, arguments.seed, services=arguments.services)
+    for number, kill in enumerate(outcome.kills, 1):
+        print(f"kill {number}: {kill}")
+    for line in outcome.said:
+        print(f"said: {line}")
     print(
-        f"{outcome.kills} kills (after batches {outcome.batches_at_kills}), {outcome.records:,} of {outcome.records:,} "
-        f"records of {outcome.queues} queues exactly once, the log is empty; {time.monotonic() - begun:.0f} s"
+        f"{len(outcome.kills)} kills, {outcome.batches} batches, {outcome.recreated} queues recreated: "
+        f"{outcome.records:,} of {outcome.records:,} records exactly once, the logs are empty; "
+        f"{time.monotonic() - begun:.0f} s"
     )
 
 

@@ -16,8 +16,9 @@ from mrecordlog_async.spark import __main__ as job
 from mrecordlog_async.spark.java import NoJavaError, ensure_java
 from mrecordlog_async.spark.python import ensure_python
 from mrecordlog_async.spark.shared_storage import PREFIX
-from tests.spark.campaign import client_of, served
 from tests.spark.cluster import DEADLINE_SECONDS, SPARK_HOME, Cluster, Gate, cluster, end
+from tests.spark.processes import served
+from tests.spark.producers import client_of
 from tests.spark.services import numbered
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def submit_drain(cluster: Cluster, place: Path, a: str, b: str) -> list[str]:
 
 def fill(url: str) -> None:
     """Append to two queues."""
-    client = client_of(url)
+    client = client_of("a", url)
     for queue in ("q", "r"):
         client.append(queue, [Run.of(0, numbered(queue, 0, RECORDS))], position=0, create=True)
     client.close()
@@ -100,7 +101,7 @@ def fill(url: str) -> None:
 
 def left(url: str) -> list[tuple[str, int, int]]:
     """Return what the log still holds: queue, number of records, next position."""
-    client = client_of(url)
+    client = client_of("a", url)
     found = [(queue.queue, queue.records, queue.next_position) for queue in client.queues()]
     client.close()
     return found

@@ -1,11 +1,14 @@
-"""Exactly once, shown by one campaign with one kill. For more: `python -m tests.spark.campaign --kills 5`."""
+"""Exactly once, shown by one campaign with one kill. For more: `python -m tests.spark.campaign --kills 30`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.spark.campaign import run_campaign
+from mrecordlog_async.spark.drain import run_drain
+from mrecordlog_async.spark.preflight import DrainJob
+from tests.spark.campaign import Campaign, run_campaign
+from tests.spark.processes import DrainProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -13,5 +16,12 @@ if TYPE_CHECKING:
 
 def test_every_record_is_stored_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     """Driver and JVM die inside a commit while records arrive; each record is stored once, and the log is empty."""
-    outcome = run_campaign(spark, tmp_path, kills=1, seed=1)
-    assert outcome.records > 0 and outcome.batches_at_kills[0] >= 1
+
+    def catch_up(campaign: Campaign, drain: DrainProcess) -> None:
+        (service,) = campaign.services
+        job = DrainJob(f"{service.name}={service.url}", str(drain.output), str(drain.checkpoint))
+        assert run_drain(spark, job).left == {service.name: 0}
+
+    outcome = run_campaign(tmp_path, kills=1, seed=0, catch_up=catch_up)
+    assert outcome.records > 0 and outcome.batches >= 2
+    assert outcome.kills == ["a drain before 'commit'"]

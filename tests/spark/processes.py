@@ -1,0 +1,239 @@
+"""Services and drains as processes that a campaign can kill, stop and start again. Linux only: it reads /proc."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.spark.stops import PLACE, Stops
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_SECONDS = 180.0
+
+
+class Process:
+    """A program in a session of its own, with what it prints in a file; it can be started again."""
+
+    def __init__(self, command: list[str], messages: Path, environment: dict[str, str] | None = None) -> None:
+        self._command, self._messages = command, messages
+        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the program."""
+        assert self.process is None
+        with open(self._messages, "ab") as messages:
+            self._begun = messages.tell()
+            self.process = subprocess.Popen(
+                self._command, stdout=messages, stderr=messages, env=self._environment, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        """Wait until it does its work; nothing is known of a program in general."""
+
+    @property
+    def ended(self) -> int | None:
+        """The exit code; None while it runs."""
+        assert self.process is not None
+        return self.process.poll()
+
+    def said(self) -> str:
+        """Return what it has printed since its last start."""
+        with open(self._messages, "rb") as messages:
+            messages.seek(self._begun)
+            return messages.read().decode(errors="replace")
+
+    def members(self) -> dict[int, str]:
+        """Return the processes of its session that run: id → command line."""
+        assert self.process is not None
+        return session_of(self.process.pid)
+
+    def stop(self) -> None:
+        """Stop all its processes where they are."""
+        self._signal(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """Kill all its processes, and wait until they have ended; nothing if it was not started."""
+        if self.process is None:
+            return
+        wait_until(lambda: not self._signal(signal.SIGKILL), "the processes are still there")
+        self.process.wait()
+        self.process = None
+
+    def terminate(self) -> int:
+        """Request an end; return the exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        code = self.process.wait(DEADLINE_SECONDS)
+        self.kill()
+        return code
+
+    def _signal(self, number: signal.Signals) -> dict[int, str]:
+        assert self.process is not None
+        self.process.poll()
+        found = self.members()
+        for each in found:
+            _signal(each, number)
+        return found
+
+
+class ServiceProcess(Process):
+    """A service of the log in *directory*, always at the same address."""
+
+    def __init__(self, name: str, directory: Path, messages: Path) -> None:
+        self.name, self.directory = name, directory
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", str(port)]
+        super().__init__(command, messages)
+
+    def wait(self) -> None:
+        """Wait until it serves."""
+
+        def serves() -> bool:
+            assert self.ended is None, self.said()
+            return "http://" in self.said()
+
+        wait_until(serves, "the service does not start")
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[str]:
+    """Serve a log in its own process; yield its address."""
+    service = ServiceProcess("a", directory, directory.with_suffix(".txt"))
+    start([service])
+    try:
+        yield service.url
+    finally:
+        service.kill()
+
+
+class DrainProcess(Process):
+    """A drain that can be stopped before its steps.
+
+    module: what to run instead of the drain itself: `stopping_drain`, or `engine_drain`, which needs no Spark.
+    """
+
+    def __init__(
+        self, module: str, servers: dict[str, str], output: Path, checkpoint: Path, place: Path, *more: str
+    ) -> None:
+        place.mkdir(parents=True, exist_ok=True)
+        self.output, self.checkpoint, self.stops = output, checkpoint, Stops(place / "stops")
+        command = [sys.executable, "-m", module, "drain", "--every", "100ms", "--output", str(output)]
+        command += ["--checkpoint", str(checkpoint), "--master", "local[2,3]", *more]
+        for name, url in servers.items():
+            command += ["--server", f"{name}={url}"]
+        environment = {"SPARK_LOCAL_IP": "127.0.0.1", PLACE: str(self.stops.place)}
+        super().__init__(command, place / "messages.txt", environment)
+
+    def start(self) -> None:
+        """Start it; it stops nowhere until the campaign wants that."""
+        self.stops.release()
+        super().start()
+
+    def batches(self) -> int:
+        """Return how many batches were committed, including those whose files Spark has deleted."""
+        commits = self.checkpoint / "commits"
+        names = os.listdir(commits) if commits.exists() else []
+        return max((int(name) + 1 for name in names if name.isdigit()), default=0)
+
+    def wait_for_batches(self, more: int) -> None:
+        """Wait until it has committed *more* batches than now."""
+        wanted, still = self.batches() + more, self.still_runs()
+        while self.batches() < wanted:
+            still()
+            time.sleep(0.01)
+
+    def stopped_at(self, step: str) -> int:
+        """Wait until one of its processes has come to *step*, and stays there; return the process's id."""
+        self.stops.want(step)
+        return self.stops.wait(self.still_runs(f"it does not come to the step {step!r}"))
+
+    def still_runs(self, complaint: str = "it commits nothing") -> Callable[[], None]:
+        """Return a function that raises AssertionError if the drain has ended, or after a long time."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+
+        def check() -> None:
+            assert self.ended is None, f"the drain ended by itself: {self.said()[-2_000:]}"
+            assert time.monotonic() < deadline, f"{complaint}: {self.said()[-2_000:]}"
+
+        return check
+
+    def java(self) -> int:
+        """Return the id of the Java process."""
+        return self._member(lambda line: line.partition(" ")[0].endswith("java"))
+
+    def source(self) -> int:
+        """Return the id of the data source's Python process."""
+        return self._member(lambda line: "python_streaming_source_runner" in line)
+
+    def worker(self) -> int:
+        """Return the id of a process that runs tasks."""
+        daemons = {each for each, line in self.members().items() if "spark.daemon" in line}
+        return next((each for each in self.members() if _parent(each) in daemons), 0)
+
+    def _member(self, fits: Callable[[str], bool]) -> int:
+        return next((each for each, line in self.members().items() if fits(line)), 0)
+
+
+def start(processes: list[Process]) -> None:
+    """Start programs, and wait until all of them do their work."""
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.wait()
+
+
+def end_process(process: int) -> None:
+    """Kill one process; one that has ended already is fine."""
+    if process:
+        _signal(process, signal.SIGKILL)
+
+
+def session_of(session: int) -> dict[int, str]:
+    """Return the processes of a session that run: id → command line."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            # After the name, which may contain anything: state, parent, group, session.
+            state, _, _, number = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(number) == session and state not in "ZX":
+                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (OSError, ValueError):
+            continue  # it has ended
+    return found
+
+
+def wait_until(condition: Callable[[], bool], complaint: str) -> None:
+    """Wait for a limited time. Raises AssertionError."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def _parent(process: int) -> int:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _signal(process: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, number)

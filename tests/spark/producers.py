@@ -1,0 +1,187 @@
+"""Producers that run through a campaign: they append, delete drained queues and create them again.
+
+A producer knows what was acknowledged to it: of each incarnation of a queue, the next position. A record's payload
+names its incarnation and position, so what a table holds can be compared with what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from deltalake import DeltaTable
+
+from mrecordlog_async.model import Run
+from mrecordlog_async.spark.client import ServiceClient
+from mrecordlog_async.spark.option_values import Server
+
+RECORDS_PER_APPEND = 40
+APPENDS_PER_SECOND = 20
+QUEUES = 6
+JOIN_SECONDS = 120.0
+
+Row = tuple[str, str, int, bytes]
+"""server, queue, position, payload."""
+
+
+class Producer(threading.Thread):
+    """Appends to the queues of one service until it is told to end. It sends what was not acknowledged again.
+
+    Args:
+        server: the service's name.
+        url: its address.
+        seed: of its choices.
+        options: of the queues that it creates.
+        recreates: delete queues that were drained, now and then.
+    """
+
+    def __init__(
+        self, server: str, url: str, seed: int, *, options: dict[str, object] | None = None, recreates: bool = True
+    ) -> None:
+        super().__init__(daemon=True)
+        self.server, self.url, self.recreated = server, url, 0
+        self.acknowledged: dict[tuple[str, int], int] = {}
+        self.failure: BaseException | None = None
+        self._options, self._recreates = options, recreates
+        self._client = client_of(server, url)
+        self._incarnations: dict[str, int] = {}
+        self._leaving = ""  # the queue that gets no more records until it is drained, and is then deleted
+        self._chance, self._ending = random.Random(seed), threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self._ending.wait(1 / APPENDS_PER_SECOND):
+                queue = f"queue {self._chance.randrange(QUEUES)}"
+                if queue == self._leaving:
+                    self._delete_drained(queue)
+                else:
+                    self._append(queue)
+                if self._recreates and not self._leaving and self._chance.random() < 0.05:
+                    self._leaving = queue
+        except BaseException as error:  # shown by `end`
+            self.failure = error
+        finally:
+            self._client.close()
+
+    def stop(self) -> None:
+        """Stop appending after the current request."""
+        self._ending.set()
+
+    def end(self) -> None:
+        """Stop appending. Raises what went wrong."""
+        self.stop()
+        self.join(JOIN_SECONDS)
+        assert not self.is_alive(), f"the service {self.server!r} acknowledges nothing"
+        if self.failure is not None:
+            raise self.failure
+
+    def rows(self) -> list[Row]:
+        """Return what was acknowledged."""
+        return [
+            (self.server, queue, at, payload(self.server, queue, incarnation, at))
+            for (queue, incarnation), stop in self.acknowledged.items()
+            for at in range(stop)
+        ]
+
+    def _append(self, queue: str) -> None:
+        if queue not in self._incarnations:
+            self._incarnations[queue] = 0
+            self._create(queue)
+        incarnation = self._incarnations[queue]
+        first = self.acknowledged.get((queue, incarnation), 0)
+        records = [payload(self.server, queue, incarnation, first + n) for n in range(RECORDS_PER_APPEND)]
+        self._client.append(queue, [Run.of(first, records)], position=first, create=False)
+        self.acknowledged[queue, incarnation] = first + RECORDS_PER_APPEND
+
+    def _create(self, queue: str) -> None:
+        # The repeat of a lost response finds the queue, which nobody else creates.
+        request(self.url, "PUT", queue, self._options, accepted=(409,))
+
+    def _delete_drained(self, queue: str) -> None:
+        incarnation = self._incarnations[queue]
+        summary = self._client.queue(queue)
+        if summary.records or summary.next_position != self.acknowledged.get((queue, incarnation), 0):
+            return
+        request(self.url, "DELETE", queue, accepted=(404,))
+        self._incarnations[queue], self._leaving = incarnation + 1, ""
+        self.recreated += 1
+        self._create(queue)
+
+
+def request(url: str, method: str, queue: str, body: object = None, accepted: Iterable[int] = ()) -> None:
+    """Send a request about a queue until there is a response. Raises HTTPError for an error that is not *accepted*."""
+    deadline = time.monotonic() + JOIN_SECONDS
+    data = None if body is None else json.dumps(body).encode()
+    address = f"{url}/v1/queues/{queue.replace(' ', '%20')}"
+    while True:
+        try:
+            with urlopen(Request(address, data, {"Content-Type": "application/json"}, method=method), timeout=30):
+                return
+        except HTTPError as error:
+            if error.code in accepted:
+                return
+            if error.code not in (500, 503):
+                raise
+        except (URLError, OSError):
+            pass
+        assert time.monotonic() < deadline, f"{method} {address} gets no response"
+        time.sleep(0.1)
+
+
+def payload(server: str, queue: str, incarnation: int, position: int) -> bytes:
+    """Return the record that belongs at *position*; some are larger than a block."""
+    filling = b"." * (40_000 if position % 500 == 0 else position % 200)
+    return f"{server}/{queue}/{incarnation}:{position}".encode() + filling
+
+
+def client_of(server: str, url: str) -> ServiceClient:
+    """Return a client that waits for a service that is down."""
+    return ServiceClient(Server(server, url), token=None, timeout_seconds=60, retries=1_000)
+
+
+def check_once(tables: Iterable[Path], producers: list[Producer]) -> int:
+    """Check that each table has every acknowledged record once; return how many. Raises AssertionError."""
+    expected = sorted(row for producer in producers for row in producer.rows())
+    for table in tables:
+        columns = ["server", "queue", "position", "payload"]
+        batches = DeltaTable(str(table)).to_pyarrow_table(columns=columns).to_pylist()
+        found = sorted(tuple(row.values()) for row in batches)
+        assert found == expected, f"{table}: {difference(found, expected)}"
+    return len(expected)
+
+
+def left_in(producers: Iterable[Producer]) -> int:
+    """Return how many records the logs hold."""
+    left = 0
+    for producer in producers:
+        client = client_of(producer.server, producer.url)
+        left += sum(queue.records for queue in client.queues())
+        client.close()
+    return left
+
+
+def difference(found: list[Row], expected: list[Row]) -> str:
+    """Describe how two sorted lists of rows differ."""
+    missing, other = set(expected) - set(found), set(found) - set(expected)
+    twice = len(found) - len(set(found))
+    first = sorted(missing or other)[:3]
+    return f"{len(missing)} rows are missing, {twice} there twice, {len(other)} foreign; the first: {first}"
+
+
+def check_empty(producers: list[Producer]) -> None:
+    """Check that every record of every log was truncated, and that no position was lost. Raises AssertionError."""
+    for producer in producers:
+        client = client_of(producer.server, producer.url)
+        listed = {each.queue: (each.records, each.next_position) for each in client.queues()}
+        client.close()
+        last = {
+            queue: (0, producer.acknowledged.get((queue, number), 0))
+            for queue, number in producer._incarnations.items()
+        }
+        assert listed == last, f"{producer.server}: {listed} instead of {last}"

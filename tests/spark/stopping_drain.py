@@ -1,0 +1,100 @@
+"""A drain that stops before its steps where a campaign wants it: `python -m tests.spark.stopping_drain drain …`.
+
+It is the command with two classes replaced: Spark's processes import the source and the sink from here, and these call
+`stops.step` before each step of a commit and of a truncate.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from mrecordlog_async.spark import drain_delta
+from mrecordlog_async.spark.__main__ import main
+from mrecordlog_async.spark.client import ServiceClient
+from mrecordlog_async.spark.delta import sink
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.sink import DeltaSink, DeltaWriter, SinkOptions, Stored
+from mrecordlog_async.spark.delta.table import Table
+from mrecordlog_async.spark.responses import Truncated
+from mrecordlog_async.spark.source import RecordLogDataSource
+from tests.spark import stops
+
+COMMIT_STEPS = ("commit", "sync of the entry", "end of the commit", "sync of the checkpoint")
+TRUNCATE_STEPS = ("truncate", "half of the truncate")
+STEPS = ("files of a task", *COMMIT_STEPS, *TRUNCATE_STEPS)
+
+_truncate = ServiceClient.truncate
+
+
+def truncate_in_halves(
+    client: ServiceClient, queues: Mapping[str, Sequence[int]], *, opening: str | None = None
+) -> list[Truncated]:
+    """Truncate as `ServiceClient` does, in two requests with a step before each."""
+    names = list(queues)
+    found: list[Truncated] = []
+    for step, part in zip(
+        TRUNCATE_STEPS, (names[: (len(names) + 1) // 2], names[(len(names) + 1) // 2 :]), strict=True
+    ):
+        stops.step(step)
+        found += _truncate(client, {name: queues[name] for name in part}, opening=opening) if part else []
+    return found
+
+
+REPLACED = {"truncate": truncate_in_halves}
+"""What a client does differently in the data source's process."""
+
+
+class StoppingSource(RecordLogDataSource):
+    """The data source; its stream stops at the steps of a truncate."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "stopping"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        for name, replaced in REPLACED.items():
+            setattr(ServiceClient, name, replaced)  # in the source's own process
+        return super().streamReader(schema)
+
+
+class StoppingWriter(DeltaWriter):
+    """The sink's writer; it stops at the steps of a task and of a commit."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        found = super().write(iterator)
+        stops.step("files of a task")
+        return found
+
+    def _table(self, place: Place) -> Table:
+        return Table(place, step=stops.step)
+
+
+class StoppingSink(DeltaSink):
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return StoppingWriter(SinkOptions.decode(self.options), schema)
+
+
+def source_rows(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """Return the stream of `drain_query.source_rows`, read with `StoppingSource`."""
+    session.dataSource.register(StoppingSource)
+    parallelism = str(session.sparkContext.defaultParallelism)
+    return session.readStream.format("stopping").options(parallelism=parallelism, **options).load()
+
+
+def run() -> int:
+    """Run the command with what this module replaces."""
+    sink.DeltaSink = StoppingSink  # type: ignore[misc]  # the drain registers what it finds here
+    vars(drain_delta)["source_rows"] = source_rows
+    return main()
+
+
+if __name__ == "__main__":
+    from tests.spark import stopping_drain  # Spark's processes import its classes under this name
+
+    sys.exit(stopping_drain.run())
