@@ -1,5 +1,7 @@
 """The clients of the HTTP service: `RecordLogClient` for asyncio code, `BlockingRecordLogClient` for all other code.
 
+`RecordLogFleet` is several services as one, for asyncio code.
+
 It needs aiohttp and msgspec (`pip install 'mrecordlog_async[client]'`), and no part of the service.
 """
 
@@ -8,6 +10,10 @@ from __future__ import annotations
 from mrecordlog_async.client.blocking import BlockingConsumer, BlockingProducer, BlockingRecordLogClient, BlockingTail
 from mrecordlog_async.client.client import RecordLogClient
 from mrecordlog_async.client.consumer import Consumer
+from mrecordlog_async.client.fleet.fleet import RecordLogFleet
+from mrecordlog_async.client.fleet.placement import FleetError, Stored
+from mrecordlog_async.client.fleet.producer import FleetProducer
+from mrecordlog_async.client.fleet.server import ServerSummary
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.responses import ServiceError
 from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
@@ -19,10 +25,15 @@ __all__ = [
     "BlockingRecordLogClient",
     "BlockingTail",
     "Consumer",
+    "FleetError",
+    "FleetProducer",
     "OutcomeUnknownError",
     "Producer",
     "RecordLogClient",
+    "RecordLogFleet",
+    "ServerSummary",
     "ServiceError",
     "ServiceUnreachableError",
+    "Stored",
     "Tail",
 ]

@@ -94,6 +94,11 @@ class Producer:
         self._entered = True
         return self
 
+    @property
+    def failed(self) -> bool:
+        """Whether it sends nothing more: it is unknown what was stored, or another producer writes to the queue."""
+        return self._failure is not None
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:

@@ -68,9 +68,15 @@ class ServiceUnreachableError(RecordLogError):
         self.reason = reason
         self.sent = sent
 
+    def after(self, seconds: float) -> ServiceUnreachableError:
+        """Return the same error for a call that was retried for *seconds*."""
+        return ServiceUnreachableError(self.address, seconds, self.reason, self.sent)
+
     def message(self) -> str:
         """Return the address, for how long it was tried, and the last reason."""
         unknown = "; whether the request was carried out is unknown" if self.sent else ""
+        if not self.seconds:
+            return f"{self.address} cannot be reached: {self.reason}{unknown}"
         return f"{self.address} did not succeed within {self.seconds:g} s: {self.reason}{unknown}"
 
 
@@ -139,6 +145,10 @@ class Attempts:
         unknown = OutcomeUnknownError(self.action, f"{self.lost}; then {error}")
         unknown.__cause__ = error
         return unknown
+
+    def at_once(self, error: RecordLogError) -> RecordLogError:
+        """Return *error* for a caller that tries another server instead of waiting."""
+        return error if not isinstance(error, ServiceUnreachableError) else error.after(0.0)
 
     async def pause(self, closing: asyncio.Event) -> bool:
         """Sleep before the next attempt, or until the client closes; return False if no time is left for one."""

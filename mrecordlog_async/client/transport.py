@@ -4,16 +4,21 @@
 2. A long poll has its own connection: it waits for records, and no other call should wait for it.
 3. Each attempt has deadlines for connecting, for silence and for the whole response, so a server that sends byte by
    byte cannot block a call.
-4. aiohttp itself repeats no request and follows no redirect: `retry` decides what is sent twice.
+4. A fleet follows a log to another address: `move` says where, and the connections made from then on go there.
+5. aiohttp itself repeats no request and follows no redirect: `retry` decides what is sent twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import socket
+from collections.abc import Callable
 from urllib.parse import quote
 
 import aiohttp
+from aiohttp import ThreadedResolver
+from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from mrecordlog_async.client.outage import Outage
@@ -40,9 +45,14 @@ class Transport:
         response_seconds: float,
         connections: int,
         log_id: str | None = None,
+        address: str | None = None,
+        eager: bool = False,
     ) -> None:
+        """*address*: connect to it instead of the host of *url*. *eager*: retry nothing but a lost request."""
         check_url(url)
         self._url = url
+        self._address = address
+        self._eager = eager
         self._retry_seconds = retry_seconds
         self._silence_seconds = timeout_seconds
         self._response_seconds = response_seconds
@@ -69,6 +79,10 @@ class Transport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    def move(self, url: str, address: str | None) -> None:
+        """Send to another address of the same log from now on. A Unix socket cannot be left, or moved to."""
+        self._url, self._base, self._address = url, url.rstrip("/"), address
 
     async def send(
         self,
@@ -100,7 +114,6 @@ class Transport:
         Raises:
             RecordLogError: The last refusal, or what is known after the last lost response.
         """
-        url = URL(self._base + path, encoded=True).with_query(query or None)
         headers = dict(self._headers)
         if content_type is not None:
             headers["Content-Type"] = content_type
@@ -109,6 +122,7 @@ class Transport:
         deadline = asyncio.get_running_loop().time() + self._retry_seconds + wait_seconds
         attempts = Attempts(f"{method} {path}", self._url, repeat, self._retry_seconds, deadline)
         while True:
+            url = URL(self._base + path, encoded=True).with_query(query or None)
             try:
                 reply = await self._attempt(attempts, method, url, body, headers, wait_seconds)
                 if reply.status < 300:
@@ -119,6 +133,8 @@ class Transport:
                 raise attempts.final(closed) from None
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as lost:
                 error = attempts.after_loss(lost)
+            if self._eager and not attempts.lost:
+                raise attempts.at_once(error)
             self._outage.failed(error, attempts.left_seconds())
             if not await attempts.pause(self._closing):
                 raise attempts.final(error)
@@ -177,7 +193,10 @@ class Transport:
             raise LogClosedError("the client is closed")
         if self._session is None:
             connector: aiohttp.BaseConnector
-            if self._socket_path is None:
+            if self._socket_path is None and self._eager:
+                resolver = _Pinned(lambda: self._address)
+                connector = aiohttp.TCPConnector(limit=0, resolver=resolver, use_dns_cache=False)
+            elif self._socket_path is None:
                 connector = aiohttp.TCPConnector(limit=0)
             else:
                 connector = aiohttp.UnixConnector(self._socket_path, limit=0)
@@ -186,6 +205,25 @@ class Transport:
             # It has no public switch; tests/client counts the requests that a server receives.
             self._session._retry_connection = False
         return self._session
+
+
+class _Pinned(ThreadedResolver):
+    """Resolves host names to the address that is pinned, if there is one."""
+
+    def __init__(self, address: Callable[[], str | None]) -> None:
+        super().__init__()
+        self._pinned = address
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return the addresses to connect to."""
+        address = self._pinned()
+        if address is None:
+            return await super().resolve(host, port, family)
+        kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+        flags = socket.AI_NUMERICHOST
+        return [ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=flags)]
 
 
 def check_url(url: str) -> None:

@@ -1,0 +1,1 @@
+"""Several services as one: `RecordLogFleet` with its producers and consumers. Start reading at `fleet`."""

@@ -1,0 +1,131 @@
+"""Servers as a user names them: URLs, with or without names, and DNS names that stand for every address behind them.
+
+| written | stands for |
+|---|---|
+| `http://wal-0:8080`, `unix:/run/wal.sock` | one server |
+| `a=http://wal-0:8080` | the same, called `a` |
+| `dns+http://wal:8080` | every address behind the name `wal`, by the resolver of the event loop |
+| `dns+http://_http._tcp.wal` | every host and port of the SRV records of this name; needs dnspython |
+
+Requests to an address behind a name carry the name, in `Host` and for TLS, and connect to the address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from yarl import URL
+
+from mrecordlog_async.client.fleet.roster import Place
+from mrecordlog_async.client.transport import check_url
+
+DNS = "dns+"
+
+
+class Lookup(NamedTuple):
+    """A DNS name. port: None for SRV records, which have their own."""
+
+    scheme: str
+    host: str
+    port: int | None
+
+    def __str__(self) -> str:
+        return f"{DNS}{self.scheme}://{self.host}" + ("" if self.port is None else f":{self.port}")
+
+
+class Resolver:
+    """Finds what is behind a DNS name. Another one can be passed to `RecordLogFleet`."""
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """Return the addresses of *host*. Raises OSError if there are none, or no name server responds."""
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return sorted({str(address[0]) for *_, address in found})
+
+    async def services(self, name: str) -> Sequence[tuple[str, int]]:
+        """Return host and port of each SRV record of *name*. Raises OSError as `addresses` does."""
+        from dns.asyncresolver import resolve
+        from dns.exception import DNSException
+
+        try:
+            records = await resolve(name, "SRV")
+        except DNSException as error:
+            raise OSError(f"no SRV records of {name}: {error}") from None
+        return sorted((str(record.target).rstrip("."), int(record.port)) for record in records)
+
+
+def parse(servers: str | Mapping[str, str] | Iterable[str]) -> list[Place | Lookup]:
+    """Return the servers that a user wrote.
+
+    Args:
+        servers: One text, with commas between several; several texts; or names with URLs.
+
+    Raises:
+        ValueError: There are none, or one is not the URL of a service, or a name stands for two.
+    """
+    if isinstance(servers, Mapping):
+        written = [f"{name}={url}" for name, url in servers.items()]
+    else:
+        texts = servers.split(",") if isinstance(servers, str) else servers
+        written = [one.strip() for text in texts for one in text.split(",") if one.strip()]
+    found = [_parse_one(text) for text in dict.fromkeys(written)]
+    if not found:
+        raise ValueError("a fleet needs servers: http://host:port, or dns+http://host:port for all behind a name")
+    names = [one.name for one in found if isinstance(one, Place) and one.name]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two servers are called {name!r}: give each its own name")
+    return found
+
+
+def is_several(text: str) -> bool:
+    """Return whether *text* names more than one server, or may."""
+    return text.startswith(DNS) or "," in text
+
+
+async def look_up(lookup: Lookup, resolver: Resolver) -> list[Place]:
+    """Return the places behind a DNS name. Raises OSError."""
+    if lookup.port is None:
+        found = await resolver.services(lookup.host)
+        return [Place(f"{lookup.scheme}://{_bracketed(host)}:{port}") for host, port in found]
+    url = f"{lookup.scheme}://{_bracketed(lookup.host)}:{lookup.port}"
+    return [Place(url, address) for address in await resolver.addresses(lookup.host, lookup.port)]
+
+
+def _parse_one(text: str) -> Place | Lookup:
+    name, equals, url = text.partition("=")
+    if not equals or ":" in name or "/" in name:  # the "=" is part of the URL
+        name, url = "", text
+    if url.startswith(DNS):
+        return _parse_lookup(url)
+    check_url(url)
+    return Place(url, None, name)
+
+
+def _parse_lookup(text: str) -> Lookup:
+    url = text.removeprefix(DNS)
+    check_url(url)
+    parsed = URL(url)
+    if parsed.scheme not in ("http", "https") or parsed.host is None or parsed.path != "/":
+        raise ValueError(f"{text!r} is not a DNS name of services: write dns+http://host:port")
+    if parsed.host.startswith("_"):
+        _check_library(text)
+        return Lookup(parsed.scheme, parsed.host, None)
+    if parsed.explicit_port is None:
+        raise ValueError(f"{text!r} has no port: write {text.rstrip('/')}:8080")
+    return Lookup(parsed.scheme, parsed.host, parsed.explicit_port)
+
+
+def _check_library(text: str) -> None:
+    with suppress(ModuleNotFoundError):
+        import dns.asyncresolver  # noqa: F401
+
+        return
+    raise ValueError(f"{text!r} needs a resolver of SRV records: run pip install dnspython")
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

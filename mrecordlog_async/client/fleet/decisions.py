@@ -1,0 +1,99 @@
+"""What a fleet does after a failure at one server: try the next one, wait for this one, or raise.
+
+| failure at a server | the record is | next |
+|---|---|---|
+| not connected; 503; a failed log that wrote nothing; 412; 429 unless full | not there | the next server |
+| full: the log, the queue or the disk (429, 507) | not there | wait for this one; with `spill` the next one |
+| a lost response; a failed log that may have written; other 5xx; unreadable | perhaps there | raise |
+| the same, with `on_unknown="send_elsewhere"` | perhaps there | the next server |
+| all else: too large, sealed, a position that is taken, a wrong token | not there | raise: it would fail again |
+
+With `on_unknown="wait"` a lost response is settled at its own server, by repeats that the server recognizes (see
+`lane`). What is still unknown after them is raised.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Literal, NamedTuple
+
+from mrecordlog_async.client.responses import ServiceError
+from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
+from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError, RecordLogError
+
+OnUnknown = Literal["raise", "wait", "send_elsewhere"]
+
+
+class Outcome(Enum):
+    """What a failure says about the record, and about its server."""
+
+    ABSENT = auto()
+    """It is certainly not stored there, and another server may take it."""
+    FULL = auto()
+    """It is certainly not stored there, for lack of space."""
+    UNKNOWN = auto()
+    """It may be stored there."""
+    REFUSED = auto()
+    """It is not stored there, for a reason that concerns the record or the caller."""
+
+
+class Next(Enum):
+    """What the fleet does next."""
+
+    ELSEWHERE = auto()
+    WAIT = auto()
+    RAISE = auto()
+
+
+class Policy(NamedTuple):
+    """What the user chose. on_unknown: see the table. spill: a full server is passed over too."""
+
+    on_unknown: OnUnknown = "raise"
+    spill: bool = False
+
+
+def outcome_of(error: RecordLogError) -> Outcome:
+    """Return what *error*, met by one attempt at one server, says about the record."""
+    match error:
+        case LogFullError(resource="positions"):
+            return Outcome.REFUSED  # for good: positions are never assigned twice
+        case LogFullError():
+            return Outcome.FULL
+        case ServiceUnreachableError():
+            return Outcome.UNKNOWN if error.sent else Outcome.ABSENT
+        case LogFailedError():
+            return Outcome.ABSENT if error.written == "no" else Outcome.UNKNOWN
+        case ServiceError(status=412 | 429 | 503):
+            return Outcome.ABSENT  # a 503 that the service did not write becomes ServiceUnreachableError
+        case ServiceError():
+            return Outcome.REFUSED if 300 <= error.status < 500 else Outcome.UNKNOWN
+        case OutcomeUnknownError():
+            return Outcome.UNKNOWN
+    return Outcome.REFUSED
+
+
+def decide(error: RecordLogError, policy: Policy) -> Next:
+    """Return what follows *error* under *policy*."""
+    match outcome_of(error):
+        case Outcome.ABSENT:
+            return Next.ELSEWHERE
+        case Outcome.FULL:
+            return Next.ELSEWHERE if policy.spill else Next.WAIT
+        case Outcome.UNKNOWN:
+            return Next.ELSEWHERE if policy.on_unknown == "send_elsewhere" else Next.RAISE
+        case Outcome.REFUSED:
+            return Next.RAISE
+
+
+def takes_no_records(error: RecordLogError) -> bool:
+    """Return whether *error* says that its server takes no records from anybody at present."""
+    return outcome_of(error) is Outcome.ABSENT and not (isinstance(error, ServiceError) and error.status == 429)
+
+
+def as_raised(error: RecordLogError, server: str) -> RecordLogError:
+    """Return the error for the caller: OutcomeUnknownError for each failure that leaves the outcome open."""
+    if outcome_of(error) is not Outcome.UNKNOWN or isinstance(error, OutcomeUnknownError | LogClosedError):
+        return error
+    unknown = OutcomeUnknownError(f"append at {server}", str(error))
+    unknown.__cause__ = error
+    return unknown

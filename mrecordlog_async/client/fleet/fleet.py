@@ -1,0 +1,242 @@
+"""`RecordLogFleet`: several services as one, for producers and consumers.
+
+    async with RecordLogFleet("dns+http://wal:8080") as fleet:
+        await fleet.append_record("clicks", b"one click", key="user 7")
+
+A machine holds one log. A fleet stores each record in one of several: which one is decided by its key, and by what
+responds. How that is found out is in `membership` and `roster`, where a record goes in `routing`, and what follows a
+failure in `decisions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from mrecordlog_async.client.client import RecordLogClient
+from mrecordlog_async.client.fleet.addresses import Resolver, parse
+from mrecordlog_async.client.fleet.decisions import OnUnknown, Policy
+from mrecordlog_async.client.fleet.lane import Lane
+from mrecordlog_async.client.fleet.membership import Membership
+from mrecordlog_async.client.fleet.placement import FleetError, Key, Placement, Stored
+from mrecordlog_async.client.fleet.producer import FleetProducer
+from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary
+from mrecordlog_async.client.retry import OutcomeUnknownError
+from mrecordlog_async.client.transport import Payload, copied
+from mrecordlog_async.errors import QueueSealedError
+from mrecordlog_async.options import QueueOptions
+
+WAIT_SECONDS = 30 * 86_400.0
+"""How long `on_unknown="wait"` repeats an append whose response was lost: until somebody ends the wait."""
+
+
+class RecordLogFleet:
+    """Append to several services, and consume all of them. Use it as `async with`, or call `start` and `close`.
+
+    A record goes to one server: that of its key, as long as it takes records. Servers come and go: addresses are looked
+    up and probed every 10 s, and after failures. The order of the records of a key is that of the calls on each server,
+    not across a fail-over and the return from it.
+
+    Args:
+        servers: URLs (`http://host:port`, `unix:/path`), also with names (`a=http://host:port`, or a mapping), or
+            `dns+http://host:port` for every address behind a name; `dns+http://_port._tcp.host` for its SRV records
+            (needs dnspython). Several in one text are separated by commas.
+        token: Bearer token, if the services require one.
+        retry_seconds: How long a call waits for a server that takes the record, for space in a full one, and for the
+            response to a repeat.
+        on_unknown: What follows if a response was lost, so that the record may be stored. "raise":
+            OutcomeUnknownError. "wait": repeat it at the same server, which recognizes the repeat, until it responds.
+            "send_elsewhere": send it to another server; it may then be stored twice.
+        spill: Pass over a server that is full, instead of waiting for space there.
+        resolver: What looks up names; None for the resolver of the event loop.
+        timeout_seconds: Longest silence within one request.
+        response_seconds: Longest time for one request with its whole response.
+        connections: Calls in progress at each server.
+        clock: What tells the time, in seconds, for all that depends on it; for tests.
+
+    Raises:
+        ValueError: A server is not a URL, or `on_unknown` is not one of the three; raised at once.
+        FleetError: Two copies of a log run at once, or an address leads to changing logs; raised by `start`, and by
+            appends if no other server is left.
+        OutcomeUnknownError: The record may be stored, and that could not be settled.
+        LogFullError: The server of the record, or with `spill` every server, had no room within `retry_seconds`.
+        ServiceUnreachableError: No server took the record within `retry_seconds`; it is not stored.
+        LogClosedError: The fleet is closed, or was not entered.
+    """
+
+    def __init__(
+        self,
+        servers: str | Mapping[str, str] | Iterable[str],
+        *,
+        token: str | None = None,
+        retry_seconds: float = 30.0,
+        on_unknown: OnUnknown = "raise",
+        spill: bool = False,
+        resolver: Resolver | None = None,
+        timeout_seconds: float = 60.0,
+        response_seconds: float = 300.0,
+        connections: int = 128,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if on_unknown not in ("raise", "wait", "send_elsewhere"):
+            raise ValueError(f"on_unknown must be 'raise', 'wait' or 'send_elsewhere', not {on_unknown!r}")
+        self._waits = on_unknown == "wait"
+        self._membership = Membership(
+            parse(servers),
+            resolver or Resolver(),
+            Connecting(token, timeout_seconds, response_seconds, connections),
+            clock,
+            WAIT_SECONDS if on_unknown == "wait" else retry_seconds,
+        )
+        self._placement = Placement(self._membership, Policy(on_unknown, spill), retry_seconds, clock)
+        self._shared: dict[tuple[str, str], Lane] = {}  # (log, queue), with on_unknown="wait"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Look at every server. Those that do not respond yet are found later.
+
+        Raises:
+            FleetError: Two copies of a log run at once, or an address leads to changing logs.
+        """
+        await self._membership.start()
+        if refusals := self._membership.refusals():
+            await self._membership.close()
+            raise FleetError("; ".join(refusals))
+        self._placement.is_open = True
+
+    async def close(self) -> None:
+        """Close all connections. Later calls raise LogClosedError."""
+        self._placement.is_open = False
+        await self._membership.close()
+
+    # Servers.
+
+    def servers(self) -> list[ServerSummary]:
+        """Return every server that was ever seen, by name."""
+        return sorted((one.summary() for one in self._membership.servers.values()), key=lambda one: one[1::-1])
+
+    def failures(self) -> dict[str, str]:
+        """Return why addresses and names gave no server at the last look, by address or name."""
+        return dict(self._membership.failures)
+
+    def client(self, log_id: str) -> RecordLogClient:
+        """Return the client of one server, for what a fleet has no method for. The fleet closes it.
+
+        Args:
+            log_id: Its log, as in `servers`.
+
+        Raises:
+            KeyError: No such log was seen.
+        """
+        return self._membership.servers[log_id].client
+
+    async def forget(self, log_id: str) -> None:
+        """Forget a log that will not come back, so that no consumer waits for it.
+
+        Args:
+            log_id: Its log, as in `servers`.
+
+        Raises:
+            KeyError: No such log was seen.
+        """
+        await self._membership.forget(log_id).close()
+
+    # Changes.
+
+    async def append_record(self, queue: str, payload: Payload, *, key: Key | None = None) -> Stored:
+        """Append *payload* to *queue* on one server and wait until it is stored there.
+
+        The queue is created where it does not exist. See `RecordLogFleet` for errors and for what follows a failure.
+
+        Args:
+            queue: Its name.
+            payload: The record; it may be empty.
+            key: Records with the same key go to the same server, as long as that takes records; None for the queue's
+                name, which keeps all records of the queue together.
+
+        Returns:
+            Where the record is stored.
+        """
+        record = copied(payload)
+
+        async def store(server: Server) -> int | None:
+            if self._waits:
+                return await self._lane(server, queue).append([record])
+            return await server.appends.append(queue, record, create=True)
+
+        return await self._placement.place(queue, key, store)
+
+    async def create_queue(self, queue: str, *, options: QueueOptions | None = None) -> None:
+        """Create *queue* on every server where it does not exist. A server that is found later gets it when it is used.
+
+        Args:
+            queue: Its name.
+            options: Its options, where it is created.
+
+        Raises:
+            ServiceUnreachableError: A server does not respond; the others have the queue.
+        """
+        await self._everywhere(lambda server: server.client.create_queue(queue, exist_ok=True, options=options))
+
+    async def seal_queue(self, queue: str) -> None:
+        """Seal *queue* on every server, where it is created if it does not exist: consumers of the fleet then end.
+
+        Args:
+            queue: Its name.
+
+        Raises:
+            ServiceUnreachableError: A server does not respond; on the others the queue is sealed. Call it again.
+        """
+
+        async def seal(server: Server) -> None:
+            await server.client.create_queue(queue, exist_ok=True)
+            try:
+                await server.client.seal_queue(queue)
+            except QueueSealedError:
+                pass
+            except OutcomeUnknownError as error:
+                if not isinstance(error.__cause__, QueueSealedError):
+                    raise
+
+        await self._everywhere(seal)
+
+    # Producers and consumers.
+
+    def producer(self, queue: str, *, options: QueueOptions | None = None) -> FleetProducer:
+        """Return a producer for *queue*: appends by one writer, each stored once even if it must be sent again.
+
+        Args:
+            queue: Its name.
+            options: Its options, where it is created.
+
+        Returns:
+            The producer; use it as `async with`. A queue may have one producer at a time, on all servers together.
+        """
+        return FleetProducer(self._placement.place, self._membership, queue, options)
+
+    def _lane(self, server: Server, queue: str) -> Lane:
+        name = (server.log_id, queue)
+        if name not in self._shared:
+            self._shared[name] = Lane(server, queue, None, shares=True)
+        return self._shared[name]
+
+    async def _everywhere(self, call: Callable[[Server], Awaitable[object]]) -> None:
+        """Call *call* for every server; raise the first error after all have ended."""
+        self._placement.check_open()
+        done = await asyncio.gather(*map(call, self._membership.servers.values()), return_exceptions=True)
+        for result in done:
+            if isinstance(result, BaseException):
+                raise result
+        if not self._membership.servers:
+            raise self._placement.exhausted(None)

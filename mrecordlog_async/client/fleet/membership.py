@@ -1,0 +1,172 @@
+"""Keeps the servers of a fleet up to date: looks up names, probes addresses, and says when something has changed.
+
+1. Names are looked up and every place is probed every `LOOK_SECONDS`. In the first minute in which a server does not
+   respond or takes no records, places are probed every `RETRY_SECONDS`.
+2. A new place is probed `PROBES_OF_NEW` times, over a connection each. A doubt (another id, another opening) is settled
+   by more rounds of probes before anything is sent there.
+3. A log that was seen once stays known until `forget`, wherever it is: its records are there.
+
+What the probes mean is decided in `roster`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from mrecordlog_async.client.fleet.addresses import Lookup, Resolver, look_up
+from mrecordlog_async.client.fleet.roster import Place, Roster
+from mrecordlog_async.client.fleet.server import Connecting, Server, probe
+from mrecordlog_async.errors import RecordLogError
+
+LOOK_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+PROBES_OF_NEW = 3
+ROUNDS_IN_DOUBT = 3
+
+logger = logging.getLogger("mrecordlog_async.client")
+
+
+class Membership:
+    """The servers of one fleet, by the id of their logs. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        wanted: Sequence[Place | Lookup],
+        resolver: Resolver,
+        connecting: Connecting,
+        clock: Callable[[], float],
+        retry_seconds: float,
+    ) -> None:
+        self.servers: dict[str, Server] = {}
+        self.failures: dict[str, str] = {}  # place or name → why it gave nothing at the last look
+        self._wanted = wanted
+        self._resolver = resolver
+        self._connecting = connecting
+        self._clock = clock
+        self._retry_seconds = retry_seconds
+        self._roster = Roster()
+        self._found: dict[Lookup, list[Place]] = {}
+        self._looked_up_at: float | None = None
+        self._changed = asyncio.Event()
+        self._suspicion = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._reported: set[str] = set()
+
+    async def start(self) -> None:
+        """Look at every server once, and then again and again until `close`."""
+        await self.look()
+        self._watching = asyncio.create_task(self._watch(), name="servers of a fleet")
+
+    async def close(self) -> None:
+        """Stop looking, and close all connections."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait((self._watching,))
+        for server in self.servers.values():
+            await server.close()
+
+    def suspect(self, server: Server) -> None:
+        """Have *server* probed soon: a call has failed there."""
+        server.writes = False
+        self._suspicion.set()
+
+    def forget(self, log_id: str) -> Server:
+        """Remove a log that will not come back."""
+        return self.servers.pop(log_id)
+
+    def refusals(self) -> list[str]:
+        """Return why servers are refused."""
+        return self._roster.refusals(self._clock())
+
+    async def changed(self) -> None:
+        """Wait until the servers were looked at again."""
+        await self._changed.wait()
+
+    async def look(self) -> None:
+        """Look up the names if that is due, probe every place, and settle what leaves a doubt."""
+        await self._look_up()
+        doubt = await self._probe_all()
+        for _ in range(ROUNDS_IN_DOUBT):
+            if not doubt:
+                break
+            doubt = await self._probe_all()
+        self._take_over()
+        self._report()
+        # Wakes everybody who waits now; who comes later waits for the next look.
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _watch(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS if self._is_settled() else RETRY_SECONDS):
+                    await self._suspicion.wait()
+            self._suspicion.clear()
+            await self.look()
+            if not self._is_settled():
+                await asyncio.sleep(RETRY_SECONDS / 2)  # calls that fail meanwhile cause no more probes than that
+
+    def _is_settled(self) -> bool:
+        """Return whether no server is expected back at any moment."""
+        now = self._clock()
+        return bool(self.servers) and not any(one.is_expected(now) for one in self.servers.values())
+
+    async def _look_up(self) -> None:
+        now = self._clock()
+        if self._looked_up_at is None or now - self._looked_up_at >= LOOK_SECONDS or not self.servers:
+            self._looked_up_at = now
+            lookups = [one for one in self._wanted if isinstance(one, Lookup)]
+            await asyncio.gather(*map(self._look_up_one, lookups))
+        places = [
+            place for one in self._wanted for place in (self._found.get(one, []) if isinstance(one, Lookup) else [one])
+        ]
+        self._roster.note_listed(places, self._clock())
+
+    async def _look_up_one(self, lookup: Lookup) -> None:
+        self.failures.pop(str(lookup), None)
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                self._found[lookup] = await look_up(lookup, self._resolver)
+        except (OSError, TimeoutError) as error:  # what it returned last stands
+            self.failures[str(lookup)] = str(error) or type(error).__name__
+
+    async def _probe_all(self) -> bool:
+        """Probe every place at once; return whether that leaves a doubt."""
+        return any(await asyncio.gather(*map(self._probe, self._roster.places())))
+
+    async def _probe(self, place: Place) -> bool:
+        doubt = False
+        for _ in range(PROBES_OF_NEW if self._roster.is_new(place) else 1):
+            asked = self._clock()
+            self.failures.pop(str(place), None)
+            try:
+                seen = await probe(place, self._connecting)
+            except RecordLogError as error:
+                self.failures[str(place)] = str(error)
+                self._roster.miss(place, self._clock())
+                return doubt
+            doubt = self._roster.see(place, seen, asked, self._clock()) or doubt
+        return doubt
+
+    def _take_over(self) -> None:
+        """Bring the servers in line with the roster."""
+        now, missing = self._clock(), dict(self.servers)
+        for log_id, place, seen in self._roster.logs():
+            missing.pop(log_id, None)
+            self._server(log_id, place).found(place, seen, self._roster.why_refused(log_id, place, now))
+        for server in missing.values():
+            server.lost(now)
+
+    def _server(self, log_id: str, place: Place) -> Server:
+        if log_id not in self.servers:
+            self.servers[log_id] = Server(log_id, place, self._connecting, self._retry_seconds)
+        return self.servers[log_id]
+
+    def _report(self) -> None:
+        refusals = set(self.refusals())
+        for why in sorted(refusals - self._reported):
+            logger.error("%s", why)
+        self._reported = refusals

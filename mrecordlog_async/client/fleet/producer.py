@@ -1,0 +1,111 @@
+"""`FleetProducer`: the one writer of a queue on every server of a fleet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from mrecordlog_async.client.fleet.decisions import Outcome, outcome_of
+from mrecordlog_async.client.fleet.lane import Lane
+from mrecordlog_async.client.fleet.membership import Membership
+from mrecordlog_async.client.fleet.placement import Key, Place, Stored
+from mrecordlog_async.client.fleet.server import Server
+from mrecordlog_async.client.transport import Payload, copied
+from mrecordlog_async.errors import LogClosedError, RecordLogError
+from mrecordlog_async.options import QueueOptions
+
+
+class FleetProducer:
+    """Append to one queue of a fleet as its only writer. Created by `RecordLogFleet.producer`; use it as `async with`.
+
+    Each server has a producer of its own, whose repeats it recognizes: a lost response is settled by sending the same
+    records again with the same positions, for `retry_seconds` of the fleet. Calls of many tasks share requests. The
+    records of a key are stored in the order of the calls on each server; a record that has to go elsewhere may come
+    after later ones.
+
+    Attributes:
+        queue: Name of the queue.
+    """
+
+    def __init__(self, place: Place, membership: Membership, queue: str, options: QueueOptions | None) -> None:
+        """Use `RecordLogFleet.producer`."""
+        self.queue = queue
+        self._place = place
+        self._membership = membership
+        self._options = options
+        self._lanes: dict[str, Lane] = {}
+        self._open = False
+
+    async def __aenter__(self) -> Self:
+        # On every server that responds, so that consumers meet the queue before its first record.
+        servers = [server for server in self._membership.servers.values() if server.writes]
+        for result in await asyncio.gather(*map(self._create, servers), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def append_record(self, payload: Payload, *, key: Key | None = None) -> Stored:
+        """Append *payload* and wait until it is stored. Cancelling stops the waiting, not the sending.
+
+        Args:
+            payload: The record; it may be empty.
+            key: Records with the same key go to the same server, as long as that takes records; None for the queue's
+                name, which keeps all records together.
+
+        Returns:
+            Where the record is stored.
+
+        Raises:
+            PositionInPastError: The record was not stored: another producer writes to the queue.
+            RecordLogError: The errors of `RecordLogFleet`.
+        """
+        return await self._append([copied(payload)], key)
+
+    async def append_records(self, payloads: Iterable[Payload], *, key: Key | None = None) -> Stored:
+        """Append *payloads* to one server, all or none, and wait until they are stored.
+
+        Args:
+            payloads: The records; they get consecutive positions.
+            key: As in `append_record`.
+
+        Returns:
+            Where the last one is stored.
+
+        Raises:
+            RecordLogError: The errors of `append_record`.
+        """
+        return await self._append([copied(payload) for payload in payloads], key)
+
+    async def close(self) -> None:
+        """Wait until every appended record is stored or refused. Later appends raise LogClosedError."""
+        self._open = False
+        await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
+
+    async def _append(self, payloads: Sequence[bytes], key: Key | None) -> Stored:
+        async def store(server: Server) -> int | None:
+            if not self._open:
+                raise LogClosedError("the producer is closed, or was not entered with `async with`")
+            return await self._lane(server).append(payloads)
+
+        return await self._place(self.queue, key, store)
+
+    async def _create(self, server: Server) -> None:
+        try:
+            await self._lane(server).create()
+        except RecordLogError as error:
+            if outcome_of(error) is Outcome.REFUSED:
+                raise
+            self._membership.suspect(server)  # the queue is created there when it is used
+
+    def _lane(self, server: Server) -> Lane:
+        if server.log_id not in self._lanes:
+            self._lanes[server.log_id] = Lane(server, self.queue, self._options, shares=False)
+        return self._lanes[server.log_id]

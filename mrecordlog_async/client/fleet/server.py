@@ -1,0 +1,135 @@
+"""`Server`: one log of a fleet, wherever it is at present, with the clients that speak to it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mrecordlog_async.client.client import RecordLogClient
+from mrecordlog_async.client.fleet.roster import Place, Seen
+from mrecordlog_async.client.transport import Transport
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol.log_schemas import LogResponse
+
+PROBE_SECONDS = 5.0
+SETTLE_SECONDS = 2.0
+"""How long a read or an acknowledgement whose response was lost is repeated before its caller is told."""
+
+
+EXPECTED_SECONDS = 60.0
+"""A server that has not responded for longer is not expected back at any moment."""
+
+
+class Connecting(NamedTuple):
+    """How to connect: what the clients of all servers of a fleet have in common."""
+
+    token: str | None
+    timeout_seconds: float
+    response_seconds: float
+    connections: int
+
+
+class ServerSummary(NamedTuple):
+    """One server of a fleet.
+
+    log_id: identifies its log. name: `serve --name`, or the name that the fleet was given. url: where it was last seen.
+    reads: it responds. writes: it takes records. refused: why it is not used; None if it is.
+    """
+
+    log_id: str
+    name: str
+    url: str
+    reads: bool
+    writes: bool
+    refused: str | None
+
+
+class ServerClient(RecordLogClient):
+    """A client of one log: it does not wait for a server that cannot be reached, and follows the log elsewhere."""
+
+    def __init__(self, place: Place, connecting: Connecting, *, log_id: str | None, retry_seconds: float) -> None:
+        self.url = str(place)
+        self._transport = Transport(
+            place.url,
+            retry_seconds=retry_seconds,
+            log_id=log_id,
+            address=place.address,
+            eager=True,
+            **connecting._asdict(),
+        )
+
+    async def is_ready(self) -> bool:
+        """Return whether the service takes records."""
+        try:
+            await self._transport.send("GET", "/readyz")
+        except RecordLogError:
+            return False
+        return True
+
+    def move(self, place: Place) -> None:
+        """Send to *place* from now on."""
+        self.url = str(place)
+        self._transport.move(place.url, place.address)
+
+
+class Server:
+    """One log of a fleet. What a probe shows is in `reads` and `writes`; a failure clears them until the next probe."""
+
+    def __init__(self, log_id: str, place: Place, connecting: Connecting, retry_seconds: float) -> None:
+        """*retry_seconds*: how long an append whose response was lost is repeated, if a repeat can be recognized."""
+        self.log_id = log_id
+        self.name = place.name or log_id
+        self.place = place
+        self.reads = self.writes = False
+        self._lost_at: float | None = None
+        self.refused: str | None = None
+        self.client = ServerClient(place, connecting, log_id=log_id, retry_seconds=SETTLE_SECONDS)
+        self.appends = ServerClient(place, connecting, log_id=log_id, retry_seconds=retry_seconds)
+
+    def __repr__(self) -> str:
+        return f"<Server {self.name!r} at {self.place}>"
+
+    def found(self, place: Place, seen: Seen, refused: str | None) -> None:
+        """Note that a probe has found the log at *place*."""
+        if place != self.place:
+            self.client.move(place)
+            self.appends.move(place)
+        self.place, self.refused = place, refused
+        self.name = place.name or seen.name
+        self.reads, self.writes = refused is None, seen.ready and refused is None
+        self._lost_at = None
+
+    def lost(self, now: float) -> None:
+        """Note that no probe has found the log."""
+        self.reads = self.writes = False
+        if self._lost_at is None:
+            self._lost_at = now
+
+    def is_expected(self, now: float) -> bool:
+        """Return whether it does not take records and may do so at any moment: most outages are restarts."""
+        if self.writes or self.refused:
+            return False
+        return self._lost_at is None or now - self._lost_at < EXPECTED_SECONDS
+
+    def summary(self) -> ServerSummary:
+        """Return what users see of it."""
+        return ServerSummary(self.log_id, self.name, str(self.place), self.reads, self.writes, self.refused)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.client.close()
+        await self.appends.close()
+
+
+async def probe(place: Place, connecting: Connecting) -> Seen:
+    """Return what responds at *place*, over a connection of its own: a load balancer chooses for each connection.
+
+    Raises:
+        RecordLogError: Nothing responds, or not as a service of this package.
+    """
+    quick = connecting._replace(timeout_seconds=PROBE_SECONDS, response_seconds=PROBE_SECONDS)
+    client = ServerClient(place, quick, log_id=None, retry_seconds=0.0)
+    try:
+        info: LogResponse = await client.log_info()
+        return Seen(info.id, info.opening, info.name, await client.is_ready())
+    finally:
+        await client.close()

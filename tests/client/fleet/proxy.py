@@ -1,0 +1,75 @@
+"""A proxy in front of services: it can lose a request or its response, change its target, or spread connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Literal
+
+from tests.client.scripted import listening
+
+APPEND = (b"POST /v1/queues/", b"/records")
+
+
+@dataclass
+class Proxy:
+    """Forwards each connection to one of the *targets*, in turn.
+
+    lose: what happens to the next append; it is cleared then. lost: set once that has happened.
+    """
+
+    targets: Sequence[int]
+    url: str = ""
+    lose: Literal["", "request", "response"] = ""
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    turn: count[int] = field(default_factory=count)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        target = self.targets[next(self.turn) % len(self.targets)]
+        try:
+            there = await asyncio.open_connection("127.0.0.1", target)
+        except ConnectionError:
+            writer.transport.abort()
+            return
+        losing = asyncio.Event()
+        both = [
+            asyncio.ensure_future(self.forward(reader, there[1], losing, appends=True)),
+            asyncio.ensure_future(self.forward(there[0], writer, losing, appends=False)),
+        ]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for one in both:
+                one.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+        finally:
+            there[1].transport.abort()
+            writer.transport.abort()
+
+    async def forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, losing: asyncio.Event, *, appends: bool
+    ) -> None:
+        while data := await reader.read(65_536):
+            if appends and self.lose and all(part in data for part in APPEND):
+                if self.lose == "request":
+                    self.note_lost()
+                    return
+                losing.set()  # the whole request is in one piece: records of these tests are small
+            elif not appends and losing.is_set():
+                self.note_lost()
+                return
+            writer.write(data)
+
+    def note_lost(self) -> None:
+        self.lose = ""
+        self.lost.set()
+
+
+@asynccontextmanager
+async def proxied(*targets: int) -> AsyncIterator[Proxy]:
+    """Run a proxy on a free port."""
+    proxy = Proxy(targets)
+    async with listening(proxy.serve) as proxy.url:
+        yield proxy

@@ -1,0 +1,100 @@
+"""Servers as users write them, and what is behind a DNS name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from mrecordlog_async.client.fleet.addresses import Lookup, Resolver, look_up, parse
+from mrecordlog_async.client.fleet.roster import Place
+
+
+def test_urls_names_and_dns_names() -> None:
+    """One text with commas, several texts, or a mapping."""
+    a, b = Place("http://h:1", None, "a"), Place("unix:/run/wal.sock")
+    assert parse("a=http://h:1, unix:/run/wal.sock") == parse(["a=http://h:1", "unix:/run/wal.sock"]) == [a, b]
+    assert parse({"a": "http://h:1"}) == [a]
+    assert parse("dns+https://wal:8080") == [Lookup("https", "wal", 8080)]
+    assert parse("http://h:1,http://h:1") == [Place("http://h:1")]
+
+
+@pytest.mark.parametrize(
+    ("servers", "message"),
+    [
+        ("", "a fleet needs servers"),
+        ("wal:8080", "write http://wal:8080"),
+        ("dns+http://wal", "write dns\\+http://wal:8080"),
+        ("dns+unix:/run/x", "is not a DNS name of services"),
+        ("a=http://h:1,a=http://h:2", "two servers are called 'a'"),
+    ],
+)
+def test_a_misspelt_server_is_refused_at_once(servers: str, message: str) -> None:
+    """The message says what to write."""
+    with pytest.raises(ValueError, match=message):
+        parse(servers)
+
+
+async def test_every_address_behind_a_name_is_a_server() -> None:
+    """By the resolver of the loop; requests keep the name, for certificates and the Host header."""
+    (found,) = await look_up(Lookup("http", "localhost", 8080), Loopback())
+    assert found == Place("http://localhost:8080", "127.0.0.1")
+    with pytest.raises(OSError, match=r"Name or service|No address|not known|failure"):
+        await look_up(Lookup("http", "wal.invalid", 8080), Resolver())
+
+
+class Loopback(Resolver):
+    async def addresses(self, host: str, port: int) -> list[str]:
+        return [one for one in await super().addresses(host, port) if one.startswith("127.")]
+
+
+async def test_srv_records_have_hosts_and_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server of the test's own responds with two; a name that it does not know is an error."""
+    asyncresolver = pytest.importorskip("dns.asyncresolver")
+    async with name_server({"_http._tcp.wal.": [("wal-1.wal.", 8081), ("wal-0.wal.", 8080)]}) as port:
+        own = asyncresolver.Resolver(configure=False)
+        own.nameservers, own.port, own.lifetime = ["127.0.0.1"], port, 5.0
+        monkeypatch.setattr(asyncresolver, "default_resolver", own)
+        (lookup,) = parse("dns+http://_http._tcp.wal")
+        assert isinstance(lookup, Lookup)
+        assert await look_up(lookup, Resolver()) == [Place("http://wal-0.wal:8080"), Place("http://wal-1.wal:8081")]
+        with pytest.raises(OSError, match="no SRV records of _http"):
+            await look_up(Lookup("http", "_http._tcp.lake", None), Resolver())
+
+
+@asynccontextmanager
+async def name_server(records: dict[str, list[tuple[str, int]]]) -> AsyncIterator[int]:
+    """Respond to questions for SRV records over UDP; yield the port."""
+    import dns.flags
+    import dns.message
+    import dns.rcode
+    import dns.rrset
+
+    class Serving(asyncio.DatagramProtocol):
+        def connection_made(self, transport: Any) -> None:
+            self.transport = transport
+
+        def datagram_received(self, data: bytes, address: Any) -> None:
+            question = dns.message.from_wire(data)
+            response = dns.message.make_response(question)
+            response.flags |= dns.flags.RA
+            name = question.question[0].name.to_text()
+            if name in records:
+                lines = [f"0 0 {port} {host}" for host, port in records[name]]
+                response.answer.append(dns.rrset.from_text(name, 60, "IN", "SRV", *lines))
+            else:
+                response.set_rcode(dns.rcode.NXDOMAIN)
+            self.transport.sendto(response.to_wire(), address)
+
+    listening = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    listening.bind(("127.0.0.1", 0))
+    listening.setblocking(False)
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(Serving, sock=listening)
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        transport.close()

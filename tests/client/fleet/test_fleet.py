@@ -1,0 +1,252 @@
+"""A fleet stores each record at one server: at that of its key, or elsewhere if it is certainly not stored there."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrecordlog_async import LogFullError, MultiRecordLog, QueueOptions
+from mrecordlog_async.client import (
+    FleetError,
+    OutcomeUnknownError,
+    RecordLogClient,
+    RecordLogFleet,
+    ServiceError,
+    ServiceUnreachableError,
+    Stored,
+)
+from mrecordlog_async.client.fleet.routing import STAY_SECONDS
+from mrecordlog_async.service.options import ServiceOptions
+from tests.client.fleet.proxy import Proxy, proxied
+from tests.serving import Served, serving
+
+
+class Clock:
+    """A time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Running:
+    """Services, each behind a proxy, and a fleet of them."""
+
+    def __init__(self, served: list[Served], proxies: list[Proxy], fleet: RecordLogFleet) -> None:
+        self.served, self.proxies, self.fleet = served, proxies, fleet
+
+    def index(self, stored: Stored) -> int:
+        """Return which service has a record."""
+        return [one.log.public_id for one in self.served].index(stored.log_id)
+
+    def payload(self, stored: Stored) -> bytes:
+        """Return what that service has at that position."""
+        log = self.served[self.index(stored)].log
+        assert stored.position is not None
+        return next(iter(log.range(stored.queue, stored.position, stored.position + 1))).payload
+
+    def payloads(self, queue: str) -> list[list[bytes]]:
+        """Return the payloads of every service."""
+        return [
+            [record.payload for record in one.log.range(queue)] if one.log.queue_exists(queue) else []
+            for one in self.served
+        ]
+
+
+@asynccontextmanager
+async def running(directory: Path, count: int = 2, **options: Any) -> AsyncIterator[Running]:
+    async with AsyncExitStack() as stack:
+        served = [
+            await stack.enter_async_context(serving(directory / str(number), ServiceOptions(name=f"wal-{number}")))
+            for number in range(count)
+        ]
+        proxies = [await stack.enter_async_context(proxied(one.port)) for one in served]
+        fleet = RecordLogFleet([proxy.url for proxy in proxies], **options)
+        await stack.enter_async_context(fleet)
+        yield Running(served, proxies, fleet)
+
+
+async def test_keys_are_spread_and_each_stays_at_one_server(tmp_path: Path) -> None:
+    """Records of one key are in one log, in order; the queue is created where it is needed."""
+    async with running(tmp_path, 3) as here:
+        assert [one.name for one in here.fleet.servers()] == ["wal-0", "wal-1", "wal-2"]
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(here.fleet.append_record("q", b"%d" % n, key=f"user {n % 20}")) for n in range(200)
+            ]
+        stored = [task.result() for task in tasks]
+        assert [here.payload(one) for one in stored] == [b"%d" % n for n in range(200)]
+        homes = {n % 20: {here.index(one) for one in stored[n % 20 :: 20]} for n in range(20)}
+        assert all(len(one) == 1 for one in homes.values())
+        assert set().union(*homes.values()) == {0, 1, 2}
+        together = {here.index(await here.fleet.append_record("r", b"")) for _ in range(5)}
+        assert len(together) == 1  # without a key, a queue stays together
+
+
+async def test_a_server_that_is_down_is_passed_over_and_its_keys_stay_away_for_a_while(tmp_path: Path) -> None:
+    """Nothing waits for it; the key returns home 30 s after the fail-over, not when the server is back."""
+    clock = Clock()
+    async with running(tmp_path, clock=clock) as here:
+        home = here.index(await here.fleet.append_record("q", b"a", key="k"))
+        target, here.proxies[home].targets = here.proxies[home].targets, [1]  # nothing listens there
+        await here.fleet._membership.look()
+        stored = await here.fleet.append_record("q", b"b", key="k")
+        assert here.index(stored) != home
+        here.proxies[home].targets = target
+        await here.fleet._membership.look()
+        assert [one.writes for one in here.fleet.servers()] == [True, True]
+        clock.now += STAY_SECONDS - 1.0
+        assert here.index(await here.fleet.append_record("q", b"c", key="k")) != home
+        clock.now += 1.0
+        assert here.index(await here.fleet.append_record("q", b"d", key="k")) == home
+        assert sorted(here.payloads("q")) == [[b"a", b"d"], [b"b", b"c"]]
+
+
+async def test_without_any_server_a_call_waits_and_then_says_that_nothing_is_stored(tmp_path: Path) -> None:
+    """A server that comes back in time takes the record."""
+    async with running(tmp_path, 1, retry_seconds=0.3) as here:
+        here.proxies[0].targets = [1]
+        await here.fleet._membership.look()
+        with pytest.raises(ServiceUnreachableError) as unreachable:
+            await here.fleet.append_record("q", b"a")
+        assert not unreachable.value.sent
+    async with running(tmp_path, 1) as here:
+        (server,) = here.fleet._membership.servers.values()
+        here.fleet._membership.suspect(server)  # what a refused connection does
+        assert here.payload(await here.fleet.append_record("q", b"a")) == b"a"
+
+
+async def test_a_full_server_is_waited_for(tmp_path: Path) -> None:
+    """The record stays at its server, and is stored once something was truncated; or the call says that it is full."""
+    async with running(tmp_path, retry_seconds=0.2) as here:
+        await here.fleet.create_queue("q", options=QueueOptions(max_records=1))
+        home = here.index(await here.fleet.append_record("q", b"a"))
+        with pytest.raises(LogFullError):
+            await here.fleet.append_record("q", b"b")
+    async with running(tmp_path) as here:
+        home = next(n for n, payloads in enumerate(here.payloads("q")) if payloads)
+        appending = asyncio.create_task(here.fleet.append_record("q", b"b"))
+        await asyncio.sleep(0)
+        await here.served[home].log.truncate("q", 0)
+        assert here.index(await appending) == home
+
+
+async def test_a_full_server_is_passed_over_if_that_is_wanted(tmp_path: Path) -> None:
+    """With spill, the next server takes the record; if all are full, the call says so."""
+    async with running(tmp_path, spill=True, retry_seconds=0.2) as here:
+        await here.fleet.create_queue("q", options=QueueOptions(max_records=1))
+        stored = [await here.fleet.append_record("q", payload) for payload in (b"a", b"b")]
+        assert {here.index(one) for one in stored} == {0, 1}
+        with pytest.raises(LogFullError):
+            await here.fleet.append_record("q", b"c")
+
+
+@pytest.mark.parametrize("lose", ["request", "response"])
+async def test_a_lost_response_is_unknown(tmp_path: Path, lose: Any) -> None:
+    """The record is sent nowhere else: it may be stored."""
+    async with running(tmp_path) as here:
+        home = here.index(await here.fleet.append_record("q", b"a"))
+        here.proxies[home].lose = lose
+        with pytest.raises(OutcomeUnknownError):
+            await here.fleet.append_record("q", b"b")
+        kept = [b"a"] if lose == "request" else [b"a", b"b"]
+        assert (here.payloads("q")[home], here.payloads("q")[1 - home]) == (kept, [])
+
+
+@pytest.mark.parametrize("lose", ["request", "response"])
+async def test_a_lost_response_is_settled_if_the_caller_waits(tmp_path: Path, lose: Any) -> None:
+    """The server recognizes the repeat: the record is stored once, among those of other writers."""
+    async with running(tmp_path, on_unknown="wait") as here:
+        home = here.index(await here.fleet.append_record("q", b"a"))
+        await here.served[home].log.append_record("q", None, b"another writer's")
+        here.proxies[home].lose = lose
+        stored = await here.fleet.append_record("q", b"b")
+        assert here.proxies[home].lost.is_set()
+        assert here.payload(stored) == b"b"
+        assert here.payloads("q")[home] == [b"a", b"another writer's", b"b"]
+
+
+async def test_a_lost_response_may_be_sent_elsewhere(tmp_path: Path) -> None:
+    """Then the record may be stored twice, and the call returns one of its places."""
+    async with running(tmp_path, on_unknown="send_elsewhere") as here:
+        home = here.index(await here.fleet.append_record("q", b"a"))
+        here.proxies[home].lose = "response"
+        stored = await here.fleet.append_record("q", b"b")
+        assert (here.index(stored), here.payload(stored)) == (1 - home, b"b")
+        assert here.payloads("q")[home] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("lose", ["request", "response"])
+async def test_a_producer_settles_lost_responses_and_keeps_the_order(tmp_path: Path, lose: Any) -> None:
+    """Every record is stored once, in the order of the calls, on each server."""
+    async with running(tmp_path) as here, here.fleet.producer("q") as producer:
+        home = here.index(await producer.append_record(b"0"))
+        assert all(one.log.queue_exists("q") for one in here.served)
+        here.proxies[home].lose = lose
+        async with asyncio.TaskGroup() as group:
+            for number in range(1, 50):
+                group.create_task(producer.append_record(b"%d" % number))
+        assert here.proxies[home].lost.is_set()
+        assert here.payloads("q")[home] == [b"%d" % number for number in range(50)]
+
+
+async def test_an_address_that_another_log_took_over_is_not_written_to(tmp_path: Path) -> None:
+    """The next server takes the record; the log is known under its new address once it is found."""
+    async with running(tmp_path, 3) as here:
+        stored = await here.fleet.append_record("q", b"a")
+        home, other = here.index(stored), (here.index(stored) + 1) % 3
+        here.proxies[home].targets, here.proxies[other].targets = [here.served[other].port], [here.served[home].port]
+        for number in (home, other):
+            with pytest.raises(ServiceError, match="the request is for"):
+                await here.fleet.client(here.served[number].log.public_id).queue_exists("q")
+        await here.fleet._membership.look()
+        assert here.index(await here.fleet.append_record("q", b"b")) == home
+        assert here.payloads("q")[home] == [b"a", b"b"]
+
+
+async def test_two_addresses_of_one_server_count_once(served: Served) -> None:
+    """And the key's log is found through either."""
+    async with RecordLogFleet([served.url, served.url.replace("127.0.0.1", "localhost")]) as fleet:
+        assert len(fleet.servers()) == 1
+
+
+async def test_two_copies_of_a_log_are_refused(tmp_path: Path) -> None:
+    """Both would give the same positions to different records."""
+    async with MultiRecordLog.open(tmp_path / "a") as log:
+        await log.create_queue("q")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    async with serving(tmp_path / "a") as a, serving(tmp_path / "b") as b:
+        with pytest.raises(FleetError, match="two copies of the log"):
+            await RecordLogFleet([a.url, b.url]).start()
+
+
+async def test_a_load_balancer_is_refused(tmp_path: Path) -> None:
+    """Each connection leads to another log."""
+    async with serving(tmp_path / "a") as a, serving(tmp_path / "b") as b, proxied(a.port, b.port) as both:
+        with pytest.raises(FleetError, match="like a load balancer"):
+            await RecordLogFleet(both.url).start()
+
+
+async def test_what_a_fleet_cannot_be_given_is_refused_at_once() -> None:
+    """Before anything is sent."""
+    with pytest.raises(ValueError, match="on_unknown must be"):
+        RecordLogFleet("http://h:1", on_unknown="ignore")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a fleet needs servers"):
+        RecordLogFleet([])
+
+
+async def test_a_client_of_one_server_is_at_hand(served: Served) -> None:
+    """For everything that a fleet has no method for."""
+    async with RecordLogFleet(served.url) as fleet:
+        (one,) = fleet.servers()
+        client = fleet.client(one.log_id)
+        assert isinstance(client, RecordLogClient)
+        assert await client.list_queues() == ["q"]
