@@ -10,9 +10,11 @@ from __future__ import annotations
 from mrecordlog_async.client.blocking import BlockingConsumer, BlockingProducer, BlockingRecordLogClient, BlockingTail
 from mrecordlog_async.client.client import RecordLogClient
 from mrecordlog_async.client.consumer import Consumer
+from mrecordlog_async.client.fleet.consumer import FleetConsumer
 from mrecordlog_async.client.fleet.fleet import RecordLogFleet
 from mrecordlog_async.client.fleet.placement import FleetError, Stored
 from mrecordlog_async.client.fleet.producer import FleetProducer
+from mrecordlog_async.client.fleet.reader import FleetBatch
 from mrecordlog_async.client.fleet.server import ServerSummary
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.responses import ServiceError
@@ -25,6 +27,8 @@ __all__ = [
     "BlockingRecordLogClient",
     "BlockingTail",
     "Consumer",
+    "FleetBatch",
+    "FleetConsumer",
     "FleetError",
     "FleetProducer",
     "OutcomeUnknownError",

@@ -14,6 +14,9 @@ SILENT_SECONDS = 1.0
 QUIET_SECONDS = 30.0
 """Between two lines about the same client: with a log that is full, some requests succeed and others do not."""
 
+LONG_SECONDS = 86_400.0
+"""A call that is retried for longer has no end that is worth a number."""
+
 logger = logging.getLogger("mrecordlog_async.client")
 
 
@@ -36,7 +39,8 @@ class Outage:
         if self._reported or recently or now - self._since < SILENT_SECONDS:
             return
         self._reported, self._said_at = True, now
-        logger.warning("%s: %s; trying again for up to %.0f s", self._address, reason, max(left_seconds, 0.0))
+        until = "until it succeeds" if left_seconds > LONG_SECONDS else f"for up to {max(left_seconds, 0.0):.0f} s"
+        logger.warning("%s: %s; trying again %s", self._address, reason, until)
 
     def ended(self) -> None:
         """Note that a request succeeded."""

@@ -20,6 +20,7 @@ from enum import Enum, auto
 
 import aiohttp
 
+from mrecordlog_async.client.outage import LONG_SECONDS
 from mrecordlog_async.client.responses import Reply, error_of, written_by_service
 from mrecordlog_async.errors import LogFailedError, RecordLogError
 
@@ -75,7 +76,7 @@ class ServiceUnreachableError(RecordLogError):
     def message(self) -> str:
         """Return the address, for how long it was tried, and the last reason."""
         unknown = "; whether the request was carried out is unknown" if self.sent else ""
-        if not self.seconds:
+        if not 0.0 < self.seconds <= LONG_SECONDS:
             return f"{self.address} cannot be reached: {self.reason}{unknown}"
         return f"{self.address} did not succeed within {self.seconds:g} s: {self.reason}{unknown}"
 

@@ -1,13 +1,13 @@
-"""Servers as a user names them: URLs, with or without names, and DNS names that stand for every address behind them.
+"""Servers as a user names them: URLs, with or without names, and DNS names that stand for all of their addresses.
 
 | written | stands for |
 |---|---|
 | `http://wal-0:8080`, `unix:/run/wal.sock` | one server |
 | `a=http://wal-0:8080` | the same, called `a` |
-| `dns+http://wal:8080` | every address behind the name `wal`, by the resolver of the event loop |
+| `dns+http://wal:8080` | every address of the name `wal`, by the resolver of the event loop |
 | `dns+http://_http._tcp.wal` | every host and port of the SRV records of this name; needs dnspython |
 
-Requests to an address behind a name carry the name, in `Host` and for TLS, and connect to the address.
+Requests to an address of a name carry the name, in `Host` and for TLS, and connect to the address.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Lookup(NamedTuple):
 
 
 class Resolver:
-    """Finds what is behind a DNS name. Another one can be passed to `RecordLogFleet`."""
+    """Finds the servers of a DNS name. Another one can be passed to `RecordLogFleet`."""
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of *host*. Raises OSError if there are none, or no name server responds."""
@@ -73,7 +73,7 @@ def parse(servers: str | Mapping[str, str] | Iterable[str]) -> list[Place | Look
         written = [one.strip() for text in texts for one in text.split(",") if one.strip()]
     found = [_parse_one(text) for text in dict.fromkeys(written)]
     if not found:
-        raise ValueError("a fleet needs servers: http://host:port, or dns+http://host:port for all behind a name")
+        raise ValueError("a fleet needs servers: http://host:port, or dns+http://host:port for all addresses of a name")
     names = [one.name for one in found if isinstance(one, Place) and one.name]
     for name in names:
         if names.count(name) > 1:
@@ -87,7 +87,7 @@ def is_several(text: str) -> bool:
 
 
 async def look_up(lookup: Lookup, resolver: Resolver) -> list[Place]:
-    """Return the places behind a DNS name. Raises OSError."""
+    """Return the places of a DNS name. Raises OSError."""
     if lookup.port is None:
         found = await resolver.services(lookup.host)
         return [Place(f"{lookup.scheme}://{_bracketed(host)}:{port}") for host, port in found]

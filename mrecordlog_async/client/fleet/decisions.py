@@ -90,6 +90,11 @@ def takes_no_records(error: RecordLogError) -> bool:
     return outcome_of(error) is Outcome.ABSENT and not (isinstance(error, ServiceError) and error.status == 429)
 
 
+def passes(error: RecordLogError) -> bool:
+    """Return whether a read or an acknowledgement that met *error* may succeed later."""
+    return outcome_of(error) is not Outcome.REFUSED
+
+
 def as_raised(error: RecordLogError, server: str) -> RecordLogError:
     """Return the error for the caller: OutcomeUnknownError for each failure that leaves the outcome open."""
     if outcome_of(error) is not Outcome.UNKNOWN or isinstance(error, OutcomeUnknownError | LogClosedError):

@@ -15,9 +15,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
+from uuid import UUID
 
 from mrecordlog_async.client.client import RecordLogClient
 from mrecordlog_async.client.fleet.addresses import Resolver, parse
+from mrecordlog_async.client.fleet.consumer import FleetConsumer
 from mrecordlog_async.client.fleet.decisions import OnUnknown, Policy
 from mrecordlog_async.client.fleet.lane import Lane
 from mrecordlog_async.client.fleet.membership import Membership
@@ -42,7 +44,7 @@ class RecordLogFleet:
 
     Args:
         servers: URLs (`http://host:port`, `unix:/path`), also with names (`a=http://host:port`, or a mapping), or
-            `dns+http://host:port` for every address behind a name; `dns+http://_port._tcp.host` for its SRV records
+            `dns+http://host:port` for every address of a name; `dns+http://_port._tcp.host` for its SRV records
             (needs dnspython). Several in one text are separated by commas.
         token: Bearer token, if the services require one.
         retry_seconds: How long a call waits for a server that takes the record, for space in a full one, and for the
@@ -55,7 +57,7 @@ class RecordLogFleet:
         timeout_seconds: Longest silence within one request.
         response_seconds: Longest time for one request with its whole response.
         connections: Calls in progress at each server.
-        clock: What tells the time, in seconds, for all that depends on it; for tests.
+        clock: Returns the time in seconds, for every decision that depends on it; for tests.
 
     Raises:
         ValueError: A server is not a URL, or `on_unknown` is not one of the three; raised at once.
@@ -225,6 +227,31 @@ class RecordLogFleet:
         """
         return FleetProducer(self._placement.place, self._membership, queue, options)
 
+    def consumer(
+        self,
+        queue: str,
+        consumer: str,
+        *,
+        create: bool = True,
+        owner: UUID | str | None = None,
+        take_over: bool = False,
+    ) -> FleetConsumer:
+        """Return the holder of *consumer* on every server: `async with fleet.consumer("clicks", "lake") as c`.
+
+        Args:
+            queue: The queue, which may not exist yet; or a pattern with `*`, which becomes a rule on every server: all
+                queues that match have the consumer from their creation on. Each queue of each server keeps a
+                connection, on which a request waits for records.
+            consumer: The name.
+            create: Create it where it does not exist; it begins at the first retained record.
+            owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
+            take_over: Attach even if the consumer has another owner.
+
+        Returns:
+            The consumer. Entering it raises ConsumerNotFoundError or ConsumerOwnedError.
+        """
+        return FleetConsumer(self._membership, queue, consumer, create=create, owner=owner, take_over=take_over)
+
     def _lane(self, server: Server, queue: str) -> Lane:
         name = (server.log_id, queue)
         if name not in self._shared:
@@ -235,6 +262,7 @@ class RecordLogFleet:
         """Call *call* for every server; raise the first error after all have ended."""
         self._placement.check_open()
         done = await asyncio.gather(*map(call, self._membership.servers.values()), return_exceptions=True)
+        self._membership.announce()  # consumers of this fleet find the queue at once
         for result in done:
             if isinstance(result, BaseException):
                 raise result

@@ -81,6 +81,11 @@ class Membership:
         """Return why servers are refused."""
         return self._roster.refusals(self._clock())
 
+    async def look_soon(self) -> None:
+        """Have every server looked at, and wait for that."""
+        self._suspicion.set()
+        await self.changed()
+
     async def changed(self) -> None:
         """Wait until the servers were looked at again."""
         await self._changed.wait()
@@ -95,7 +100,10 @@ class Membership:
             doubt = await self._probe_all()
         self._take_over()
         self._report()
-        # Wakes everybody who waits now; who comes later waits for the next look.
+        self.announce()
+
+    def announce(self) -> None:
+        """Wake everybody who waits for `changed` now; one that waits later waits for the next look."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -20,7 +20,7 @@ from mrecordlog_async.options import QueueOptions
 class FleetProducer:
     """Append to one queue of a fleet as its only writer. Created by `RecordLogFleet.producer`; use it as `async with`.
 
-    Each server has a producer of its own, whose repeats it recognizes: a lost response is settled by sending the same
+    Each server has its own producer, whose repeats it recognizes: a lost response is settled by sending the same
     records again with the same positions, for `retry_seconds` of the fleet. Calls of many tasks share requests. The
     records of a key are stored in the order of the calls on each server; a record that has to go elsewhere may come
     after later ones.

@@ -1,6 +1,6 @@
-"""Which logs there are and where: what probes of addresses have shown, and what of it cannot be.
+"""Which logs there are and where: what probes of addresses have shown, and which of it cannot be.
 
-A log is told by its id, and an opening of it by a random number that never comes back. So:
+A log is identified by its id, and an opening of it by a random number that never comes back. So:
 
 1. Two addresses with one id and one opening are one server.
 2. One id with another opening is a restart, or a log that moved. If the earlier opening is seen again after that, both
@@ -140,7 +140,7 @@ class Roster:
     def why_refused(self, log_id: str, place: Place, now: float) -> str | None:
         """Return why a log must not be used at *place*; None if it may."""
         if now < self._places[place].refused_until:
-            return f"{place} leads to changing logs, like a load balancer: name the servers behind it one by one"
+            return f"{place} leads to changing logs, like a load balancer: name its servers one by one"
         if now < self._logs[log_id].refused_until:
             at = ", ".join(str(each) for each, one in self._places.items() if one.seen and one.seen.log_id == log_id)
             return (

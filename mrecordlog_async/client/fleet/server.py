@@ -12,7 +12,7 @@ from mrecordlog_async.protocol.log_schemas import LogResponse
 
 PROBE_SECONDS = 5.0
 SETTLE_SECONDS = 2.0
-"""How long a read or an acknowledgement whose response was lost is repeated before its caller is told."""
+"""How long a read or an acknowledgement whose response was lost is repeated before its caller gets an error."""
 
 
 EXPECTED_SECONDS = 60.0
@@ -82,6 +82,7 @@ class Server:
         self.reads = self.writes = False
         self._lost_at: float | None = None
         self.refused: str | None = None
+        self.opening = ""
         self.client = ServerClient(place, connecting, log_id=log_id, retry_seconds=SETTLE_SECONDS)
         self.appends = ServerClient(place, connecting, log_id=log_id, retry_seconds=retry_seconds)
 
@@ -93,7 +94,7 @@ class Server:
         if place != self.place:
             self.client.move(place)
             self.appends.move(place)
-        self.place, self.refused = place, refused
+        self.place, self.refused, self.opening = place, refused, seen.opening
         self.name = place.name or seen.name
         self.reads, self.writes = refused is None, seen.ready and refused is None
         self._lost_at = None
@@ -121,7 +122,7 @@ class Server:
 
 
 async def probe(place: Place, connecting: Connecting) -> Seen:
-    """Return what responds at *place*, over a connection of its own: a load balancer chooses for each connection.
+    """Return what responds at *place*, over its own connection: a load balancer chooses for each connection.
 
     Raises:
         RecordLogError: Nothing responds, or not as a service of this package.

@@ -26,6 +26,13 @@ class Proxy:
     lose: Literal["", "request", "response"] = ""
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     turn: count[int] = field(default_factory=count)
+    open: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    def cut(self) -> None:
+        """Break every connection, and let no new one reach a target."""
+        self.targets = [1]  # nothing listens there
+        for writer in self.open:
+            writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         target = self.targets[next(self.turn) % len(self.targets)]
@@ -34,6 +41,7 @@ class Proxy:
         except ConnectionError:
             writer.transport.abort()
             return
+        self.open |= {writer, there[1]}
         losing = asyncio.Event()
         both = [
             asyncio.ensure_future(self.forward(reader, there[1], losing, appends=True)),
@@ -45,6 +53,7 @@ class Proxy:
                 one.cancel()
             await asyncio.gather(*both, return_exceptions=True)
         finally:
+            self.open -= {writer, there[1]}
             there[1].transport.abort()
             writer.transport.abort()
 

@@ -45,7 +45,7 @@ def test_a_slot_stays_with_its_substitute_for_a_while() -> None:
 
 
 def test_a_substitute_that_fails_is_replaced() -> None:
-    """By another one, for 30 s of its own; or by the home, which needs no substitute."""
+    """By another one, for another 30 s; or by the home, which needs no substitute."""
     found = routing(*LOGS)
     home, second, third = found.order(5, 0.0)
     found.stored(5, second, 0.0)

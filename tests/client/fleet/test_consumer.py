@@ -1,0 +1,149 @@
+"""A consumer of a fleet reads every server, and ends only when nothing more can come from any."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import ConsumerFencedError, ConsumerOwnedError, QueueOptions
+from mrecordlog_async.client import FleetConsumer, RecordLogFleet
+from mrecordlog_async.options import PersistPolicy
+from tests.client.fleet.running import running
+from tests.serving import Process, serving
+
+KEPT = QueueOptions(keep="until_acknowledged")
+
+
+async def rest(consumer: FleetConsumer) -> list[bytes]:
+    """Take and acknowledge everything until the end."""
+    found: list[bytes] = []
+    async for batch in consumer.batches(max_wait=0):
+        found += batch.payloads()
+        assert await consumer.acknowledge(batch)
+    return found
+
+
+async def test_all_servers_are_read_and_the_end_is_the_end_of_all(tmp_path: Path) -> None:
+    """What is acknowledged is removed on its server; a sealed queue on one of two servers is not the end."""
+    async with running(tmp_path) as here, here.fleet.consumer("q", "lake") as consumer:
+        await here.fleet.create_queue("q", options=KEPT)
+        for number in range(40):
+            await here.fleet.append_record("q", b"%d" % number, key=str(number))
+        await here.served[0].log.seal_queue("q")
+        reading = asyncio.create_task(rest(consumer))
+        while sum(one.log.queue_summary("q").records for one in here.served):
+            await asyncio.sleep(0.01)
+        assert not reading.done()
+        await here.served[1].log.append_record("q", None, b"late")
+        await here.fleet.seal_queue("q")
+        assert sorted(await reading) == sorted([*(b"%d" % number for number in range(40)), b"late"])
+        assert await consumer.batch() is None
+
+
+async def test_a_server_that_is_away_holds_up_nothing_but_its_own_records(tmp_path: Path) -> None:
+    """Others are read on; what could not be acknowledged there is, once it is back, and is not handed out again."""
+    async with running(tmp_path) as here:
+        for number, one in enumerate(here.served):
+            await one.log.append_record("q", None, b"first of %d" % number, create=True)
+        async with here.fleet.consumer("q", "lake") as consumer:
+            batches = {}
+            for _ in here.served:
+                batch = await consumer.batch(max_wait=0)
+                assert batch is not None
+                batches[batch.server] = batch
+            here.cut(0)
+            assert await consumer.acknowledge(batches["wal-1"])
+            assert not await consumer.acknowledge(batches["wal-0"])
+            await here.served[0].log.append_record("q", None, b"second of 0")
+            await here.served[1].log.append_record("q", None, b"second of 1")
+            batch = await consumer.batch(max_wait=0)
+            assert batch is not None and batch.payloads() == [b"second of 1"]
+            await here.mend(0)
+            batch = await consumer.batch(max_wait=0)
+            assert batch is not None and batch.payloads() == [b"second of 0"]
+            while here.served[0].log.consumers("q")["lake"].position != 1:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_pattern_is_a_rule_on_every_server(tmp_path: Path) -> None:
+    """Queues that are created later have the consumer from their first record on, and are read."""
+    async with running(tmp_path) as here, here.fleet.consumer("click*", "lake") as consumer:
+        assert [one.log.consumer_rules() for one in here.served] == [[("click*", "lake")]] * 2
+        await here.served[1].log.append_record("clicks of today", None, b"a", create=True)
+        await here.served[1].log.append_record("orders", None, b"b", create=True)
+        await here.fleet._membership.look()
+        batch = await consumer.batch(max_wait=0)
+        assert batch is not None
+        assert (batch.server, batch.queue, batch.payloads()) == ("wal-1", "clicks of today", [b"a"])
+
+
+async def test_another_holder_ends_this_one(tmp_path: Path) -> None:
+    """The error is raised by batch and acknowledge: somebody else has the records now."""
+    async with running(tmp_path) as here:
+        await here.served[0].log.append_record("q", None, b"a", create=True)
+        async with here.fleet.consumer("q", "lake") as first:
+            batch = await first.batch(max_wait=0)
+            assert batch is not None
+            async with here.fleet.consumer("q", "lake"):
+                with pytest.raises(ConsumerFencedError):
+                    await first.acknowledge(batch)
+                with pytest.raises(ConsumerFencedError):
+                    await first.batch(max_wait=0)
+        owner = "0f" * 16
+        async with here.fleet.consumer("q", "lake", owner=owner, take_over=True):
+            with pytest.raises(ConsumerOwnedError):
+                await here.fleet.consumer("q", "lake", owner="1f" * 16).__aenter__()
+
+
+async def test_a_queue_that_was_made_again_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """An acknowledgement of the deleted queue's records does not count for the new ones."""
+    async with running(tmp_path, 1) as here:
+        log = here.served[0].log
+        for payload in (b"a", b"b", b"c"):
+            await log.append_record("q", None, payload, create=True)
+        async with here.fleet.consumer("q", "lake") as consumer:
+            old = await consumer.batch(max_wait=0)
+            assert old is not None
+            await log.delete_queue("q", past_consumers=True)
+            await log.append_record("q", None, b"new", create=True)
+            new = None
+            while new is None or new.queue_id == old.queue_id:
+                await here.fleet._membership.look()
+                new = await consumer.batch(max_wait=0)
+            assert new.payloads() == [b"new"]
+            assert await consumer.acknowledge(old)
+            assert log.consumers("q")["lake"].position == 0
+            assert await consumer.acknowledge(new)
+            assert log.consumers("q")["lake"].position == 1
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # processes take long to start
+async def test_a_consumer_survives_a_kill_under_a_weaker_policy(tmp_path: Path) -> None:
+    """Such a log knows no holder from before: the consumer attaches again, because the log was opened since."""
+    with Process(tmp_path / "wal", ["--persist", "never"]) as process:
+        async with RecordLogFleet(process.address) as fleet:
+            while not fleet.servers():
+                await fleet._membership.look()
+            await fleet.append_record("q", b"a")
+            async with fleet.consumer("q", "lake") as consumer:
+                batch = await consumer.batch(max_wait=0)
+                assert batch is not None and await consumer.acknowledge(batch)
+                await asyncio.to_thread(process.kill)
+                await asyncio.to_thread(process.start)
+                stored = await fleet.append_record("q", b"b")
+                batch = await consumer.batch(max_wait=0)
+                while batch is not None and batch.last_position != stored.position:
+                    batch = await consumer.batch(max_wait=0)
+                assert batch is not None and batch.payloads()[-1] == b"b"
+
+
+async def test_what_is_handed_out_and_not_acknowledged_comes_again(tmp_path: Path) -> None:
+    """To the next holder of the name, also after the fleet was closed."""
+    async with serving(tmp_path / "wal", persist_policy=PersistPolicy.always()) as served:
+        await served.log.append_record("q", None, b"a", create=True)
+        for _ in range(2):
+            async with RecordLogFleet(served.url) as fleet, fleet.consumer("q", "lake") as consumer:
+                batch = await consumer.batch(max_wait=0)
+                assert batch is not None and batch.payloads() == [b"a"]
