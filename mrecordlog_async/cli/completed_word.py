@@ -2,7 +2,7 @@
 
 The script of `mrecordlog completion` runs `mrecordlog` with the variable `_MRECORDLOG_COMPLETE`: the line up to the
 cursor. What fits is printed, one per line. Nothing is printed for a path, which shells complete themselves, and nothing
-for what cannot be found out within a second: whoever presses Tab waits for it.
+for what cannot be found out within a second, because the user who presses Tab waits.
 
 An argument's metavar says what it is: QUEUE and CONSUMER are names in the log that the line names, LOG may be a URL.
 """

@@ -2,9 +2,12 @@
 
 Producers append to the services, delete queues that were drained and create them again, while drains run. Killed are,
 in turns: a drain with all its processes, its Java, a worker, the process of the data source, one service, several
-services. Half of the kills come at a random moment, half inside a step of a commit or a truncate: a process of the
-drain stops there until the victim is killed (`stops`). A drain that ended must have said why in one sentence; it is
-started again, and so are services, after a moment.
+services. Half of the kills come at a random moment, half inside a step of a commit, and of a truncate or an
+acknowledgement: a process of the drain stops there until the victim is killed (`stops`). A drain that ended must have
+said why in one sentence; it is started again, and so are services, after a moment.
+
+Two drains share all queues: each is a consumer (`--consumer`), and the queues keep records until both have acknowledged
+them. One drain alone truncates.
 
 Then the producers end, and the drains catch up. Every acknowledged record must be in each table once, with its payload,
 read with delta-rs, and the logs must be empty.
@@ -22,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.spark.processes import DrainProcess, Process, ServiceProcess, end_process, start, wait_until
-from tests.spark.producers import Producer, check_empty, check_once, left_in
-from tests.spark.stopping_drain import COMMIT_STEPS, TRUNCATE_STEPS
+from tests.spark.producers import Producer, check_empty, check_once, left_in, request
+from tests.spark.stopping_drain import ACKNOWLEDGE_STEPS, COMMIT_STEPS, TRUNCATE_STEPS
 
 VICTIMS = ("a drain", "Java", "a worker", "the source", "a service", "several services")
-STEPS = tuple(step for pair in zip(COMMIT_STEPS, TRUNCATE_STEPS * 2, strict=True) for step in pair)
+
 
 RANDOM_SECONDS = 1.5
 """How long after the commit of a batch a kill at a random moment comes at most: a batch takes about that long."""
@@ -58,12 +61,25 @@ class Campaign:
             ServiceProcess(name, place / f"log {name}", place / f"service-{name}.txt") for name in "abcdefgh"[:services]
         ]
         urls = {service.name: service.url for service in self.services}
+        shared, names = drains > 1, [f"lake-{number}" for number in range(drains)]
+        self._consumers = names if shared else []
         self.drains = [
-            DrainProcess("tests.spark.stopping_drain", urls, at / "table", at / "checkpoint", at)
-            for at in (place / f"lake {number}" for number in range(drains))
+            DrainProcess("tests.spark.stopping_drain", urls, at / "table", at / "checkpoint", at, *more)
+            for at, more in ((place / name, ["--consumer", name] if shared else []) for name in names)
         ]
-        self.producers = [Producer(each.name, each.url, seed + number) for number, each in enumerate(self.services)]
+        options: dict[str, object] | None = {"keep": "until_acknowledged"} if shared else None
+        self.producers = [
+            Producer(each.name, each.url, seed + number, options=options) for number, each in enumerate(self.services)
+        ]
+        releases = ACKNOWLEDGE_STEPS if shared else TRUNCATE_STEPS
+        self.steps = [step for pair in zip(COMMIT_STEPS, releases * 2, strict=True) for step in pair]
         self.outcome = Outcome()
+
+    def _add_rules(self) -> None:
+        """Make each drain a consumer of all queues before there are any: none is truncated before both know it."""
+        for service in self.services:
+            for name in self._consumers:
+                request(service.url, "PUT", f"*/consumers/{name}?exist_ok=1", {})
 
     def kill(self, victim: str, step: str | None) -> None:
         """Kill *victim* before *step*, or at a random moment."""
@@ -120,12 +136,25 @@ class Campaign:
         drain.kill()
         drain.start()
 
-    def end(self, drain: DrainProcess) -> None:
-        """Wait until the logs are empty, and end a drain as its user would."""
-        if drain.process is None:
-            drain.start()
-        wait_until(lambda: drain.ended is not None or not left_in(self.producers), "the drain leaves records")
-        assert drain.terminate() == 0, drain.said()[-3_000:]
+    def end_producers(self) -> None:
+        """Stop appending. Raises what went wrong in a producer."""
+        for producer in self.producers:
+            producer.end()
+
+    def catch_up(self) -> None:
+        """End the producers, wait until the logs are empty, and end the drains as their users would."""
+        self.run_on()
+        self.end_producers()
+
+        def drained() -> bool:
+            for drain in self.drains:
+                if drain.ended is not None:
+                    self._start_again(drain)
+            return not left_in(self.producers)
+
+        wait_until(drained, "the drains leave records")
+        for drain in self.drains:
+            assert drain.terminate() == 0, drain.said()[-3_000:]
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -134,6 +163,7 @@ class Campaign:
             for process in (*self.services, *self.drains):
                 closing.callback(process.kill)
             start([*self.services])
+            self._add_rules()
             for producer in self.producers:
                 producer.start()
                 closing.callback(producer.stop)
@@ -147,7 +177,7 @@ def run_campaign(
     *,
     services: int = 1,
     drains: int = 1,
-    catch_up: Callable[[Campaign, DrainProcess], None] = Campaign.end,
+    catch_up: Callable[[Campaign], None] = Campaign.catch_up,
 ) -> Outcome:
     """Run one campaign in *place*. Raises AssertionError if a record is missing, stored twice or changed.
 
@@ -157,7 +187,7 @@ def run_campaign(
         seed: of all choices.
         services: how many.
         drains: how many.
-        catch_up: called with each drain at the end, which it must bring to the end of the logs.
+        catch_up: called at the end: it ends the producers, and brings the drains to the end of the logs.
     """
     campaign = Campaign(place, services, drains, seed)
     outcome = campaign.outcome
@@ -166,12 +196,9 @@ def run_campaign(
             campaign.run_on()
             # Each victim dies inside a step and at a random moment in turns.
             inside = (number + number // len(VICTIMS)) % 2 == 0
-            step = STEPS[(seed + number // 2) % len(STEPS)] if inside else None
+            step = campaign.steps[(seed + number // 2) % len(campaign.steps)] if inside else None
             campaign.kill(VICTIMS[number % len(VICTIMS)], step)
-        for producer in campaign.producers:
-            producer.end()
-        for drain in campaign.drains:
-            catch_up(campaign, drain)
+        catch_up(campaign)
         outcome.records = check_once([drain.output for drain in campaign.drains], campaign.producers)
         outcome.recreated = sum(producer.recreated for producer in campaign.producers)
         outcome.batches = sum(drain.batches() for drain in campaign.drains)
@@ -183,12 +210,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--services", type=int, default=3)
+    parser.add_argument("--drains", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mrecordlog-campaign-") as place:
-        outcome = run_campaign(Path(place), arguments.kills, arguments.seed, services=arguments.services)
+        outcome = run_campaign(
+            Path(place), arguments.kills, arguments.seed, services=arguments.services, drains=arguments.drains
+        )
     for number, kill in enumerate(outcome.kills, 1):
         print(f"kill {number}: {kill}")
     for line in outcome.said:

@@ -19,7 +19,7 @@ DEADLINE_SECONDS = 180.0
 
 
 class Process:
-    """A program in a session of its own, with what it prints in a file; it can be started again."""
+    """A program in a separate session, with what it prints in a file; it can be started again."""
 
     def __init__(self, command: list[str], messages: Path, environment: dict[str, str] | None = None) -> None:
         self._command, self._messages = command, messages

@@ -9,8 +9,8 @@ machine that loses power. Each layout has states that the others lack, so all of
 
 Half of the cuts come at a random moment, half before a step of a batch. They hit the machine of the logs, that of the
 drain with checkpoint and table, or both at once. All processes of these machines are stopped first, so the images are
-cut at one moment: what the processes did until then is what the disks were told. Then each file system is shut down
-without writing its journal, the processes are killed, and the images are mounted again.
+cut at one moment: what the processes did until then is what the file systems know. Then each is shut down without
+writing its journal, the processes are killed, and the images are mounted again.
 
 At the end, every acknowledged record must be in the table once, read with delta-rs, and the logs must be empty.
 

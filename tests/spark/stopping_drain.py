@@ -7,7 +7,8 @@ It is the command with two classes replaced: Spark's processes import the source
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +18,8 @@ from pyspark.sql.types import StructType
 from mrecordlog_async.spark import drain_delta
 from mrecordlog_async.spark.__main__ import main
 from mrecordlog_async.spark.client import ServiceClient
+from mrecordlog_async.spark.consumer import calls
+from mrecordlog_async.spark.consumer.calls import Acknowledged
 from mrecordlog_async.spark.delta import sink
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.sink import DeltaSink, DeltaWriter, SinkOptions, Stored
@@ -27,27 +30,40 @@ from tests.spark import stops
 
 COMMIT_STEPS = ("commit", "sync of the entry", "end of the commit", "sync of the checkpoint")
 TRUNCATE_STEPS = ("truncate", "half of the truncate")
+ACKNOWLEDGE_STEPS = ("acknowledge", "half of the acknowledge")
 STEPS = ("files of a task", *COMMIT_STEPS, *TRUNCATE_STEPS)
 
-_truncate = ServiceClient.truncate
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
 
 
-def truncate_in_halves(
-    client: ServiceClient, queues: Mapping[str, Sequence[int]], *, opening: str | None = None
-) -> list[Truncated]:
-    """Truncate as `ServiceClient` does, in two requests with a step before each."""
+def in_halves(steps: Sequence[str], queues: Mapping[K, V], send: Callable[[dict[K, V]], list[T]]) -> list[T]:
+    """Send a request about *queues* in two parts, with a step before each."""
     names = list(queues)
-    found: list[Truncated] = []
-    for step, part in zip(
-        TRUNCATE_STEPS, (names[: (len(names) + 1) // 2], names[(len(names) + 1) // 2 :]), strict=True
-    ):
+    half = (len(names) + 1) // 2
+    found: list[T] = []
+    for step, part in zip(steps, (names[:half], names[half:]), strict=True):
         stops.step(step)
-        found += _truncate(client, {name: queues[name] for name in part}, opening=opening) if part else []
+        found += send({name: queues[name] for name in part}) if part else []
     return found
 
 
-REPLACED = {"truncate": truncate_in_halves}
-"""What a client does differently in the data source's process."""
+_truncate, _acknowledge = ServiceClient.truncate, calls.acknowledge
+
+
+def truncate(
+    client: ServiceClient, queues: Mapping[str, Sequence[int]], *, opening: str | None = None
+) -> list[Truncated]:
+    """Truncate as a client does, in two requests."""
+    return in_halves(TRUNCATE_STEPS, queues, lambda part: _truncate(client, part, opening=opening))
+
+
+def acknowledge(
+    client: ServiceClient, consumer: str, queues: Mapping[str, tuple[int, int, int]], *, opening: str
+) -> list[Acknowledged]:
+    """Acknowledge as a consumer does, in two requests."""
+    return in_halves(ACKNOWLEDGE_STEPS, queues, lambda part: _acknowledge(client, consumer, part, opening=opening))
 
 
 class StoppingSource(RecordLogDataSource):
@@ -58,8 +74,8 @@ class StoppingSource(RecordLogDataSource):
         return "stopping"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        for name, replaced in REPLACED.items():
-            setattr(ServiceClient, name, replaced)  # in the source's own process
+        for place, replaced in ((ServiceClient, truncate), (calls, acknowledge)):
+            setattr(place, replaced.__name__, replaced)  # in the source's own process
         return super().streamReader(schema)
 
 

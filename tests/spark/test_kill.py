@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.preflight import DrainJob
 from tests.spark.campaign import Campaign, run_campaign
-from tests.spark.processes import DrainProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,8 +16,9 @@ if TYPE_CHECKING:
 def test_every_record_is_stored_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     """Driver and JVM die inside a commit while records arrive; each record is stored once, and the log is empty."""
 
-    def catch_up(campaign: Campaign, drain: DrainProcess) -> None:
-        (service,) = campaign.services
+    def catch_up(campaign: Campaign) -> None:
+        campaign.end_producers()
+        (service,), (drain,) = campaign.services, campaign.drains
         job = DrainJob(f"{service.name}={service.url}", str(drain.output), str(drain.checkpoint))
         assert run_drain(spark, job).left == {service.name: 0}
 
