@@ -267,7 +267,7 @@ def mark_of(content: bytes) -> dict[str, Any]:
 
 
 def create_table(place: Place, schema: Schema, partition_by: Iterable[str], query: str) -> None:
-    """Create an empty table, durably, unless another drain is faster: its owner tells. Raises DeltaError."""
+    """Create an empty table, durably, unless another drain is faster (check the owner). Raises DeltaError."""
     if place.path is not None:
         make_directories(place.path)
     try:
