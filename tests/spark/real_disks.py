@@ -62,8 +62,11 @@ class Disk:
         self._mount()
 
     def unmount(self) -> None:
+        """Unmount the image, and wait until nothing uses it: another namespace may have copied the mount."""
         command = ["umount", str(self.mount)]  # the kernel closes the files of killed processes a moment later
         wait_until(lambda: subprocess.run(command, capture_output=True).returncode == 0, f"{self.mount} stays busy")
+        used = ["losetup", "-j", str(self._file)]
+        wait_until(lambda: not subprocess.run(used, capture_output=True).stdout, f"{self._file} stays in use")
 
     def _mount(self) -> None:
         subprocess.run(["mount", "-o", "loop", str(self._file), str(self.mount)], check=True, capture_output=True)
