@@ -251,7 +251,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = {server: _ends(listed.queues) for server, listed in surveys.items()}
         waiting = {server: backlog(begun.get(server, {}), listed.queues) for server, listed in surveys.items()}
         for server, plan in plans:
-            waiting[server] -= plan.records
+            waiting[server] = max(0, waiting[server] - plan.records)  # records arrived since the listing
         logs = {server: listed.log for server, listed in surveys.items()}
         marks = {server: {queue: Mark(listed.opening) for queue in listed.queues} for server, listed in surveys.items()}
         self._latest = Checkpoint(latest, marks, logs).encode() | {"waiting": waiting}

@@ -16,6 +16,7 @@ read with delta-rs, and the logs must be empty.
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import tempfile
 import time
@@ -27,6 +28,8 @@ from pathlib import Path
 from tests.spark.processes import DrainProcess, Process, ServiceProcess, end_process, start, wait_until
 from tests.spark.producers import Producer, check_empty, check_once, left_in, request
 from tests.spark.stopping_drain import ACKNOWLEDGE_STEPS, COMMIT_STEPS, TRUNCATE_STEPS
+
+logger = logging.getLogger(__name__)
 
 VICTIMS = ("a drain", "Java", "a worker", "the source", "a service", "several services")
 
@@ -103,6 +106,7 @@ class Campaign:
                 self._kill_services(1 if victim == "a service" else len(self.services) - 1, drain)
         drain.stops.release()
         self.outcome.kills.append(f"{victim} {'at a random moment' if step is None else f'before {step!r}'}")
+        logger.info("kill %d: %s", len(self.outcome.kills), self.outcome.kills[-1])
 
     def _kill_services(self, number: int, drain: DrainProcess) -> None:
         if self._chance.random() < 0.5:  # inside the request that the drain was about to send
@@ -133,6 +137,7 @@ class Campaign:
         said = drain.said()
         assert drain.ended in (1, 5) and "Traceback" not in said, f"exit code {drain.ended}: {said[-3_000:]}"
         self.outcome.said.append(said.splitlines()[-1])
+        logger.info("a drain ended: %s", self.outcome.said[-1])
         drain.kill()
         drain.start()
 
@@ -213,16 +218,13 @@ def main() -> None:
     parser.add_argument("--drains", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", flush=True)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logger.info("seed %d", arguments.seed)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mrecordlog-campaign-") as place:
         outcome = run_campaign(
             Path(place), arguments.kills, arguments.seed, services=arguments.services, drains=arguments.drains
         )
-    for number, kill in enumerate(outcome.kills, 1):
-        print(f"kill {number}: {kill}")
-    for line in outcome.said:
-        print(f"said: {line}")
     print(
         f"{len(outcome.kills)} kills, {outcome.batches} batches, {outcome.recreated} queues recreated: "
         f"{outcome.records:,} of {outcome.records:,} records exactly once, the logs are empty; "

@@ -22,7 +22,7 @@ from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.option_values import Server
 
 RECORDS_PER_APPEND = 40
-APPENDS_PER_SECOND = 20
+APPENDS_PER_SECOND = 10
 QUEUES = 6
 JOIN_SECONDS = 120.0
 

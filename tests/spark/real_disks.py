@@ -21,6 +21,7 @@ they sync; whether they do is not tested here. Needs root, loop devices, and mkf
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import subprocess
 import tempfile
@@ -34,6 +35,8 @@ from tests.spark import delta_engine
 from tests.spark.processes import DrainProcess, ServiceProcess, start, wait_until
 from tests.spark.producers import Producer, check_empty, check_once, left_in
 from tests.spark.stopping_drain import STEPS
+
+logger = logging.getLogger(__name__)
 
 SERVICES = "abc"
 SPARK, ENGINE = "tests.spark.stopping_drain", "tests.spark.engine_drain"
@@ -139,9 +142,12 @@ def run_cuts(kind: str, images: int, cuts: int, seed: int, module: str, services
             when = _moment(drain, module, chance) if number % 2 else _step(drain, module, chance)
             machines.cut(which)
             outcome.cuts.append(f"{which} {when}")
+            logger.info("cut %d: %s", len(outcome.cuts), outcome.cuts[-1])
             if which != LOGS:
                 drain.wait_for_batches(1)
-                outcome.repaired += [line for line in drain.said().splitlines() if "half written" in line]
+                repaired = [line for line in drain.said().splitlines() if "half written" in line]
+                logger.info("\n".join(["a batch was committed", *repaired]))
+                outcome.repaired += repaired
         for producer in producers:
             producer.end()
         wait_until(lambda: not left_in(producers), "the drain leaves records in the logs")
@@ -172,14 +178,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--without-spark", action="store_true", help="run many short batches (see engine_drain)")
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", flush=True)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logger.info("seed %d", arguments.seed)
     begun = time.monotonic()
     module = ENGINE if arguments.without_spark else SPARK
     outcome = run_cuts(arguments.file_system, arguments.images, arguments.cuts, arguments.seed, module)
-    for number, cut in enumerate(outcome.cuts, 1):
-        print(f"cut {number}: {cut}")
-    for line in outcome.repaired:
-        print(f"repaired: {line}")
     print(
         f"{len(outcome.cuts)} power cuts on {arguments.file_system}, {outcome.batches} batches, "
         f"{outcome.recreated} queues recreated: {outcome.records:,} of {outcome.records:,} records exactly once, the "

@@ -262,6 +262,22 @@ def test_progress_reports_where_the_logs_end(service: ThreadedService) -> None:
     assert (query.reader.reportLatestOffset() or {})["waiting"] == {"default": 6}
 
 
+def test_the_lag_is_never_negative(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that arrive between the listing and the plan are in the batch, and in no lag."""
+    service.append("q", numbered("q", 0, 10))
+    query = Query(service.url)
+    query.step()
+    advance = query.reader._fleet.advance
+
+    def advance_later(*arguments: Any) -> Any:
+        service.append("q", numbered("q", 10, 20))
+        return advance(*arguments)
+
+    monkeypatch.setattr(query.reader._fleet, "advance", advance_later)
+    query.step()
+    assert (query.reader.reportLatestOffset() or {})["waiting"] == {"default": 0}
+
+
 def test_many_small_queues_share_a_partition(service: ThreadedService) -> None:
     """Many small queues are packed into few partitions, and each record is read once."""
 
