@@ -1,0 +1,47 @@
+"""How a job uses Spark: failed tasks run again on one machine, and large batches use the cores that Spark has."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mrecordlog_async.spark import session
+from mrecordlog_async.spark.drain_query import source_rows
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "used"),
+    [
+        (None, {}, "local[*,3]"),
+        ("local[2]", {}, "local[2]"),
+        (None, {"MASTER": "spark://h:7077"}, None),
+        (None, {"PYSPARK_GATEWAY_PORT": "1"}, None),
+        (None, {"SPARK_CONF_DIR": "/etc/spark"}, None),
+    ],
+)
+def test_a_failed_task_runs_again_on_one_machine(
+    given: str | None, variables: dict[str, str], used: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a master, a job tries each task three times, as on a cluster; what the user chose is left alone."""
+    for name in ("MASTER", "PYSPARK_GATEWAY_PORT", "SPARK_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    masters: list[str | None] = []
+    monkeypatch.setattr(session, "spark_session", lambda name, *, master, settings: masters.append(master))
+    monkeypatch.setattr(session, "_quiet", lambda session: None)
+    session.job_session("drain", given)
+    assert masters == [used]
+
+
+def test_a_batch_has_as_many_tasks_as_spark_has_cores() -> None:
+    """A drain passes Spark's number to the data source: the cores of the driver's machine say nothing on a cluster."""
+    passed: dict[str, str] = {}
+    reader: Any = SimpleNamespace(load=lambda: None)
+    reader.format = lambda name: reader
+    reader.options = lambda **options: passed.update(options) or reader
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=200), readStream=reader)
+    source_rows(spark, {"servers": "http://h:1"})
+    assert passed == {"parallelism": "200", "servers": "http://h:1"}
