@@ -17,6 +17,7 @@ For ids, positions and unknown members see `schemas`.
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
 from msgspec import field
@@ -128,6 +129,7 @@ class PlanRequest(Request, frozen=True):
         piece_records: Cut each range into pieces of about this many records, for readers that work in parallel.
         piece_bytes: Cut each range into pieces of about this many payload bytes.
         tails: Return a digest of the last record of each range.
+        times: Return when the first record of each range was stored.
         opening: The opening from the list of queues; 409 "reopened" if the log was opened again since.
     """
 
@@ -137,6 +139,7 @@ class PlanRequest(Request, frozen=True):
     piece_records: Count | None = None
     piece_bytes: Count | None = None
     tails: bool = False
+    times: bool = False
     opening: str | None = None
 
 
@@ -174,6 +177,7 @@ class QueuePlan(Response, frozen=True, gc=False):
         tail: CRC-32C of position (u64, little endian) and payload of the last record in the range, if requested; null
             if the range is empty.
         ended: Next position of the requested incarnation when it was deleted; null if it exists or if that is unknown.
+        time: When the first record in the range was stored, in UTC, if requested; null if the range is empty.
     """
 
     queue: str
@@ -188,6 +192,7 @@ class QueuePlan(Response, frozen=True, gc=False):
     pieces: list[Piece] = field(default_factory=list)
     tail: int | None = None
     ended: int | None = None
+    time: datetime | None = None
 
 
 class PlanResponse(Response, frozen=True):

@@ -25,7 +25,6 @@ What the routes use:
     stats           numbers as JSON (/v1/stats)
     prometheus      numbers for Prometheus (/metrics)
     consumer_metrics  … how far consumers are behind
-    metric_text     … the text format, for series in large numbers
     openapi         the schema (/openapi.json)
     page/           the page at /: HTML, style and scripts
 

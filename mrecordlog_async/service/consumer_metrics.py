@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import ConsumerSummary
-from mrecordlog_async.service.metric_text import metric_head, metric_line
+from mrecordlog_async.protocol.metric_text import metric_head, metric_line
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.turns import Turns
 

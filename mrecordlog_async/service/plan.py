@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from crc32c import crc32c
 
@@ -147,7 +148,16 @@ class Planner:
             taken.pieces,
             taken.tail,
             available.ended,
+            self._time(available),
         )
+
+    def _time(self, available: Available) -> datetime | None:
+        """Return when the first record in the range was stored, if that was requested."""
+        if not self._request.times or available.start >= available.stop:
+            return None
+        queue = available.requested.queue
+        held = self._log.held(queue, available.start, available.stop, most=1)
+        return self._log.time_of(queue, held[0].first_position) if held else None
 
     async def _take(self, available: Available, records_max: int, bytes_max: int) -> Taken:
         request = self._request

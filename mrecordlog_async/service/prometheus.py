@@ -27,8 +27,8 @@ from prometheus_client.registry import Collector as PrometheusCollector
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
 from mrecordlog_async.model import LogState
+from mrecordlog_async.protocol.metric_text import PREFIX, metric_head, metric_line
 from mrecordlog_async.service.consumer_metrics import render_consumers
-from mrecordlog_async.service.metric_text import PREFIX, metric_head, metric_line
 from mrecordlog_async.service.queue_checks import summary_of
 from mrecordlog_async.service.service import VERSION, Service
 from mrecordlog_async.service.stats import find_pin

@@ -28,7 +28,8 @@ The jobs around it:
     lake            the directories of output and checkpoint   shared_storage  whether every machine sees the output
     local_lake      on a disk of this machine                  hadoop_lake     on any other file system
     load            from Parquet into a log                    job_command     what both commands share
-    arguments       their command lines
+    arguments       their command lines                        consumer/       a stream acknowledges, or truncates
+    drain_metrics   metrics of a drain for Prometheus          lag             how far it is behind
 
 The processes:
 
@@ -42,8 +43,8 @@ Decided here, and why:
   that was deleted and recreated while a job was down is detected, and not read from the old position.
 * A queue that is not in the checkpoint yet is **enrolled** first: its position enters the checkpoint in a batch
   without its records. It is read from the next batch on, because only a position in the checkpoint can be replayed.
-* With the option `truncate` the source truncates what a checkpoint has committed, in `latestOffset` as well as in
-  `commit`: Spark calls `commit` one batch late, and never for the last one. A drain into a Delta table uses it. One
-  into Parquet files does not: it truncates what it has read back from its output (`release`).
+* With the option `truncate` or `consumer` the source releases what a checkpoint has committed, in `latestOffset` as
+  well as in `commit`: Spark calls `commit` one batch late, and never for the last one. A drain into a Delta table uses
+  one of them. One into Parquet files does not: it truncates what it has read back from its output (`release`).
 * Importing this package needs neither Spark nor Arrow nor Java; `source` needs pyspark, `blocks` needs pyarrow.
 """

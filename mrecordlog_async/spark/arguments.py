@@ -19,6 +19,7 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     _add_queues(parser)
     _add_batches(parser)
     _add_consumer(parser)
+    _add_metrics(parser)
     _add_exceptions(parser)
     _add_job(parser, "the services")
 
@@ -153,6 +154,14 @@ def _add_consumer(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take the consumer over from a query that is stopped for good, or move it back to where the checkpoint "
         "stands",
+    )
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="serve metrics of the drain for Prometheus at http://HOST:PORT/metrics; PORT alone: on this machine only",
     )
 
 

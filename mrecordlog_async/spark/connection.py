@@ -205,7 +205,17 @@ class Attempts:
         # Doubled with each attempt, and randomised: many tasks may be waiting for the same server.
         pause = min(PAUSE_SECONDS * (1 << min(self._failures, 10)), PAUSE_SECONDS_MAX) * random.uniform(0.5, 1.0)
         self._failures += 1
+        retries.count += 1
         _sleep(max(pause, wait_seconds))
+
+
+class Retries:
+    """How many requests this process has sent again."""
+
+    count = 0
+
+
+retries = Retries()
 
 
 def shown_url(url: str) -> str:

@@ -20,6 +20,7 @@ from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.drain_delta import run_delta
+from mrecordlog_async.spark.drain_metrics import metrics_served
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.drain_query import ending, follow, start_query
 from mrecordlog_async.spark.drain_steps import accepted, impatient, refuse_missing, remaining, remembering
@@ -94,12 +95,17 @@ def _run_proven(
     try:
         again = _recover(job, batches, release, report)
         refuse_missing(job, options, fleet, _position(batches), report)
-        with remembering(checkpoint), _marker(job, output) as marker:
+        progress = Progress()
+        with (
+            metrics_served(job.metrics, progress, batches, options, report),
+            remembering(checkpoint),
+            _marker(job, output) as marker,
+        ):
             release.refuse_older_logs()
             release.advance()
             query = start_query(session, job, job.source_options(marker, again))
             with ending(query, stopped):
-                follow(query, Progress(), report, stopped, release.advance)
+                follow(query, progress, report, stopped, release.advance)
             release.finish()
         left, down = remaining(options, fleet)
     finally:
@@ -180,6 +186,7 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         truncate=not arguments.no_truncate,
         consumer=arguments.consumer,
         take_over=arguments.take_over,
+        metrics=arguments.metrics,
         partition_by=tuple(filter(None, arguments.partition_by.split(","))),
         shared_paths=arguments.shared_paths,
         target_file_bytes=arguments.target_file_bytes,

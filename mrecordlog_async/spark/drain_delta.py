@@ -17,6 +17,7 @@ from mrecordlog_async.spark.batches import COMMITS, OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.columns import parsed_schema, with_columns
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.drain_metrics import metrics_served
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.drain_query import ending, follow, source_rows, started
 from mrecordlog_async.spark.drain_steps import accepted, impatient, refuse_missing, remaining, remembering
@@ -99,7 +100,8 @@ def _run(
         session.dataSource.register(DeltaSink)
         rows = _columns(job, source_rows(session, given))
         writer = rows.writeStream.format(FORMAT).options(**sink.encode())
-        with remembering(checkpoint):
+        batches = Batches(checkpoint, checkpoint)
+        with metrics_served(job.metrics, progress, batches, options, report), remembering(checkpoint):
             query = started(job, writer)
             with ending(query, stopped):
                 follow(query, progress, report, stopped)

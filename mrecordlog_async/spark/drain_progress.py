@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,26 +24,45 @@ class Line(str):
 
 @dataclass(slots=True)
 class Progress:
-    """What a query has done so far, from Spark's progress reports."""
+    """What a query has done so far, from Spark's progress reports.
+
+    last_commit: when a batch with records was last reported, in seconds since 1970; None if there was none.
+    request_retries: of the data source's process that plans batches; tasks do not report theirs.
+    """
 
     batches: int = 0
     records: int = 0
     rate: float = 0.0
     lag: dict[str, int] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
+    bytes: int = 0
+    request_retries: int = 0
+    task_retries: int = 0
+    last_commit: float | None = None
+    last_job: int = -1  # of Spark, whose failed tasks are counted
+    _counted: int = 0  # the retries that the process had reported at the last report
 
     def add(self, report: Mapping[str, Any]) -> bool:
         """Add one of Spark's progress reports; return whether it is a new batch with records."""
-        source = report["sources"][0]
-        self.lag = waiting(source.get("latestOffset"))
+        facts = reported(report["sources"][0].get("latestOffset"))
+        self.lag = dict(facts.get("waiting", {}))
         batch, records = report["batchId"], report["numInputRows"]
         if batch in self.seen or not records:
             return False
         self.seen.add(batch)
         self.batches += 1
         self.records += records
+        self.bytes += facts.get("bytes", 0)
+        self.last_commit = time.time()
         self.rate = report.get("processedRowsPerSecond") or 0.0
         return True
+
+    def note(self, latest: Mapping[str, Any]) -> None:
+        """Add what is new in the latest report, whether it has records or not."""
+        count = reported(latest["sources"][0].get("latestOffset")).get("retries", 0)
+        # A count of the data source's process: it begins at 0 again with every process.
+        self.request_retries += count - self._counted if count >= self._counted else count
+        self._counted = count
 
     def line(self) -> Line:
         """Return one line for the user."""
@@ -83,7 +103,7 @@ class Summary:
         return text + "".join(f"; NOT drained: server {server!r} is down" for server in self.down)
 
 
-def waiting(latest: str | None) -> dict[str, int]:
-    """Return how many records of each server the query has not read yet, as its source reported."""
+def reported(latest: str | None) -> dict[str, Any]:
+    """Return what the data source reported about itself (`LogStreamReader.reportLatestOffset`)."""
     found = json.loads(latest) if latest else None
-    return dict(found["waiting"]) if isinstance(found, dict) and "waiting" in found else {}
+    return found if isinstance(found, dict) else {}

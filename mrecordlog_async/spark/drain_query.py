@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.drain_progress import Progress
@@ -102,6 +102,8 @@ def follow(
     while not query.awaitTermination(POLL_SECONDS):
         advance()
         latest = query.lastProgress
+        if latest is not None:
+            progress.note(latest)
         # Only for a new batch: reading every report each time would use a third of a core when idle.
         if latest is not None and latest["batchId"] != last:
             last = latest["batchId"]
@@ -113,9 +115,28 @@ def follow(
 
 
 def _report_batches(query: StreamingQuery, progress: Progress, report: Report) -> None:
+    before = progress.batches
     for each in query.recentProgress:
         if progress.add(each):
             report(progress.line())
+    if progress.batches > before:
+        progress.task_retries += _failed_tasks(query, progress)
+
+
+def _failed_tasks(query: StreamingQuery, progress: Progress) -> int:
+    """Return how many tasks have failed in the query's jobs since the last call."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context  # None with Spark Connect
+    if context is None:
+        return 0
+    tracker, failed = context.statusTracker(), 0
+    new = [job for job in tracker.getJobIdsForGroup(str(query.runId)) if job > progress.last_job]
+    for info in filter(None, map(tracker.getJobInfo, new)):
+        stages = filter(None, map(tracker.getStageInfo, info.stageIds))
+        failed += sum(stage.numFailedTasks for stage in stages)
+    progress.last_job = max([progress.last_job, *new])
+    return failed
 
 
 def _wait_for_batch(query: StreamingQuery) -> None:

@@ -67,6 +67,7 @@ class DrainJob:
         truncate: whether the logs are truncated up to what is stored.
         consumer: acknowledge what is stored as this consumer, instead of truncating; others may share the queues.
         take_over: take the consumer over from another query, or move it back to where the checkpoint stands.
+        metrics: address at which Prometheus finds `/metrics` of the drain: HOST:PORT, or PORT for this machine alone.
         partition_by: server, queue or both. Directories are named after copies of these columns (`_queue=…`), because
             Spark reads names that look like numbers as numbers: queues 007 and 7 would become one.
         shared_paths: every machine mounts the file system of output and checkpoint at the same path (NFS, say); on a
@@ -88,6 +89,7 @@ class DrainJob:
     truncate: bool = True
     consumer: str | None = None
     take_over: bool = False
+    metrics: str | None = None
     partition_by: tuple[str, ...] = ()
     shared_paths: bool = False
     accept_went_back: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from mrecordlog_async.model import QueueSummary
@@ -43,7 +44,8 @@ class QueuePlan(NamedTuple):
     """What a service plans for one queue. status: ok, missing, recreated, truncated or ahead.
 
     tail: the digest of the last record before *stop*, if requested. ended: where the incarnation that was requested
-    ended, if the queue was deleted since and the service knows.
+    ended, if the queue was deleted since and the service knows. bytes: payload bytes. time: when the first record was
+    stored, if requested.
     """
 
     queue: str
@@ -55,6 +57,8 @@ class QueuePlan(NamedTuple):
     pieces: list[Range]
     tail: int | None = None
     ended: int | None = None
+    bytes: int = 0
+    time: datetime | None = None
 
 
 class FoundPosition(NamedTuple):
@@ -106,6 +110,7 @@ def decode_summary(queue: Mapping[str, Any]) -> QueueSummary:
         bytes=queue["bytes"],
         first_segment=None,
         began=queue.get("began", 0),
+        oldest_time=_time(queue.get("oldest_time")),
     )
 
 
@@ -121,9 +126,13 @@ def _decode_plan(found: Mapping[str, Any]) -> QueuePlan:
         for piece in found.get("pieces", ())
     ]
     start, stop, records = found["start"], found["stop"], found["records"]
-    return QueuePlan(
-        queue, found["status"], queue_id, start, stop, records, pieces, found.get("tail"), found.get("ended")
-    )
+    tail, ended, size, time = (found.get(name) for name in ("tail", "ended", "bytes", "time"))
+    status = found["status"]
+    return QueuePlan(queue, status, queue_id, start, stop, records, pieces, tail, ended, size or 0, _time(time))
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def decode_positions(found: Mapping[str, Any]) -> list[FoundPosition]:

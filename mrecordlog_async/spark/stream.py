@@ -37,6 +37,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
+from mrecordlog_async.spark.connection import retries
 from mrecordlog_async.spark.consumer.committed import Committed
 from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
 from mrecordlog_async.spark.moments import starting_positions
@@ -163,7 +164,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._committed.admitted(first_positions, surveys)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where the queues ended at the last listing, and `waiting`: server → records after the batch."""
+        """Return where the queues ended at the last listing, and what progress reports and metrics are made of.
+
+        waiting: server → records after the batch. bytes: payload bytes of the batch. retries: requests that this
+        process has sent again.
+        """
         return self._latest
 
     def _check(self, known: Checkpoint, surveys: dict[str, Listed]) -> Checked:
@@ -254,7 +259,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             waiting[server] = max(0, waiting[server] - plan.records)  # records arrived since the listing
         logs = {server: listed.log for server, listed in surveys.items()}
         marks = {server: {queue: Mark(listed.opening) for queue in listed.queues} for server, listed in surveys.items()}
-        self._latest = Checkpoint(latest, marks, logs).encode() | {"waiting": waiting}
+        self._latest = Checkpoint(latest, marks, logs).encode() | {
+            "waiting": waiting,
+            "bytes": sum(plan.bytes for _, plan in plans),
+            "retries": retries.count,
+        }
 
 
 def _marked(

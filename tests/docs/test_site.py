@@ -40,8 +40,8 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
 def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
     """What `serve --help` and `/metrics` show is in the tables."""
     from mrecordlog_async.cli.settings import SETTINGS
+    from mrecordlog_async.protocol.metric_text import PREFIX
     from mrecordlog_async.service import consumer_metrics, prometheus
-    from mrecordlog_async.service.metric_text import PREFIX
 
     settings = (site / "reference/settings/index.html").read_text()
     assert all(f"MRECORDLOG_{one.name.upper()}" in settings for one in SETTINGS)

@@ -1,7 +1,8 @@
-"""The alerts and the dashboard in examples/deploy ask for series that the service has."""
+"""The alerts and the dashboard in examples/deploy ask for series that the service and the drain have."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +13,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from mrecordlog_async.spark.batches import Batches
+from mrecordlog_async.spark.drain_metrics import DrainMetrics
+from mrecordlog_async.spark.drain_progress import Progress
+from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.lag import Lag
+from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.options import Options
 from tests.serving import Served
 
 promql_parser = pytest.importorskip("promql_parser")
@@ -44,12 +52,23 @@ def queries() -> list[str]:
     return [rule["expr"] for rule in rules()] + filled
 
 
-async def test_every_query_selects_series_that_the_service_has(served: Served) -> None:
+def drain_metrics(url: str, checkpoint: Path) -> str:
+    """Return the metrics of a drain that has not stored anything yet."""
+    lake, fleet = LocalLake(str(checkpoint)), Fleet(Options.parse({"servers": f"a={url}"}))
+    try:
+        return DrainMetrics(Progress(last_commit=0.0), Lag(Batches(lake, lake), fleet)).render().decode()
+    finally:
+        fleet.close()
+        lake.close()
+
+
+async def test_every_query_selects_series_that_service_and_drain_have(served: Served, tmp_path: Path) -> None:
     """A renamed metric, label or reason breaks this before it silences an alert."""
     await served.log.append_record("q", None, b"a")
     await served.log.create_consumer("q", "billing")
     await served.call("GET", "/v1/queues/absent")
     text = (await served.call("GET", "/metrics")).body.decode()
+    text += await asyncio.to_thread(drain_metrics, served.url, tmp_path)
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     labels: dict[str, dict[str, set[str]]] = {"up": {}}
     for sample in samples:
@@ -70,9 +89,9 @@ async def test_every_query_selects_series_that_the_service_has(served: Served) -
 def test_the_scrape_job_and_the_alerts_belong_together() -> None:
     """The job's name occurs in the rules, the rules' file in the configuration, and the token comes from a file."""
     config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
-    (job,) = config["scrape_configs"]
-    assert list(job["authorization"]) == ["credentials_file"]
+    service, drain = config["scrape_configs"]
+    assert list(service["authorization"]) == ["credentials_file"]
     named = {m.value for rule in rules() for _, ms in selectors(rule["expr"]) for m in ms if m.name == "job"}
-    assert named == {job["job_name"]}
+    assert named == {service["job_name"], drain["job_name"]}
     assert [Path(file).name for file in config["rule_files"]] == ["mrecordlog.rules.yml"]
     assert all({"alert", "expr", "labels", "annotations"} <= set(rule) for rule in rules())

@@ -255,6 +255,18 @@ async def test_a_request_for_another_opening_is_refused(served: Served) -> None:
         assert (refused.status, refused.json()["code"]) == (409, "reopened")
 
 
+async def test_a_plan_has_the_time_of_its_first_record(served: Served) -> None:
+    """Of the first record that the range holds, also after a gap; null if it holds none."""
+    await served.log.append_record("q", None, b"a")
+    await served.log.append_record("q", 9, b"b")
+    stored = served.log.time_of("q", 9)
+    assert stored is not None
+    for start, time in ((3, stored.isoformat().replace("+00:00", "Z")), (10, None)):
+        (found,) = (await plan(served, queues=[{"queue": "q", "start": start}], times=True))["queues"]
+        assert found["time"] == time
+    assert (await plan(served))["queues"][0]["time"] is None
+
+
 async def test_a_tail_is_another_one_for_another_record_or_position(served: Served) -> None:
     """Equal digests mean that the same record has the same position."""
     for queue, position, payload in (("q", 5, b"a"), ("same", 5, b"a"), ("payload", 5, b"b"), ("position", 6, b"a")):

@@ -6,7 +6,7 @@ Stopping at a step leaves what a kill leaves there; `medium` decides what a powe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -84,13 +84,17 @@ class DeltaEngine:
         checkpoint = LocalLake(str(self.checkpoint_path))
         query = query_of(checkpoint)
         owner = {"consumerOwner": query} if "consumer" in self.given else {}
-        reader = LogStreamReader(Options.parse(self.given | owner))
+        reader = LogStreamReader(self.source_options(owner))
         try:
             said = prepare(checkpoint, self.place, COLUMNS, self.layout.partition_by, query)
             yield DeltaRun(self, reader, query, checkpoint, said)
         finally:
             reader.stop()
             checkpoint.close()
+
+    def source_options(self, more: Mapping[str, str] | None = None) -> Options:
+        """Return the options of the data source."""
+        return Options.parse({**self.given, **(more or {})})
 
     def drain(self) -> int:
         """Run until nothing is new; return the number of batches."""

@@ -32,6 +32,7 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
         "AWS_REGION=a=b",
     ]
     line += ["--shared-paths", "--min-partitions", "16", "--consumer", "lake", "--take-over"]
+    line += ["--metrics", "127.0.0.1:9100"]
     assert job_of(build_parser().parse_args(line)) == DrainJob(
         servers="a=http://h1:8080,b=http://h2:8080",
         output="/lake/out",
@@ -41,6 +42,7 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
         truncate=True,
         consumer="lake",
         take_over=True,
+        metrics="127.0.0.1:9100",
         partition_by=("server", "queue"),
         shared_paths=True,
         storage_options={"AWS_REGION": "a=b"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it has none
@@ -41,7 +43,7 @@ def test_sigterm_ends_a_drain_with_its_summary(
     """It exits with 0 and prints only a JSON object, without tracebacks; while running it listens on loopback only."""
     service.append("q", numbered("q", 0, 100))
     command = [sys.executable, "-m", "mrecordlog_async", "drain", "--server", f"a={service.url}", "--every", "200ms"]
-    command += ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "c"), "--json"]
+    command += ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "c"), "--json", "--metrics", "0"]
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
     with (
         open(tmp_path / "errors", "w") as errors,
@@ -53,11 +55,15 @@ def test_sigterm_ends_a_drain_with_its_summary(
         ended.start()
         until(lambda: '"records": 100' in (tmp_path / "errors").read_text() or process.poll() is not None)
         listening = _listening(process.pid)
+        address = re.search(r"http://127[^\"]+/metrics", (tmp_path / "errors").read_text())
+        metrics = urlopen(address[0]).read().decode() if address else ""
         os.killpg(process.pid, signal.SIGTERM)
         said, _ = process.communicate()
         ended.cancel()
     told = (tmp_path / "errors").read_text()
     assert process.returncode == 0, told
+    assert "\nmrecordlog_drain_rows_total 100.0\n" in metrics and 'lag_records{server="a"} 0.0' in metrics
+    assert "\nmrecordlog_drain_bytes_total 390.0\n" in metrics
     found = json.loads(said)
     assert (found["records"], found["left"]) == (100, {"a": 0})
     lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]

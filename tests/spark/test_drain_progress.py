@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from mrecordlog_async.spark.drain_progress import Progress, waiting
+from mrecordlog_async.spark.drain_progress import Progress, reported
 
 
-def test_lag_is_what_the_source_reported() -> None:
-    """The lag is what the source counted for each server; empty before its first report."""
-    assert waiting('{"version": 2, "servers": {}, "waiting": {"a": 9, "b": 0}}') == {"a": 9, "b": 0}
-    assert waiting(None) == waiting("null") == {}
+def test_retries_add_up_over_the_processes_of_the_source() -> None:
+    """Each process of the data source counts from 0, and repeats its count in every report."""
+    progress = Progress()
+    for count in (0, 2, 2, 3, 1):
+        progress.note({"sources": [{"latestOffset": f'{{"retries": {count}}}'}]})
+    progress.note({"sources": [{"latestOffset": None}]})
+    assert progress.request_retries == 4
+    assert reported(None) == reported("null") == {}
 
 
 def test_progress_counts_a_batch_once() -> None:
@@ -18,8 +22,9 @@ def test_progress_counts_a_batch_once() -> None:
         "batchId": 3,
         "numInputRows": 7,
         "processedRowsPerSecond": 70.0,
-        "sources": [{"latestOffset": '{"waiting": {"a": 2}}', "endOffset": "{}"}],
+        "sources": [{"latestOffset": '{"waiting": {"a": 2}, "bytes": 70}', "endOffset": "{}"}],
     }
     assert progress.add(report)
     assert not progress.add(report)
+    assert progress.bytes == 70 and progress.last_commit is not None
     assert progress.line() == "batch 1: 7 records, 70 records/s, lag: a 2"

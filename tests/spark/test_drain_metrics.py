@@ -1,0 +1,85 @@
+"""Metrics of a drain: what Prometheus reads of it, also while a service is down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.spark.batches import Batches
+from mrecordlog_async.spark.drain_metrics import DrainMetrics, parse_address, served
+from mrecordlog_async.spark.drain_progress import Progress
+from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.lag import Lag
+from mrecordlog_async.spark.local_lake import LocalLake
+from tests.spark.conftest import NewService
+from tests.spark.delta_engine import DeltaEngine
+from tests.spark.services import numbered
+
+
+@contextmanager
+def metrics_of(engine: DeltaEngine, progress: Progress) -> Iterator[str]:
+    """Serve the metrics of a drain that *engine* runs; yield the address."""
+    checkpoint = LocalLake(str(engine.checkpoint_path))
+    fleet = Fleet(replace(engine.source_options(), fail_on_server_down=False))
+    try:
+        metrics = DrainMetrics(progress, Lag(Batches(checkpoint, checkpoint), fleet))
+        with served("0", metrics) as (host, port):
+            yield f"http://{host}:{port}"
+    finally:
+        fleet.close()
+        checkpoint.close()
+
+
+def scrape(url: str) -> dict[tuple[str, str], float]:
+    """Return (name, server) → value."""
+    with urlopen(f"{url}/metrics", timeout=30) as response:
+        text = response.read().decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {
+        (each.name.removeprefix("mrecordlog_drain_"), each.labels.get("server", "")): each.value for each in samples
+    }
+
+
+def test_the_lag_is_what_the_checkpoint_has_not_committed(new_service: NewService, tmp_path: Path) -> None:
+    """Also of queues that the drain has not met, and of records that other consumers keep in the log."""
+    service, other = new_service(), new_service()
+    service.call(service.log.create_queue("q", options=QueueOptions(keep="until_acknowledged")))
+    service.call(service.log.create_consumer("q", "slow"))
+    service.append("q", numbered("q", 0, 50))
+    engine = DeltaEngine(f"a={service.url},b={other.url}", tmp_path, consumer="lake")
+    with metrics_of(engine, Progress(records=7)) as url:
+        found = scrape(url)
+        assert (found["rows_total", ""], found["lag_records", "a"], found["lag_records", "b"]) == (7, 50, 0)
+        engine.drain()
+        service.append("new", numbered("new", 0, 3))
+        service.append("q", numbered("q", 50, 60))
+        found = scrape(url)
+        assert service.positions("q")[0] == 0
+        assert found["lag_records", "a"] == 13 and 0 <= found["lag_seconds", "a"] < 60
+        assert (found["lag_seconds", "b"], found["server_up", "a"], found["server_up", "b"]) == (0, 1, 1)
+        other.stop()
+        found = scrape(url)
+        assert (found["lag_records", "a"], found["server_up", "a"], found["server_up", "b"]) == (13, 1, 0)
+        assert ("lag_records", "b") not in found
+        other.start()
+        with pytest.raises(HTTPError, match="404") as refused:
+            urlopen(f"{url}/other")
+        refused.value.close()
+
+
+def test_addresses_are_read() -> None:
+    """A port alone listens on this machine only; an address that is taken or malformed is refused."""
+    assert parse_address("9100") == parse_address(":9100") == ("127.0.0.1", 9100)
+    assert parse_address("0.0.0.0:9100") == ("0.0.0.0", 9100)
+    for wrong in ("host", "host:", "host:x", "1:70000"):
+        with pytest.raises(RefusedError, match="expected HOST:PORT"):
+            parse_address(wrong)
