@@ -11,6 +11,8 @@ from mrecordlog_async.quickwit.recognize import is_crate_directory
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
+UNAUTHORIZED = 401
+
 
 def explain(error: BaseException, directory: str | None) -> str:
     """Return *error* as a sentence. *directory*: of the log that the command was given, if it was given one."""
@@ -26,6 +28,8 @@ def explain(error: BaseException, directory: str | None) -> str:
             f"{error.directory} is in use by {owner}{f' ({command})' if command else ''}: stop it, or if it is a "
             "service, name its URL instead of the directory"
         )
+    if getattr(error, "status", None) == UNAUTHORIZED:
+        return f"{sentence_of(error)}: name a file with the service's token: --token-file, or MRECORDLOG_TOKEN_FILE"
     return sentence_of(error)
 
 

@@ -205,4 +205,4 @@ MOMENT = typed(parse_moment)
 
 def _shown(action: argparse.Action) -> str:
     name = str(action.metavar or action.dest)
-    return f"[{name}]" if action.nargs == "?" else name
+    return {"?": f"[{name}]", "*": f"[{name}...]"}.get(str(action.nargs), name)

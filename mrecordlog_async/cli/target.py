@@ -142,4 +142,4 @@ def _advice(error: Exception) -> str:
     """Return what to do about a service that cannot be reached; "" if one responded."""
     if type(error).__name__ != "ServiceUnreachableError":
         return ""
-    return "; start one with `mrecordlog serve DIR`, or name the directory of the log instead of the URL"
+    return "; start a service with `mrecordlog serve DIR`, or name the directory of the log instead of the URL"

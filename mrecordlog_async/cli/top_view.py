@@ -18,6 +18,7 @@ BAR_WIDTH = 24
 KEYS = "q quit  sort: " + "  ".join(f"{key} {order.column}" for key, order in ORDERS.items()) + "  ↑↓ scroll"
 NAME_WIDTH_MIN = 16
 CONSUMER_WIDTH = 16
+SOURCE_WIDTH = 24
 
 
 class Column(NamedTuple):
@@ -70,18 +71,19 @@ def render(histories: Sequence[History], view: View, width: int, height: int) ->
     parts: list[RenderableType] = []
     for history in histories:
         lost = history.lost_since is not None
-        parts.append(_cut(_head(history), width, "bold red" if lost else "bold"))
+        parts += [_cut(text, width, "bold red" if lost else "bold") for text in _folded(_head(history), width)]
         if len(histories) == 1 and not lost and history.sample is not None and history.sample.service is not None:
             parts += _bars(history.sample.service)
     lines = sorted((line for history in histories for line in history.lines()), key=ORDERS[view.order].key)
     parts += [_cut(_totals(histories, lines), width, ""), Text()]
-    rows = max(height - len(parts) - 3, 1)  # the header, what is below, the keys
+    keys = _folded(KEYS, width)
+    rows = max(height - len(parts) - len(keys) - 2, 1)  # the header, and what is below
     view.scrolled = max(min(view.scrolled, len(lines) - rows), 0)
     shown = lines[view.scrolled : view.scrolled + rows]
     parts.append(_table(shown, view, width, several=len(histories) > 1))
     below = len(lines) - view.scrolled - len(shown)
     parts.append(_cut(f"… {below:,} more below" if below else "", width, "dim"))
-    parts.append(_cut(KEYS, width, "dim"))
+    parts += [_cut(text, width, "dim") for text in keys]
     return Group(*parts)
 
 
@@ -101,7 +103,9 @@ def _table(lines: list[Line], view: View, width: int, *, several: bool) -> Rende
     used = [column for column in COLUMNS if width >= column.min_width or column.name == chosen]
     table = Table(expand=True, box=None, header_style="dim", padding=(0, 1, 0, 0))
     if several:
-        table.add_column("server", no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column(
+            "server", no_wrap=True, min_width=max(len(_short(line.source)) for line in lines) if lines else 0
+        )
     for column in used:
         title = Text(f"{column.name} ▼", style="bold") if column.name == chosen else Text(column.name)
         if column.name == "queue":
@@ -114,7 +118,7 @@ def _table(lines: list[Line], view: View, width: int, *, several: bool) -> Rende
         table.add_column("last minute", justify="right", no_wrap=True)
     for line in lines:
         # Cells are Text, not markup: a name such as "[bold]" is shown unchanged.
-        cells = [Text(line.source)] if several else []
+        cells = [Text(_short(line.source))] if several else []
         cells += [Text(column.text(line)) for column in used]
         table.add_row(*cells, *([Text(spark(list(line.past)), style="cyan")] if sparks else []))
     return table
@@ -143,13 +147,30 @@ def _cut(text: str, width: int, style: str) -> RenderableType:
     return Text(text if len(text) <= width else text[: max(width - 1, 0)] + "…", style=style, no_wrap=True)
 
 
+def _folded(text: str, width: int) -> list[str]:
+    """Return *text* in as many lines as it needs, broken only between its parts, which two spaces separate."""
+    lines: list[str] = []
+    for part in text.split("  "):
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += "  " + part
+        else:
+            lines.append(part)
+    return lines
+
+
+def _short(source: str) -> str:
+    """Return the end of *source*, in which addresses and directories differ."""
+    name = source.removeprefix("http://").removeprefix("https://")
+    return name if len(name) <= SOURCE_WIDTH else "…" + name[1 - SOURCE_WIDTH :]
+
+
 def _head(history: History) -> str:
     if history.lost_since is not None:
         return f"{history.source}  unreachable since {history.lost_since}: {history.error}"
     service = history.sample.service if history.sample is not None else None
     if service is None:
-        return history.source
-    times = f"commit p50 {_time(service.commit_p50)}, p99 {_time(service.commit_p99)}"
+        return f"{history.source}  directory"
+    times = f"commit p50 {_time(service.commit_p50)}, p99 {_time(service.commit_p99)}"  # of the last minute
     more = [f"policy {service.policy}"] if service.policy else []
     more += [f"up {_age(service.uptime)}"] if service.uptime else []
     more += [service.failure] if service.failure else []

@@ -39,8 +39,9 @@ class Outage:
         if self._reported or recently or now - self._since < SILENT_SECONDS:
             return
         self._reported, self._said_at = True, now
+        text = getattr(reason, "reason", reason)  # without the address, which the line begins with
         until = "until it succeeds" if left_seconds > LONG_SECONDS else f"for up to {max(left_seconds, 0.0):.0f} s"
-        logger.warning("%s: %s; trying again %s", self._address, reason, until)
+        logger.warning("%s: %s; trying again %s", self._address, text, until)
 
     def ended(self) -> None:
         """Note that a request succeeded."""

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ class Attempts:
 
     def after_loss(self, error: Exception) -> RecordLogError:
         """Return the error to raise if no attempt is left; raise it at once if no other attempt is allowed."""
-        reason = str(error) or type(error).__name__
+        reason = reason_of(error)
         if was_sent(error):
             self._lose(reason, error)
         return ServiceUnreachableError(self.address, self.seconds, reason, bool(self.lost))
@@ -169,6 +170,16 @@ class Attempts:
         self.lost = self.lost or reason
         if self.repeat is Repeat.NEVER:
             raise OutcomeUnknownError(self.action, reason) from cause
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an attempt met. aiohttp names the address once more, and how it was called, but not what it means."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "the host name cannot be resolved"
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        number = error.os_error.errno
+        return os.strerror(number).lower() if number else str(error)
+    return str(error) or type(error).__name__
 
 
 def was_sent(error: Exception) -> bool:

@@ -76,7 +76,7 @@ def _log_opened(opened: OpenedLog) -> None:
     """Log what recovery found, for applications as for the service."""
     directory, report = opened.directory.path, opened.report
     facts = {name: getattr(report, name) for name in report.__dataclass_fields__}
-    extra = {"facts": {"event": "opened", "directory": directory} | facts}
+    extra = {"facts": {"event": "opened", "directory": directory} | facts | {"seconds": round(report.seconds, 3)}}
     if report.created:
         logger.info("%s: new log", directory, extra=extra)
         return

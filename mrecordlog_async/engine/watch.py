@@ -131,8 +131,8 @@ class Watch:
         self._reported, self._report_at, self._quiet_until = begun, age * 10, now + QUIET_SECONDS
         facts = {"event": "hanging", "directory": self._directory, "seconds": round(age, 3)}
         logger.warning(
-            "%s: the disk does not respond: %s has been under way for %.1f s, %d records wait; look at the disk and at "
-            "the kernel's log",
+            "%s: the disk does not respond: %s has been under way for %.1f s (records waiting: %d); look at the disk "
+            "and at the kernel's log",
             self._directory,
             name_of(job[1]),
             age,

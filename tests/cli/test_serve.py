@@ -129,7 +129,8 @@ def test_a_token_file_is_needed_by_clients_too(tmp_path: Path) -> None:
     tokens.chmod(0o600)
     with Process(tmp_path / "wal", ["--token-file", str(tokens)]) as process:
         wait_ready(process)
-        assert run("ls", process.address).returncode == 1
+        refused = run("ls", process.address)
+        assert (refused.returncode, b"--token-file, or MRECORDLOG_TOKEN_FILE" in refused.stderr) == (1, True)
         assert run("ls", process.address, "--token-file", str(tokens)).returncode == 0
         assert run("ls", process.address, environment={"MRECORDLOG_TOKEN_FILE": str(tokens)}).returncode == 0
     for content in ("short\n", "# none\n", "0123456789abcdef 0123456789abcdef\n"):

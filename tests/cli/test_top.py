@@ -76,6 +76,8 @@ def test_a_narrow_terminal_shows_fewer_columns_and_whole_numbers() -> None:
     assert any("98765432" in line and "931.3 GiB" in line for line in shown)
     assert not any("keeps from" in line for line in shown[:-1])
     assert any("1000000000" in line for line in drawn([history], 120))
+    for whole in ("p99 6.4 ms", "n queue"):
+        assert any(whole in line for line in shown), whole
 
 
 def test_rows_below_the_screen_are_counted_and_can_be_scrolled_to() -> None:
@@ -133,7 +135,7 @@ def test_a_service_that_is_gone_stays_with_the_time_since_when() -> None:
 def test_lines_without_a_terminal_are_aligned() -> None:
     """Plain text, a header and a line for each queue."""
     lines = list(plain([two_samples(service=None)]))
-    assert lines[0] == "here\n"
+    assert lines[0] == "here  directory\n"
     assert lines[1].split() == "queue first next records bytes in/s out/s oldest consumer behind keeps from".split()  # noqa: SIM905
     assert lines[2].split()[:4] == ["a", "4", "30", "26"]
 
@@ -169,7 +171,7 @@ def test_several_logs_are_watched_together(tmp_path: Path) -> None:
     ran = mrecordlog("top", directory, gone, "--once", "--interval", "0.1", "--json")
     first, second = map(json.loads, ran.out.splitlines())
     assert (ran.code, first["source"], len(first["queues"])) == (0, str(directory), 3)
-    assert (second["source"], second["state"]) == (gone, "unreachable")
+    assert (second["source"], second["state"], second["error"]) == (gone, "unreachable", "connection refused")
 
 
 def test_a_time_that_shows_nothing_is_refused(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ async def test_a_disk_that_hangs_is_reported_while_it_hangs(
             later = asyncio.ensure_future(log.append_record("q", None, b"b"))
             (line,) = await lines(caplog, "hanging")
             assert "a commit has been under way" in line
-            assert "2 records wait" in line
+            assert "records waiting: 2" in line
             assert 0.01 < log.under_way_seconds <= log.waiting_seconds <= perf_counter() - begun
         finally:
             disk.goes_on.set()

@@ -97,7 +97,7 @@ async def _sample(histories: Sequence[History], takes: Sequence[Take], *, first:
         if isinstance(result, Sample):
             history.add(result)
         elif isinstance(result, RecordLogError | OSError | NotReadyError):
-            history.fail(str(result), time.strftime("%H:%M:%S"))
+            history.fail(str(getattr(result, "reason", result)), time.strftime("%H:%M:%S"))
         else:
             raise result
     if first and all(isinstance(result, BaseException) for result in results):

@@ -15,5 +15,6 @@ async function onStats(stats) {
   if (stats.state === "recovering") return;
   showSegments(stats);
   await showQueues(now, stats.usage.queues);
+  await refreshConsumers(now);
 }
 follow();

@@ -98,8 +98,15 @@ async function startFollowing() {
   if (following === mine) stopFollowing();
 }
 
-// Consumers.
+// Consumers. Those of the queue that was read last are kept up to date.
+const CONSUMERS_MILLISECONDS = 5000;
+let consumersOf = "", consumersAt = 0;
+async function refreshConsumers(now) {
+  if ($("consumers").firstChild && $("queue").value === consumersOf && now - consumersAt > CONSUMERS_MILLISECONDS) await showConsumers();
+}
 async function showConsumers() {
+  consumersOf = $("queue").value;
+  consumersAt = performance.now();
   const response = await call(queuePath("/consumers"));
   const consumers = response.ok ? parse(await response.text()).consumers : [];
   if (!consumers.length) { $("consumers").replaceChildren(); return; }

@@ -110,7 +110,7 @@ function showTable() {
 function showPaging(shown) {
   const column = COLUMNS.find((one) => one.key === sortKey), many = total > PAGE;
   $("queue-count").textContent = !many ? `(${shown})` : column.order ? `(${total}; the first ${shown} by ${column.title}, at most 10 s old)`
-    : `(${total}; ${shown} on this page; sorted within it)`;
+    : `(${total}; ${shown} on this page${sortKey === "queue" && !descending ? "" : ", and only they are sorted"})`;
   $("filter-form").firstElementChild.textContent = many ? "Name begins with" : "Name contains";
   $("next").hidden = !many || Boolean(column.order) || nextAfter === null;
   $("previous").hidden = pages.length < 2;

@@ -4,7 +4,7 @@ let before = null, beforeAt = 0;
 const rates = [], latencies = [];
 
 function setState(state, note) {
-  $("state").textContent = state;
+  if ($("state").textContent !== state) $("state").textContent = state;  // a screen reader would say it each second
   $("state").className = "pill " + state.replaceAll(" ", "-");
   $("note").textContent = note;
   document.body.classList.toggle("stale", state === "unreachable" || state === "token needed");
@@ -83,6 +83,6 @@ function showRefused(stats) {
   const refused = Object.entries(stats.refused).filter(([, appends]) => appends).map(([reason, appends]) => `${reason} ${appends}`);
   const parts = [`appends refused: ${refused.join(", ") || "none"}`, `requests: ${stats.requests}`];
   for (const [status, responses] of Object.entries(stats.problems)) parts.push(`responses ${status}: ${responses}`);
-  parts.push(`clients waiting for records: ${stats.tails}`, `slow readers dropped: ${stats.dropped_readers}`);
+  parts.push(`streams and long polls: ${stats.tails}`, `slow readers dropped: ${stats.dropped_readers}`);
   $("refused").replaceChildren(...parts.map((text) => Object.assign(document.createElement("span"), { textContent: text })));
 }
