@@ -170,7 +170,8 @@ def _ask(url: str, meant: Meant, path: str, query: dict[str, str]) -> Any:
     """Return the response of a service. Raises what its client raises, and TimeoutError."""
 
     async def ask() -> Any:
-        arguments = argparse.Namespace(log=url, token_file=meant.values.get("FILE"))
+        one = re.sub(r"^([\w.-]+=)?(dns\+)?", "", url.partition(",")[0])  # any of several knows what is needed here
+        arguments = argparse.Namespace(log=one, token_file=meant.values.get("FILE"))
         async with connect(arguments, retry_seconds=0.0) as client:
             # The client lists all queues or the largest, and here those with a prefix are needed.
             return json.loads((await client._transport.send("GET", path, query=query or None)).body)

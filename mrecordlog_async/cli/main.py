@@ -51,8 +51,9 @@ from mrecordlog_async.errors import RecordLogError
 
 EPILOG = """\
 LOG is the directory of a log (./wal), or the URL of a service
-(http://127.0.0.1:8080, unix:/run/wal.sock). A directory can be read while a
-service or another process writes to it; reading never changes it.
+(http://127.0.0.1:8080, unix:/run/wal.sock), or of several (URL,URL, or
+dns+http://name:8080 for every address of a name). A directory can be read while
+a service or another process writes to it; reading never changes it.
 
   mrecordlog serve ./wal &
   printf 'one\\ntwo\\n' | mrecordlog append http://127.0.0.1:8080 orders --lines --create

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import NotReadyError
+from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.cli.output import Progress
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.placed_log import open_placed_log
@@ -23,7 +23,8 @@ from mrecordlog_async.token_file import read_token
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
 
-URL_SCHEMES = ("http://", "https://", "unix:")
+URL_SCHEMES = ("http://", "https://", "unix:", "dns+http://", "dns+https://")
+_SERVICE = re.compile(rf"([\w.-]+=)?({'|'.join(map(re.escape, URL_SCHEMES))})")
 EXAMPLE_URL = "http://127.0.0.1:8080"
 RETRY_SECONDS = 2.0
 """Short, because a person is waiting to know whether the service is running."""
@@ -54,7 +55,8 @@ def add_log(parser: argparse.ArgumentParser) -> None:
         "log",
         metavar="LOG",
         type=log_argument,
-        help=f"directory of the log, or URL of a service: {EXAMPLE_URL}, unix:/path",
+        help=f"directory of the log, or URL of a service: {EXAMPLE_URL}, unix:/path; of several: URL,URL, or "
+        "dns+http://name:8080 for every address of a name",
     )
     parser.add_argument("--token-file", metavar="FILE", help="token of the service (default: MRECORDLOG_TOKEN_FILE)")
     add_signpost(parser)
@@ -85,16 +87,27 @@ def directory_argument(text: str) -> str:
 
 def is_service(log: str) -> bool:
     """Return whether *log* is the URL of a service, not a directory."""
-    return log.startswith(URL_SCHEMES)
+    return _SERVICE.match(log) is not None
+
+
+def is_several(log: str) -> bool:
+    """Return whether *log* names several services, or may: URLs with commas, a URL with a name, or a DNS name."""
+    return is_service(log) and ("," in log or not log.startswith(("http://", "https://", "unix:")))
 
 
 def connect(arguments: argparse.Namespace, retry_seconds: float = RETRY_SECONDS) -> RecordLogClient:
     """Return a client of the service that LOG names."""
     from mrecordlog_async.client.client import RecordLogClient
 
+    if is_several(arguments.log):
+        raise UsageError(f"{arguments.log} names several services, and this command takes one: name one of them")
+    return RecordLogClient(arguments.log, token=token_of(arguments), retry_seconds=retry_seconds)
+
+
+def token_of(arguments: argparse.Namespace) -> str | None:
+    """Return the token for services."""
     path = arguments.token_file or os.environ.get("MRECORDLOG_TOKEN_FILE")
-    token = read_token(path) if path else None
-    return RecordLogClient(arguments.log, token=token, retry_seconds=retry_seconds)
+    return read_token(path) if path else None
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ meanwhile.
 
   echo '{"order": 7}' | mrecordlog append ./wal orders --create
   tail -f access.log | mrecordlog append http://127.0.0.1:8080 access --lines
+  tail -f access.log | mrecordlog append dns+http://wal:8080 access --lines --key "$HOSTNAME"
 """
 
 from __future__ import annotations
@@ -20,8 +21,17 @@ from typing import Any
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import plural
 from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.services import each, open_fleet, refuse_several, servers_of
 from mrecordlog_async.cli.standard_input import read_input, read_lines
-from mrecordlog_async.cli.target import WRITE_RETRY_SECONDS, add_log, connect, is_service, open_target, run_async
+from mrecordlog_async.cli.target import (
+    WRITE_RETRY_SECONDS,
+    add_log,
+    connect,
+    is_service,
+    is_several,
+    open_target,
+    run_async,
+)
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -36,6 +46,7 @@ def add_parser(command_line: CommandLine) -> Parser:
         metavar="POSITION",
         help="position of the record; sent again with it, the record is stored once (default: the next position)",
     )
+    parser.add_argument("--key", metavar="KEY", help="of several services, the one of this key (default: the queue's)")
     parser.add_argument("--create", action="store_true", help="create the queue if it does not exist")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
@@ -45,6 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Append standard input."""
     if arguments.lines and arguments.position is not None:
         raise UsageError("--position is for one record and cannot be combined with --lines")
+    if arguments.key is not None and not is_several(arguments.log):
+        raise UsageError("--key chooses among several services, and LOG names one log")
+    if is_several(arguments.log):
+        return run_async(_append_to_fleet(arguments))
     return run_async(_append_lines(arguments) if arguments.lines else _append_one(arguments))
 
 
@@ -72,6 +87,36 @@ async def _append_lines(arguments: argparse.Namespace) -> int:
         raise
     _report(arguments, records, last, False)
     return FINE
+
+
+async def _append_to_fleet(arguments: argparse.Namespace) -> int:
+    """Append to one of several services: the first one of the key that takes records."""
+    if arguments.position is not None:
+        refuse_several(arguments, "a position is one of a single log")
+    queue, records, last = arguments.queue, 0, None
+    async with open_fleet(arguments, WRITE_RETRY_SECONDS) as fleet:
+        if not arguments.create:  # a fleet creates queues where they are needed, also misspelt ones
+            await each(servers_of(fleet), lambda client: client.queue_summary(queue))
+        try:
+            async with fleet.producer(queue) as producer:
+                async for payloads in read_lines() if arguments.lines else _whole_input():
+                    last = await producer.append_records(payloads, key=arguments.key)
+                    records += len(payloads)
+        except BaseException:
+            if last is not None:
+                print(f"mrecordlog: {plural(records, 'record')} stored, the last one at {last.server}", file=sys.stderr)
+            raise
+    server, position = (None, None) if last is None else (last.server, last.position)
+    if arguments.json:
+        print(json.dumps({"queue": queue, "records": records, "server": server, "position": position}))
+    else:
+        end = "" if last is None else f", up to position {position} at {server}"
+        print(f"{queue}: {plural(records, 'record')} stored{end}")
+    return FINE
+
+
+async def _whole_input() -> AsyncIterator[list[bytes]]:
+    yield [b"".join([piece async for piece in read_input()])]
 
 
 @asynccontextmanager

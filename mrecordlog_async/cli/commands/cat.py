@@ -11,6 +11,7 @@ while another process writes to it.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import json
 import sys
@@ -21,7 +22,8 @@ from datetime import datetime
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import open_log
 from mrecordlog_async.cli.parser import COUNT, MOMENT, CommandLine, Parser
-from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
+from mrecordlog_async.cli.services import One, code_of, each, open_fleet, refuse_several, servers_of
+from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Run, Times, text_of_tick
@@ -60,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         _check_time(arguments.since)
     if arguments.follow and (arguments.stop is not None or arguments.limit is not None):
         raise UsageError("--follow cannot be combined with --stop or --limit")
+    if is_several(arguments.log):
+        return run_async(_read_services(arguments))
     return run_async(_read_service(arguments)) if is_service(arguments.log) else _read_directory(arguments)
 
 
@@ -109,19 +113,45 @@ async def _read_service(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def write(run: Run, times: Times, arguments: argparse.Namespace) -> None:
-    """Print one run of records."""
+async def _read_services(arguments: argparse.Namespace) -> int:
+    """Print the records of each server, one server after the other; those that follow as they come."""
+    if arguments.start is not None or arguments.stop is not None:
+        refuse_several(arguments, "a position is one of a single log")
+    queue, bounds = arguments.queue, {"limit": arguments.limit, "follow": arguments.follow}
+
+    async def read(one: One) -> None:
+        async for runs, times in one.client.timed_runs(queue, arguments.since, **bounds):
+            for run in runs:
+                write(run, times, arguments, one.server)
+            if arguments.follow:
+                sys.stdout.buffer.flush()
+
+    async with open_fleet(arguments) as fleet:
+        # A server that does not have the queue has no records of it.
+        having = [one for one, _ in await each(servers_of(fleet), lambda client: client.queue_summary(queue))]
+        if arguments.follow:
+            async with asyncio.TaskGroup() as group:
+                for one in having:
+                    group.create_task(read(one))
+        else:
+            for one in having:
+                await read(one)
+    return code_of(fleet)
+
+
+def write(run: Run, times: Times, arguments: argparse.Namespace, server: str | None = None) -> None:
+    """Print one run of records, in JSON with the *server* that has them."""
     if arguments.raw:
         sys.stdout.buffer.write(run.payload)
     elif arguments.json:
-        sys.stdout.buffer.write(b"".join(_lines(run, times)))
+        sys.stdout.buffer.write(b"".join(_lines(run, times, {} if server is None else {"server": server})))
     else:
         sys.stdout.buffer.write(b"\n".join([*run.payloads(), b""]))
 
 
-def _lines(run: Run, times: Times) -> Iterator[bytes]:
+def _lines(run: Run, times: Times, more: dict[str, str]) -> Iterator[bytes]:
     for start, stop, tick in times.spans(run.first_position, run.next_position):
         stored = text_of_tick(tick)
         for position, payload in run.cut(start, stop).records():
-            line = {"position": position, "time": stored, "payload": base64.b64encode(payload).decode()}
+            line = {**more, "position": position, "time": stored, "payload": base64.b64encode(payload).decode()}
             yield json.dumps(line).encode() + b"\n"

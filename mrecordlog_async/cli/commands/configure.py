@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
+from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, SIZE, TIME, CommandLine, Parser
-from mrecordlog_async.cli.target import add_log, open_placed_target, run_async
+from mrecordlog_async.cli.services import code_of, each, open_fleet, servers_of
+from mrecordlog_async.cli.target import add_log, is_several, open_placed_target, run_async
 from mrecordlog_async.options import QueueOptions
 
 
@@ -49,20 +51,31 @@ def run(arguments: argparse.Namespace) -> int:
         options = QueueOptions(**given)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return run_async(_configure(arguments, options))
+    return run_async((_everywhere if is_several(arguments.log) else _one_log)(arguments, options))
 
 
-async def _configure(arguments: argparse.Namespace, options: QueueOptions) -> int:
-    queue = arguments.queue
+async def _one_log(arguments: argparse.Namespace, options: QueueOptions) -> int:
     async with open_placed_target(arguments, create=arguments.create) as log:
-        if arguments.seal:
-            ends = await log.seal_queue(queue)
-            facts, text = {"queue": queue, "next_position": ends}, f"{queue}: sealed, ends before position {ends}"
-        else:
-            created = arguments.create and await log.create_queue(queue, exist_ok=True, options=options)
-            if not created:
-                await log.configure_queue(queue, options)
-            facts = {"queue": queue, "created": bool(created), **asdict(options)}
-            text = f"{queue}: created" if created else f"{queue}: configured"
+        facts, text = await _configure(log, arguments, options)
     print(json.dumps(facts) if arguments.json else text)
     return FINE
+
+
+async def _everywhere(arguments: argparse.Namespace, options: QueueOptions) -> int:
+    async with open_fleet(arguments) as fleet:
+        for one, (facts, text) in await each(servers_of(fleet), lambda client: _configure(client, arguments, options)):
+            print(json.dumps({"server": one.server, **facts}) if arguments.json else f"{one.server}: {text}")
+    return code_of(fleet)
+
+
+async def _configure(log: Any, arguments: argparse.Namespace, options: QueueOptions) -> tuple[dict[str, Any], str]:
+    """Configure the queue in a log, or through a client; return what was done, as facts and as text."""
+    queue = arguments.queue
+    if arguments.seal:
+        ends = await log.seal_queue(queue)
+        return {"queue": queue, "next_position": ends}, f"{queue}: sealed, ends before position {ends}"
+    created = arguments.create and await log.create_queue(queue, exist_ok=True, options=options)
+    if not created:
+        await log.configure_queue(queue, options)
+    facts = {"queue": queue, "created": bool(created), **asdict(options)}
+    return facts, f"{queue}: created" if created else f"{queue}: configured"

@@ -15,12 +15,16 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, TIME, CommandLine, Parser
-from mrecordlog_async.cli.target import add_log, open_target, run_async
+from mrecordlog_async.cli.services import One, each, open_fleet, servers_of
+from mrecordlog_async.cli.target import add_log, is_several, open_target, run_async
 from mrecordlog_async.model import Batch, Record
+
+if TYPE_CHECKING:
+    from mrecordlog_async.client.client import RecordLogClient
 
 BATCH_RECORDS = 1_000
 
@@ -47,11 +51,52 @@ def run(arguments: argparse.Namespace) -> int:
     """Consume until the queue ends, with --once until its present end."""
     if arguments.batch < 1:
         raise UsageError("--batch must be at least 1")
-    return run_async(_consume(arguments))
+    return run_async(_consume_fleet(arguments) if is_several(arguments.log) else _consume(arguments))
+
+
+async def _consume_fleet(arguments: argparse.Namespace) -> int:
+    """Consume the queue of every server, as batches arrive."""
+    take, queue = _take(arguments), arguments.queue
+    async with open_fleet(arguments) as fleet, fleet.consumer(queue, arguments.consumer) as consumer:
+        ends = await _ends(servers_of(fleet), queue, arguments.consumer) if arguments.once else None
+        while ends is None or ends:
+            batch = await consumer.batch(max_records=arguments.batch, max_wait=arguments.wait)
+            if batch is None:
+                return FINE
+            code = await take(batch)
+            if code != 0:
+                return _refused(code)
+            await consumer.acknowledge(batch)
+            if ends is not None and batch.next_position >= ends.get(batch.log_id, batch.next_position + 1):
+                del ends[batch.log_id]
+    return FINE
+
+
+async def _ends(servers: list[One], queue: str, consumer: str) -> dict[str, int]:
+    """Return the next position of the queue on each server that has something to hand out, by log."""
+
+    async def end_of(client: RecordLogClient) -> int | None:
+        summary, found = await client.queue_summary(queue), await client.consumers(queue)
+        return (
+            summary.next_position
+            if max(found[consumer].position, summary.first_position) < summary.next_position
+            else None
+        )
+
+    return {one.log_id: end for one, end in await each(servers, end_of) if end is not None}
+
+
+def _take(arguments: argparse.Namespace) -> Take:
+    return _to_command(arguments.command) if arguments.command else _to_output
+
+
+def _refused(code: int) -> int:
+    print(f"the command exited with {code}; its batch is not acknowledged", file=sys.stderr)
+    return FAILED
 
 
 async def _consume(arguments: argparse.Namespace) -> int:
-    take: Take = _to_command(arguments.command) if arguments.command else _to_output
+    take = _take(arguments)
     async with open_target(arguments) as log, log.consumer(arguments.queue, arguments.consumer) as consumer:
         stop = await _end(log, arguments.queue) if arguments.once else None
         while stop is None or consumer.position < stop:
@@ -60,8 +105,7 @@ async def _consume(arguments: argparse.Namespace) -> int:
                 return FINE
             code = await take(batch)
             if code != 0:
-                print(f"the command exited with {code}; its batch is not acknowledged", file=sys.stderr)
-                return FAILED
+                return _refused(code)
             await consumer.acknowledge(batch)
     return FINE
 

@@ -4,6 +4,7 @@ A queue that contains * is a pattern: --create and --delete then concern every q
 created later. --seek moves a consumer, forward or back, and fences off the process that holds it.
 
   mrecordlog consumers http://127.0.0.1:8080
+  mrecordlog consumers http://wal-0:8080,http://wal-1:8080
   mrecordlog consumers ./wal orders
   mrecordlog consumers http://127.0.0.1:8080 '*' --create lake
   mrecordlog consumers http://127.0.0.1:8080 orders --seek billing 4000
@@ -15,13 +16,17 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import columns, open_log, printable, size
 from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
-from mrecordlog_async.cli.target import add_log, connect, is_service, open_placed_target, run_async
+from mrecordlog_async.cli.services import code_of, each, open_fleet, refuse_several, servers_of
+from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, open_placed_target, run_async
 from mrecordlog_async.model import ConsumerSummary
+
+if TYPE_CHECKING:
+    from mrecordlog_async.client.client import RecordLogClient
 
 HEADER = ("queue", "consumer", "position", "records", "bytes", "oldest", "skipped", "owner")
 
@@ -47,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.create or arguments.delete or arguments.seek:
         if arguments.queue is None:
             raise UsageError("name the queue, or '*' for all of them")
-        return run_async(_change(arguments))
+        return run_async(_change_several(arguments) if is_several(arguments.log) else _change(arguments))
+    if is_several(arguments.log):
+        return run_async(_list_services(arguments))
     if is_service(arguments.log):
         return run_async(_list_service(arguments))
     _show(_in_directory(arguments), arguments.json)
@@ -62,6 +69,43 @@ async def _list_service(arguments: argparse.Namespace) -> int:
             found = list((await client.consumers(arguments.queue)).values())
     _show([_of_service(one) for one in found], arguments.json)
     return FINE
+
+
+async def _list_services(arguments: argparse.Namespace) -> int:
+    async def ask(client: RecordLogClient) -> list[ConsumerSummary]:
+        if arguments.queue is None:
+            return await client.all_consumers()
+        return list((await client.consumers(arguments.queue)).values())
+
+    async with open_fleet(arguments) as fleet:
+        found = await each(servers_of(fleet), ask)
+    facts = [{"server": one.server, **_of_service(each_one)} for one, consumers in found for each_one in consumers]
+    if arguments.json:
+        _show(facts, True)
+    else:
+        rows = [(printable(fact["server"]), *_row(fact)) for fact in facts]
+        sys.stdout.writelines(columns([("server", *HEADER), *rows], left=3))
+    return code_of(fleet)
+
+
+async def _change_several(arguments: argparse.Namespace) -> int:
+    """Create or delete a consumer on every server."""
+    queue, name = arguments.queue, arguments.create or arguments.delete
+    if arguments.seek or arguments.start is not None:
+        refuse_several(arguments, "a position is one of a single log")
+
+    async def change(client: RecordLogClient) -> None:
+        if arguments.create:
+            await client.create_consumer(queue, name)
+        else:
+            await client.delete_consumer(queue, name)
+
+    done = {"queue": queue, "consumer": name, "created" if arguments.create else "deleted": True}
+    async with open_fleet(arguments) as fleet:
+        for one, _ in await each(servers_of(fleet), change):
+            fact = {"server": one.server, **done}
+            print(json.dumps(fact) if arguments.json else f"{one.server}: {_sentence(done)}")
+    return code_of(fleet)
 
 
 def _of_service(one: ConsumerSummary) -> dict[str, Any]:

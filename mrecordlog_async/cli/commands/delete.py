@@ -12,7 +12,8 @@ import json
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.target import add_log, open_placed_target, run_async
+from mrecordlog_async.cli.services import code_of, each, open_fleet, servers_of
+from mrecordlog_async.cli.target import add_log, is_several, open_placed_target, run_async
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -27,7 +28,7 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Delete the queue."""
-    return run_async(_delete(arguments))
+    return run_async(_delete_everywhere(arguments) if is_several(arguments.log) else _delete(arguments))
 
 
 async def _delete(arguments: argparse.Namespace) -> int:
@@ -35,3 +36,13 @@ async def _delete(arguments: argparse.Namespace) -> int:
         await log.delete_queue(arguments.queue, past_consumers=arguments.past_consumers)
     print(json.dumps({"queue": arguments.queue, "deleted": True}) if arguments.json else f"{arguments.queue}: deleted")
     return FINE
+
+
+async def _delete_everywhere(arguments: argparse.Namespace) -> int:
+    queue, forced = arguments.queue, arguments.past_consumers
+    async with open_fleet(arguments) as fleet:
+        deleting = each(servers_of(fleet), lambda client: client.delete_queue(queue, past_consumers=forced))
+        for one, _ in await deleting:
+            fact = {"server": one.server, "queue": queue, "deleted": True}
+            print(json.dumps(fact) if arguments.json else f"{one.server}: {queue}: deleted")
+    return code_of(fleet)

@@ -6,6 +6,7 @@ any queue has them.
 
   mrecordlog ls ./wal
   mrecordlog ls http://127.0.0.1:8080 --json | jq .records
+  mrecordlog ls http://wal-0:8080,http://wal-1:8080
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from itertools import chain, repeat
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import columns, open_log, printable
 from mrecordlog_async.cli.parser import CommandLine, Parser
+from mrecordlog_async.cli.services import code_of, each, open_fleet, servers_of
 from mrecordlog_async.cli.settings_text import settings_text
-from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
+from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import QueueSummary
 
@@ -39,6 +41,8 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the queues."""
+    if is_several(arguments.log):
+        return run_async(_list_services(arguments))
     if is_service(arguments.log):
         return run_async(_list_service(arguments))
     with open_log(arguments.log) as log:
@@ -51,6 +55,19 @@ async def _list_service(arguments: argparse.Namespace) -> int:
     async with connect(arguments) as client:
         show(list((await client.summary()).values()), arguments.json)
     return FINE
+
+
+async def _list_services(arguments: argparse.Namespace) -> int:
+    async with open_fleet(arguments) as fleet:
+        found = await each(servers_of(fleet), lambda client: client.summary())
+    rows = [(one, summary) for one, summaries in found for summary in summaries.values()]
+    if arguments.json:
+        facts = ({"server": one.server, "log": one.log_id, **asdict(summary)} for one, summary in rows)
+        sys.stdout.writelines(json.dumps(fact, default=_plain) + "\n" for fact in facts)
+    else:
+        lines = [("server", *HEADER), *((printable(one.server), *_row(summary)) for one, summary in rows)]
+        sys.stdout.writelines(columns(lines, left=2))
+    return code_of(fleet)
 
 
 def show(summaries: list[QueueSummary], as_json: bool, settings: Sequence[QueueSettings] = ()) -> None:

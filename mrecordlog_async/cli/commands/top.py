@@ -7,6 +7,7 @@ cannot be reached stays on the screen, with the time since when.
 
   mrecordlog top http://127.0.0.1:8080
   mrecordlog top http://wal-0:8080 http://wal-1:8080
+  mrecordlog top dns+http://wal:8080
   mrecordlog top ./wal --interval 5
   mrecordlog top ./wal --once --json | jq .queues
 """
@@ -25,7 +26,16 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async.cli.exit_codes import FINE, NotReadyError, UsageError
 from mrecordlog_async.cli.keyboard import keys
 from mrecordlog_async.cli.parser import TIME, CommandLine, Parser
-from mrecordlog_async.cli.target import RETRY_SECONDS, add_log, connect, is_service, log_argument, run_async
+from mrecordlog_async.cli.services import open_fleet
+from mrecordlog_async.cli.target import (
+    RETRY_SECONDS,
+    add_log,
+    connect,
+    is_service,
+    is_several,
+    log_argument,
+    run_async,
+)
 from mrecordlog_async.cli.top_samples import ORDERS, Behind, History, Sample, Service
 from mrecordlog_async.cli.top_view import View, plain, render
 from mrecordlog_async.errors import RecordLogError
@@ -33,6 +43,7 @@ from mrecordlog_async.maintenance.stored_log import StoredLog
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
+    from mrecordlog_async.client.fleet.fleet import RecordLogFleet
     from mrecordlog_async.protocol.schemas import StatsResponse
 
 QUEUES_MAX = 1_000
@@ -67,14 +78,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(arguments: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
-        takes = [await _source(arguments, log, stack) for log in (arguments.log, *arguments.more)]
-        histories = [History(log) for log in (arguments.log, *arguments.more)]
-        await _sample(histories, takes, first=True)
+        sources = _Sources(arguments, stack)
+        for log in (arguments.log, *arguments.more):
+            await sources.add(log)
+        histories = sources.histories
+        await sources.sample(first=True)
         screen = _screen(arguments, histories, stack)
         while True:
             if await _pause(screen, arguments.interval):
                 return FINE
-            await _sample(histories, takes)
+            await sources.sample()
             if screen is not None:
                 screen.draw()
             elif arguments.json:
@@ -87,23 +100,54 @@ async def _run(arguments: argparse.Namespace) -> int:
                 return FINE
 
 
-async def _sample(histories: Sequence[History], takes: Sequence[Take], *, first: bool = False) -> None:
-    """Take a sample of every log at once; one that cannot be reached keeps nobody waiting for longer than its retry.
+class _Sources:
+    """The logs that are watched: those of the command line, and the servers of a fleet as they are found."""
 
-    Raises the error of the first samples if no log can be reached: most likely the address is wrong.
-    """
-    results = await asyncio.gather(*(take() for take in takes), return_exceptions=True)
-    for history, result in zip(histories, results, strict=True):
-        if isinstance(result, Sample):
-            history.add(result)
-        elif isinstance(result, RecordLogError | OSError | NotReadyError):
-            history.fail(str(getattr(result, "reason", result)), time.strftime("%H:%M:%S"))
+    def __init__(self, arguments: argparse.Namespace, stack: AsyncExitStack) -> None:
+        self.histories: list[History] = []
+        self._takes: list[Take] = []
+        self._arguments = arguments
+        self._stack = stack
+        self._fleets: list[RecordLogFleet] = []
+        self._found: set[str] = set()  # logs of fleets
+
+    async def add(self, log: str) -> None:
+        """Watch a directory, a service, or the services of a fleet."""
+        one = argparse.Namespace(log=log, token_file=self._arguments.token_file)
+        if is_several(log):
+            self._fleets.append(await self._stack.enter_async_context(open_fleet(one)))
+        elif is_service(log):
+            self._watch(log, await self._stack.enter_async_context(connect(one, RETRY_SECONDS)))
         else:
-            raise result
-    if first and all(isinstance(result, BaseException) for result in results):
-        found = results[0]
-        assert isinstance(found, BaseException)
-        raise found
+            self.histories.append(History(log))
+            self._takes.append(lambda: asyncio.to_thread(_read, log))
+
+    async def sample(self, *, first: bool = False) -> None:
+        """Take a sample of every log at once; one that cannot be reached keeps nobody waiting past its retry.
+
+        Raises the error of the first samples if no log can be reached: most likely the address is wrong.
+        """
+        for fleet in self._fleets:
+            for server in fleet.servers():
+                if server.log_id not in self._found:
+                    self._found.add(server.log_id)
+                    self._watch(server.name, fleet.client(server.log_id))
+        results = await asyncio.gather(*(take() for take in self._takes), return_exceptions=True)
+        for history, result in zip(self.histories, results, strict=True):
+            if isinstance(result, Sample):
+                history.add(result)
+            elif isinstance(result, RecordLogError | OSError | NotReadyError):
+                history.fail(str(getattr(result, "reason", result)), time.strftime("%H:%M:%S"))
+            else:
+                raise result
+        if first and all(isinstance(result, BaseException) for result in results):
+            found = results[0]
+            assert isinstance(found, BaseException)
+            raise found
+
+    def _watch(self, name: str, client: RecordLogClient) -> None:
+        self.histories.append(History(name))
+        self._takes.append(lambda: _ask(name, client))
 
 
 async def _pause(screen: _Screen | None, seconds: float) -> bool:
@@ -165,21 +209,13 @@ def _screen(arguments: argparse.Namespace, histories: Sequence[History], stack: 
     return screen
 
 
-async def _source(arguments: argparse.Namespace, log: str, stack: AsyncExitStack) -> Take:
-    """Return the function that takes a sample of one log."""
-    if not is_service(log):
-        return lambda: asyncio.to_thread(_read, log)
-    one = argparse.Namespace(log=log, token_file=arguments.token_file)
-    client = await stack.enter_async_context(connect(one, RETRY_SECONDS))
-
-    async def ask() -> Sample:
-        stats = await client.stats()
-        queues = await _queues(client, stats)
-        found = await client.all_consumers() if stats.usage.queues <= QUEUES_MAX else []
-        behind = [(one.queue, Behind(one.consumer, one.records)) for one in found]
-        return Sample(log, time.monotonic(), queues, _service(stats), _slowest(behind))
-
-    return ask
+async def _ask(name: str, client: RecordLogClient) -> Sample:
+    """Take a sample of one service."""
+    stats = await client.stats()
+    queues = await _queues(client, stats)
+    found = await client.all_consumers() if stats.usage.queues <= QUEUES_MAX else []
+    behind = [(one.queue, Behind(one.consumer, one.records)) for one in found]
+    return Sample(name, time.monotonic(), queues, _service(stats), _slowest(behind))
 
 
 async def _queues(client: RecordLogClient, stats: StatsResponse) -> list[Any]:

@@ -13,6 +13,7 @@ import json
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import Progress, plural
 from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.services import refuse_several
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
 from mrecordlog_async.maintenance.placed_log import open_placed_log
 
@@ -34,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
+    refuse_several(arguments, "a position is one of a single log")
     queue, position, past_consumers = arguments.queue, arguments.position, arguments.past_consumers
     if is_service(arguments.log):
         async with connect(arguments) as client:

@@ -1,0 +1,116 @@
+"""Commands on several services: each row says which server it is of, and a position needs a single log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mrecordlog_async.cli.main import main
+from mrecordlog_async.client import RecordLogClient
+from tests.cli.running import Ran, mrecordlog
+from tests.serving import Process
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run two services; yield how the shell names both."""
+    directory = tmp_path_factory.mktemp("several")
+    with Process(directory / "a", ["--name", "wal-a"]) as a, Process(directory / "b", ["--name", "wal-b"]) as b:
+        yield f"{a.address},{b.address}"
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a command in this process: a new one takes a second to start."""
+
+    def run(*arguments: str) -> Ran:
+        try:
+            code = main(arguments)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ran(code, *capfd.readouterr())
+
+    return run
+
+
+def objects(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def store(services: str, queue: str) -> None:
+    """Append a record to the queue of each service: what it holds is the number of the service."""
+
+    async def append() -> None:
+        for number, url in enumerate(services.split(",")):
+            async with RecordLogClient(url) as client:
+                await client.append(queue, b"%d" % number)
+
+    asyncio.run(append())
+
+
+def test_queues_of_several_are_made_listed_read_and_deleted(services: str, run: Run) -> None:
+    """configure, ls, cat, consume, consumers and delete concern every server."""
+    assert run("configure", services, "q", "--create").out == "wal-a: q: created\nwal-b: q: created\n"
+    store(services, "q")
+    table = [line.split() for line in run("ls", services).out.splitlines()]
+    assert [row[:5] for row in table[1:]] == [["wal-a", "q", "0", "1", "1"], ["wal-b", "q", "0", "1", "1"]]
+    assert table[0][:2] == ["server", "queue"]
+    assert run("cat", services, "q").out == "0\n1\n"
+    shown = objects(run("cat", services, "q", "--json").out)
+    assert [(one["server"], one["position"]) for one in shown] == [("wal-a", 0), ("wal-b", 0)]
+    assert sorted(run("consume", services, "q", "--consumer", "c", "--once").out.split()) == ["0", "1"]
+    assert run("consume", services, "q", "--consumer", "c", "--once").out == ""
+    rows = [line.split() for line in run("consumers", services).out.splitlines()]
+    assert [(row[0], row[2], row[4]) for row in rows[1:]] == [("wal-a", "c", "0"), ("wal-b", "c", "0")]
+    assert len(run("consumers", services, "q", "--create", "d", "--json").out.splitlines()) == 2
+    assert len(run("configure", services, "q", "--seal").out.splitlines()) == 2
+    assert sorted(run("consume", services, "q", "--consumer", "d").out.split()) == ["0", "1"]  # to the end of both
+    assert run("delete", services, "q", "--past-consumers").out == "wal-a: q: deleted\nwal-b: q: deleted\n"
+
+
+def test_records_are_appended_to_one_of_several(services: str) -> None:
+    """Lines stay together, in order; a queue that is nowhere is a misspelt one unless it is to be created."""
+    assert "does not exist" in mrecordlog("append", services, "r", stdin="x").err
+    appended = mrecordlog("append", services, "r", "--create", "--lines", "--json", "--key", "k", stdin="1\n2\n3\n")
+    done = json.loads(appended.out)
+    assert (done["records"], done["position"], done["server"] in ("wal-a", "wal-b")) == (3, 2, True)
+    assert mrecordlog("cat", services, "r").out == "1\n2\n3\n"
+
+
+def test_top_shows_the_server_of_each_queue(services: str, run: Run) -> None:
+    """By name, as the services call themselves; a DNS name stands for all of its addresses."""
+    sample = ("--once", "--json", "--interval", "10ms")
+    assert [one["source"] for one in objects(run("top", services, *sample).out)] == ["wal-a", "wal-b"]
+    by_name = "dns+" + services.partition(",")[0]
+    assert [one["source"] for one in objects(run("top", by_name, *sample).out)] == ["wal-a"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("truncate", "q", "1"),
+        ("append", "q", "--position", "1"),
+        ("cat", "q", "--start", "1"),
+        ("consumers", "q", "--seek", "c", "1"),
+        ("dump",),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_position_is_one_of_a_single_log(command: tuple[str, ...], run: Run) -> None:
+    """The message says so, before anything is sent."""
+    refused = run(command[0], "http://h:1,http://i:1", *command[1:])
+    assert (refused.code, "name one of them" in refused.err) == (2, True)
+
+
+def test_a_server_that_does_not_respond_is_named(services: str, run: Run) -> None:
+    """The others are shown, and the exit code says that not all were; without any, nothing is."""
+    some = run("ls", f"{services},http://127.0.0.1:1")
+    assert (some.code, "http://127.0.0.1:1" in some.err, some.out.startswith("server")) == (5, True, True)
+    none = run("ls", "dns+http://127.0.0.1:1")
+    assert (none.code, "no service responds at dns+http://127.0.0.1:1" in none.err) == (5, True)
+    assert "--key chooses among several" in run("append", "http://h:1", "q", "--key", "k").err
