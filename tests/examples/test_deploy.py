@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, LOCKED, LOG_FAILED, USAGE
+from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.cli.parser import Parser
 from mrecordlog_async.cli.settings import SETTINGS, add_settings, gather
 from tests.serving import Process
@@ -37,7 +38,7 @@ def test_the_toml_file_is_read() -> None:
     assert shown | left_out == {setting.name for setting in SETTINGS}
 
 
-@pytest.mark.parametrize("file", ["mrecordlog.service", "Dockerfile", "kubernetes.yaml"])
+@pytest.mark.parametrize("file", ["mrecordlog.service", "Dockerfile", "kubernetes.yaml", "kubernetes-fleet.yaml"])
 def test_variables_and_flags_in_service_files_are_settings(file: str) -> None:
     """A renamed setting breaks this before it breaks a deployment."""
     text = (DEPLOY / file).read_text()
@@ -112,18 +113,29 @@ def test_the_log_is_below_what_is_mounted(file: str, mounted: str) -> None:
 # Kubernetes.
 
 
-def documents() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+PODS = [
+    ("kubernetes.yaml", "StatefulSet"),
+    ("kubernetes-fleet.yaml", "StatefulSet"),
+    ("kubernetes-fleet.yaml", "Deployment"),
+]
 
 
-def pod() -> dict[str, Any]:
-    found: dict[str, Any] = documents()[1]["spec"]["template"]["spec"]
+def document(file: str, kind: str) -> dict[str, Any]:
+    """Return the one object of a kind in a file."""
+    (found,) = (one for one in yaml.safe_load_all((DEPLOY / file).read_text()) if one["kind"] == kind)
+    assert isinstance(found, dict)
     return found
 
 
-def test_the_pod_meets_the_restricted_standard() -> None:
+def pod(file: str = "kubernetes.yaml", kind: str = "StatefulSet") -> dict[str, Any]:
+    found: dict[str, Any] = document(file, kind)["spec"]["template"]["spec"]
+    return found
+
+
+@pytest.mark.parametrize(("file", "kind"), PODS)
+def test_the_pod_meets_the_restricted_standard(file: str, kind: str) -> None:
     """Every container, also those that run before the service. The fields are those that the standard names."""
-    spec = pod()
+    spec = pod(file, kind)
     context = spec["securityContext"]
     assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
@@ -145,13 +157,13 @@ def test_the_pod_meets_the_restricted_standard() -> None:
         assert "privileged" not in own and "hostPort" not in str(container.get("ports"))
 
 
-def test_an_image_that_the_node_has_is_not_pulled() -> None:
-    """A tag other than latest and a policy: what the Dockerfile's first line builds can be run as it is."""
-    spec = pod()
-    built = re.search(r"-t (\S+) ", (DEPLOY / "Dockerfile").read_text())
-    assert built is not None
+@pytest.mark.parametrize(("file", "kind"), PODS)
+def test_an_image_that_the_node_has_is_not_pulled(file: str, kind: str) -> None:
+    """A tag other than latest and a policy: what the first lines of the Dockerfile build can be run as it is."""
+    spec = pod(file, kind)
+    built = re.findall(r"-t (\S+)", (DEPLOY / "Dockerfile").read_text())
     for container in [*spec["initContainers"], *spec["containers"]]:
-        assert (container["image"], container["imagePullPolicy"]) == (built[1], "IfNotPresent")
+        assert container["image"] in built and container["imagePullPolicy"] == "IfNotPresent"
 
 
 def test_a_pod_may_take_as_long_to_end_as_the_service_needs() -> None:
@@ -162,6 +174,36 @@ def test_a_pod_may_take_as_long_to_end_as_the_service_needs() -> None:
     assert stop is not None
     needed = values["drain_seconds"] + values["failure_grace"] + 5
     assert min(int(stop[1]), pod()["terminationGracePeriodSeconds"]) > needed
+
+
+def test_the_services_of_a_fleet_differ_from_the_single_one_in_what_a_fleet_needs() -> None:
+    """What is right for one pod is right for three; each has its own volume, and one name stands for all."""
+    one, three = document("kubernetes.yaml", "StatefulSet"), document("kubernetes-fleet.yaml", "StatefulSet")
+    assert three["spec"].pop("replicas") == 3 and one["spec"].pop("replicas") == 1
+    assert three["spec"].pop("podManagementPolicy") == "Parallel"
+    assert three["spec"]["template"]["spec"].pop("topologySpreadConstraints")
+    assert three == one
+    service = document("kubernetes-fleet.yaml", "Service")["spec"]
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+
+
+def test_the_drain_of_a_fleet_is_never_run_twice_and_reads_every_pod() -> None:
+    """Its options are those of the command, its servers the pods of the StatefulSet, its checkpoint is on a volume."""
+    services, drain = document("kubernetes-fleet.yaml", "StatefulSet"), document("kubernetes-fleet.yaml", "Deployment")
+    spec = pod("kubernetes-fleet.yaml", "Deployment")
+    (container,) = spec["containers"]
+    given = build_parser().parse_args(container["args"])
+    name, port = services["metadata"]["name"], 8080
+    pods = [f"{name}-{number}" for number in range(services["spec"]["replicas"])]
+    assert given.server == [f"{one}=http://{one}.{services['spec']['serviceName']}:{port}" for one in pods]
+    assert given.consumer is not None
+    assert (drain["spec"]["replicas"], drain["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    (volume,) = (one for one in spec["volumes"] if given.checkpoint.startswith(f"/{one['name']}/"))
+    assert mounts["/checkpoint"] == volume["name"]
+    claim = document("kubernetes-fleet.yaml", "PersistentVolumeClaim")
+    assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
 
 
 # systemd.
