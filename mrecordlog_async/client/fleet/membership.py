@@ -19,6 +19,7 @@ from contextlib import suppress
 from mrecordlog_async.client.fleet.addresses import Lookup, Resolver, look_up
 from mrecordlog_async.client.fleet.roster import Place, Roster
 from mrecordlog_async.client.fleet.server import Connecting, Server, probe
+from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.errors import RecordLogError
 
 LOOK_SECONDS = 10.0
@@ -153,7 +154,7 @@ class Membership:
             try:
                 seen = await probe(place, self._connecting)
             except RecordLogError as error:
-                self.failures[str(place)] = str(error)
+                self.failures[str(place)] = error.reason if isinstance(error, ServiceUnreachableError) else str(error)
                 self._roster.miss(place, self._clock())
                 return doubt
             doubt = self._roster.see(place, seen, asked, self._clock()) or doubt
