@@ -84,9 +84,8 @@ class Campaign:
             for name in self._consumers:
                 request(service.url, "PUT", f"*/consumers/{name}?exist_ok=1", {})
 
-    def kill(self, victim: str, step: str | None) -> None:
-        """Kill *victim* before *step*, or at a random moment."""
-        drain = self._chance.choice(self.drains)
+    def kill(self, victim: str, step: str | None, drain: DrainProcess) -> None:
+        """Kill *victim* of *drain*, or a service that it uses, before *step* or at a random moment."""
         stopped = 0
         if step is None:
             drain.wait_for_batches(1)
@@ -120,18 +119,22 @@ class Campaign:
         start(killed)
 
     def run_on(self) -> None:
-        """Wait until each drain has committed a batch; start those that ended. Raises AssertionError."""
+        """Start drains that were killed or ended, and wait until each has committed a batch. Raises AssertionError."""
         for drain in self.drains:
-            before = drain.batches()
             if drain.process is None:
                 drain.start()
+        before = {drain.output: drain.batches() for drain in self.drains}
+        wait_until(lambda: self._all_run() and self._committed_since(before), "a drain commits nothing")
 
-            def committed(drain: DrainProcess = drain, before: int = before) -> bool:
-                if drain.ended is not None:
-                    self._start_again(drain)
-                return drain.batches() > before
+    def _all_run(self) -> bool:
+        """Start those drains again that ended by themselves."""
+        for drain in self.drains:
+            if drain.ended is not None:
+                self._start_again(drain)
+        return True
 
-            wait_until(committed, "the drain commits nothing")
+    def _committed_since(self, before: dict[Path, int]) -> bool:
+        return all(drain.batches() > before[drain.output] for drain in self.drains)
 
     def _start_again(self, drain: DrainProcess) -> None:
         said = drain.said()
@@ -150,14 +153,7 @@ class Campaign:
         """End the producers, wait until the logs are empty, and end the drains as their users would."""
         self.run_on()
         self.end_producers()
-
-        def drained() -> bool:
-            for drain in self.drains:
-                if drain.ended is not None:
-                    self._start_again(drain)
-            return not left_in(self.producers)
-
-        wait_until(drained, "the drains leave records")
+        wait_until(lambda: self._all_run() and not left_in(self.producers), "the drains leave records")
         for drain in self.drains:
             assert drain.terminate() == 0, drain.said()[-3_000:]
 
@@ -198,11 +194,14 @@ def run_campaign(
     outcome = campaign.outcome
     with campaign.running():
         for number in range(kills):
-            campaign.run_on()
+            # One kill for each drain, and then both start again at the same time.
+            if number % drains == 0:
+                campaign.run_on()
+            drain = campaign.drains[(number + number // len(VICTIMS)) % drains]
             # Each victim dies inside a step and at a random moment in turns.
             inside = (number + number // len(VICTIMS)) % 2 == 0
             step = campaign.steps[(seed + number // 2) % len(campaign.steps)] if inside else None
-            campaign.kill(VICTIMS[number % len(VICTIMS)], step)
+            campaign.kill(VICTIMS[number % len(VICTIMS)], step, drain)
         catch_up(campaign)
         outcome.records = check_once([drain.output for drain in campaign.drains], campaign.producers)
         outcome.recreated = sum(producer.recreated for producer in campaign.producers)
