@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 from pyarrow.parquet import ParquetWriter
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark import local_lake, stream
+from mrecordlog_async.spark import local_lake
+from mrecordlog_async.spark.consumer import committed
 from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
 from tests.spark.delta_campaign import Crash
 from tests.spark.delta_engine import DeltaEngine
@@ -26,7 +27,7 @@ class FailingSyncs:
 
     def __init__(self, patch: pytest.MonkeyPatch, root: Path, nth: int) -> None:
         self._root, self._nth, self.seen = root, nth, 0
-        for place in (os, "fsync"), (local_lake, "syncfs"), (stream, "syncfs"):
+        for place in (os, "fsync"), (local_lake, "syncfs"), (committed, "syncfs"):
             patch.setattr(*place, self._failing(getattr(*place)))
 
     def _failing(self, sync: Callable[[int], None]) -> Callable[[int], None]:

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
 from mrecordlog_async.spark.delta.start import prepare
+from mrecordlog_async.spark.delta.table import TableError
 from mrecordlog_async.spark.identity import RefusedError, query_of
 from mrecordlog_async.spark.local_lake import LocalLake
 from tests.spark.delta_engine import COLUMNS, DeltaEngine
@@ -79,6 +80,14 @@ def test_a_table_of_another_program_is_refused(engine: DeltaEngine, service: Thr
     write_deltalake(str(engine.table_path), pa.table({"x": [1]}))
     refused(engine, service, "was not created by a drain")
     assert DeltaTable(str(engine.table_path)).version() == 0
+
+
+def test_a_damaged_table_is_named(engine: DeltaEngine, service: ThreadedService) -> None:
+    """Only the newest entry of a table's log can be half written; damage below it is not set aside."""
+    (engine.table_path / "_delta_log" / f"{1:020}.json").write_bytes(b"garbage\n")
+    with pytest.raises(TableError, match=r"cannot be used: .*Its log is damaged: restore the table from a copy"):
+        engine.drain()
+    assert service.positions("q") == (20, 30)
 
 
 def test_columns_are_added_and_never_changed(engine: DeltaEngine) -> None:

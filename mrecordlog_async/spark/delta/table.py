@@ -171,7 +171,7 @@ class Table:
         except (DeltaError, OSError) as error:
             raise TableError(
                 f"batch {batch.number} could not be committed to {self.place.address}: {reason_of(error)}. Check the "
-                "disk or the object store and its free space, and start again: the batch is stored then, once"
+                "rights and the free space of the disk or the object store, and start again: the batch is stored once"
             ) from error
         return True
 
@@ -292,9 +292,14 @@ def explained(place: Place) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError) as error:
+        damaged = re.search(r"Json error|Invalid JSON|Parquet|Arrow error", str(error)) is not None
+        advice = (
+            "Its log is damaged: restore the table from a copy, or use a new table and a new checkpoint"
+            if damaged
+            else "Check the address, the rights and the free space"
+        )
         raise TableError(
-            f"the table at {place.address} cannot be used: {reason_of(error)}. Check the address, the rights and "
-            "the free space; nothing was stored or truncated"
+            f"the table at {place.address} cannot be used: {reason_of(error)}. {advice}; nothing was stored"
         ) from error
 
 
