@@ -104,7 +104,7 @@ def cause_of(text: str) -> str:
     ours = re.findall(r"mrecordlog_async\.[\w.]*Error: (.+)", text)
     if ours:
         return str(ours[-1])
-    if "XXKST" in text and "Broken pipe" in text:
+    if "XXKST" in text and re.search(r"Broken pipe|exception: +SQLSTATE", text):
         return "the data source's Python process ended during the job: it was killed or ran out of memory; start again"
     if java := re.findall(r"java\.[\w.]*IOException: (.+?)(?: SQLSTATE|$)", text, re.MULTILINE):
         return (

@@ -25,13 +25,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.spark import delta_engine
 from tests.spark.processes import DrainProcess, Process, ServiceProcess, end_process, start, wait_until
 from tests.spark.producers import Producer, check_empty, check_once, left_in, request
 from tests.spark.stopping_drain import ACKNOWLEDGE_STEPS, COMMIT_STEPS, TRUNCATE_STEPS
 
 logger = logging.getLogger(__name__)
 
-VICTIMS = ("a drain", "Java", "a worker", "the source", "a service", "several services")
+SPARK, ENGINE = "tests.spark.stopping_drain", "tests.spark.engine_drain"
+
+VICTIMS = {
+    SPARK: ("a drain", "Java", "a worker", "the source", "a service", "several services"),
+    ENGINE: ("a drain", "a service", "several services"),
+}
+"""What is killed, in turns. The drain without Spark is one process."""
 
 
 RANDOM_SECONDS = 1.5
@@ -58,7 +65,7 @@ class Outcome:
 class Campaign:
     """Services, producers and drains, and how they are killed."""
 
-    def __init__(self, place: Path, services: int, drains: int, seed: int) -> None:
+    def __init__(self, place: Path, module: str, services: int, drains: int, seed: int) -> None:
         self._chance = random.Random(seed)
         self.services = [
             ServiceProcess(name, place / f"log {name}", place / f"service-{name}.txt") for name in "abcdefgh"[:services]
@@ -67,7 +74,7 @@ class Campaign:
         shared, names = drains > 1, [f"lake-{number}" for number in range(drains)]
         self._consumers = names if shared else []
         self.drains = [
-            DrainProcess("tests.spark.stopping_drain", urls, at / "table", at / "checkpoint", at, *more)
+            DrainProcess(module, urls, at / "table", at / "checkpoint", at, *more)
             for at, more in ((place / name, ["--consumer", name] if shared else []) for name in names)
         ]
         options: dict[str, object] | None = {"keep": "until_acknowledged"} if shared else None
@@ -75,7 +82,8 @@ class Campaign:
             Producer(each.name, each.url, seed + number, options=options) for number, each in enumerate(self.services)
         ]
         releases = ACKNOWLEDGE_STEPS if shared else TRUNCATE_STEPS
-        self.steps = [step for pair in zip(COMMIT_STEPS, releases * 2, strict=True) for step in pair]
+        steps = [step for pair in zip(COMMIT_STEPS, releases * 2, strict=True) for step in pair]
+        self.steps = steps if module == SPARK else delta_engine.STEPS
         self.outcome = Outcome()
 
     def _add_rules(self) -> None:
@@ -178,6 +186,7 @@ def run_campaign(
     *,
     services: int = 1,
     drains: int = 1,
+    module: str = SPARK,
     catch_up: Callable[[Campaign], None] = Campaign.catch_up,
 ) -> Outcome:
     """Run one campaign in *place*. Raises AssertionError if a record is missing, stored twice or changed.
@@ -188,20 +197,21 @@ def run_campaign(
         seed: of all choices.
         services: how many.
         drains: how many.
+        module: the program that drains: `SPARK`, or `ENGINE` for many short batches without Spark.
         catch_up: called at the end: it ends the producers, and brings the drains to the end of the logs.
     """
-    campaign = Campaign(place, services, drains, seed)
+    campaign, victims = Campaign(place, module, services, drains, seed), VICTIMS[module]
     outcome = campaign.outcome
     with campaign.running():
         for number in range(kills):
             # One kill for each drain, and then both start again at the same time.
             if number % drains == 0:
                 campaign.run_on()
-            drain = campaign.drains[(number + number // len(VICTIMS)) % drains]
+            drain = campaign.drains[(number + number // len(victims)) % drains]
             # Each victim dies inside a step and at a random moment in turns.
-            inside = (number + number // len(VICTIMS)) % 2 == 0
+            inside = (number + number // len(victims)) % 2 == 0
             step = campaign.steps[(seed + number // 2) % len(campaign.steps)] if inside else None
-            campaign.kill(VICTIMS[number % len(VICTIMS)], step, drain)
+            campaign.kill(victims[number % len(victims)], step, drain)
         catch_up(campaign)
         outcome.records = check_once([drain.output for drain in campaign.drains], campaign.producers)
         outcome.recreated = sum(producer.recreated for producer in campaign.producers)
@@ -215,6 +225,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--services", type=int, default=3)
     parser.add_argument("--drains", type=int, default=2)
+    parser.add_argument("--without-spark", action="store_true", help="run many short batches (see engine_drain)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -222,7 +233,12 @@ def main() -> None:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mrecordlog-campaign-") as place:
         outcome = run_campaign(
-            Path(place), arguments.kills, arguments.seed, services=arguments.services, drains=arguments.drains
+            Path(place),
+            arguments.kills,
+            arguments.seed,
+            services=arguments.services,
+            drains=arguments.drains,
+            module=ENGINE if arguments.without_spark else SPARK,
         )
     print(
         f"{len(outcome.kills)} kills, {outcome.batches} batches, {outcome.recreated} queues recreated: "

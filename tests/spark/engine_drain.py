@@ -7,6 +7,8 @@ for Spark. A batch takes milliseconds, so a campaign has many in little time.
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -25,8 +27,15 @@ def main() -> None:
     add_drain_arguments(parser)
     arguments = parser.parse_args()
     servers, table = ",".join(arguments.server), Place(arguments.output)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     engine = DeltaEngine(
-        servers, Path(arguments.checkpoint).parent, table=table, retries="5", serverWait="120", minPartitions="2"
+        servers,
+        Path(arguments.checkpoint).parent,
+        table=table,
+        consumer=arguments.consumer,
+        retries="5",
+        serverWait="120",
+        minPartitions="2",
     )
     engine.step = stops.step
     with engine.started() as run:

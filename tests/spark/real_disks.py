@@ -32,7 +32,7 @@ from pathlib import Path
 
 from tests.faults.real_disk import MAKE, cut_power, image
 from tests.spark import delta_engine
-from tests.spark.processes import DrainProcess, ServiceProcess, start, wait_until
+from tests.spark.processes import DrainProcess, Process, ServiceProcess, start, wait_until
 from tests.spark.producers import Producer, check_empty, check_once, left_in
 from tests.spark.stopping_drain import STEPS
 
@@ -101,7 +101,8 @@ class Machines:
         self.cuts = (LOGS, DRAIN, DRAIN, BOTH, BOTH) if images > 1 else (BOTH,)
         for process in (*self.services, self.drain):
             closing.callback(process.kill)
-        start([*self.services, self.drain])
+        start([*self.services])
+        start([self.drain])
 
     def cut(self, which: str) -> None:
         """Cut the power of one machine, or of both at one moment, and start what ran on it again."""
@@ -109,7 +110,9 @@ class Machines:
             *([self._logs] if which != DRAIN else ()),
             *([self._checkpoint, self._table] if which != LOGS else ()),
         }
-        processes = [*(self.services if which != DRAIN else ()), *([self.drain] if which != LOGS else ())]
+        services = self.services if which != DRAIN else []
+        drains = [self.drain] if which != LOGS else []
+        processes: list[Process] = [*services, *drains]
         for process in processes:
             process.stop()
         for disk in disks:
@@ -118,7 +121,8 @@ class Machines:
             process.kill()
         for disk in disks:
             disk.mount_again()
-        start(processes)
+        start([*services])
+        start([*drains])  # a drain waits only for services that have responded before
         self.drain.stops.release()
 
     def _disk(self, kind: str, closing: ExitStack) -> Disk:
