@@ -88,7 +88,7 @@ class QueuesResponse(Response, frozen=True):
         log: Identifies the log, even after it was moved or restored.
         opening: Identifies this opening of the log; it is new whenever the log is opened.
         next: If a page was requested and more queues follow, the `after` of the next page; otherwise null.
-        at: State of the log when the response began; positions may be later. Null if nothing was ever stored.
+        at: State of the log when the response ended; positions may be earlier. Null if nothing was ever stored.
     """
 
     queues: list[QueueResponse]

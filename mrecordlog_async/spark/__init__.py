@@ -7,9 +7,9 @@ The data source:
     directory       batch read of a log directory              blocks          runs to Arrow RecordBatches and back
     options         what a user may set                        option_names    which options exist
     option_values   how their texts are read                   fleet           all services of one query
-    checkpoint      what an offset in a checkpoint holds       proof           whether a log still matches an offset
+    checkpoint      what an offset in a checkpoint holds       proof           what became of a queue
     offsets         what is new, what was lost                 partitions      how a batch is split into tasks
-    moments         the positions of a time
+    moments         the positions of a time                    history         which log is where, and if it went back
 
 One service, without pyspark or pyarrow:
 
@@ -39,8 +39,9 @@ The processes:
 
 Decided here, and why:
 
-* An offset holds `[id, next_position]` of every queue (see `checkpoint`). The id is the queue's incarnation: a queue
-  that was deleted and recreated while a job was down is detected, and not read from the old position.
+* An offset holds `[id, next_position]` of every queue, by the id of its log (see `checkpoint`). The queue's id is its
+  incarnation: one that was deleted and recreated while a job was down is not read from the old position. A log that is
+  not the one of the checkpoint holds back only itself (see `history`).
 * A queue that is not in the checkpoint yet is **enrolled** first: its position enters the checkpoint in a batch
   without its records. It is read from the next batch on, because only a position in the checkpoint can be replayed.
 * With the option `truncate` or `consumer` the source releases what a checkpoint has committed, in `latestOffset` as

@@ -179,6 +179,13 @@ def _add_exceptions(parser: argparse.ArgumentParser) -> None:
         help="reread all of a log that is older than the checkpoint; records may then be in the output twice",
     )
     parser.add_argument(
+        "--forget",
+        action="append",
+        default=[],
+        metavar="LOG",
+        help="remove a log that is lost from the checkpoint, by its id or at least 8 digits of it; may be repeated",
+    )
+    parser.add_argument(
         "--adopt-output",
         action="store_true",
         help="use an output that does not name its checkpoint; only safe if this checkpoint wrote all of it",

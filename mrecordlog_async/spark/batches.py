@@ -50,12 +50,12 @@ class Batches:
     output: Lake
 
     def end(self, batch: int) -> Offset | None:
-        """Return the positions at which *batch* ends; {} before the first; None if the file is missing or damaged."""
+        """Return where *batch* ends, by server; {} before the first; None if the file is missing or damaged."""
         found = self.checkpoint_at(batch)
-        return None if found is None else found.positions
+        return None if found is None else found.by_server()
 
     def checkpoint_at(self, batch: int) -> Checkpoint | None:
-        """Return the offset at which *batch* ends with the marks that prove it; None as for `end`."""
+        """Return the offset at which *batch* ends; None as for `end`."""
         if batch < 0:
             return Checkpoint()
         lines = _lines(self.checkpoint.read(f"{OFFSETS}/{batch}"))
@@ -68,10 +68,12 @@ class Batches:
 
     def ranges(self, batch: int) -> Iterator[tuple[str, str, int, int, int]]:
         """Return what *batch* read: (server, queue, id, start, stop). Raises UnreadableError."""
-        start, end = self.end(batch - 1), self.end(batch)
+        start, end = self.checkpoint_at(batch - 1), self.checkpoint_at(batch)
         if start is None or end is None:
             raise UnreadableError(f"its offsets in {self.checkpoint.path} are missing or damaged")
-        return advanced(start, end)
+        moved = advanced(start.positions, end.positions)
+        named = [(end.servers[log], queue, queue_id, first, stop) for log, queue, queue_id, first, stop in moved]
+        return iter(sorted(named))
 
     def contents(self, batch: int, *, whole: bool) -> Contents:
         """Return what the files of *batch* hold. Raises UnreadableError, also if that does not match its offsets.

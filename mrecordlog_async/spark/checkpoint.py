@@ -1,11 +1,18 @@
 """What an offset in Spark's checkpoint holds, as JSON and as values. Pure.
 
-    {"version": 2, "servers": {"a": {"log": "…", "openings": {"9f…": {"orders": [id, next, tail]}}}}}
+    {"version": 3, "logs": {"4f…": {"server": "a", "at": ["9f…", 17], "queues": {"orders": [id, next]}}}}
 
-log: identifies the log that the server's name referred to. openings: the openings of that log under which positions
-were last checked, usually one. id, next: the queue's incarnation and the next position to read. tail: a digest of the
-last record before `next` that was read, if any. Log, opening and tail serve to detect a log that went back, however far
-it has grown since (see `proof`).
+The keys of `logs` are the public ids of logs. A server's name and its address are only ways to a log: they may change,
+and `server` is the name under which the log was last read, which its rows carry. id, next: the queue's incarnation and
+the next position to read. at: the log's state that the positions belong to, its newest opening and the last batch that
+changed something. A log whose history lacks that state went back, however far it has grown since (see `history`).
+
+Entries of logs and queues that are not configured or subscribed any more stay, so that reading continues there.
+
+Older offsets are still read. Version 2 has `{"servers": {"a": {"log": "4f…", "openings": {"7c…": {"orders": [id, next,
+tail]}}}}}`: each position has the service's opening under which it was checked, and a digest of the last record that
+was read. These marks stay in `openings` of a log's entry until the log has been listed and compared with them. A server
+without a log id, as in a checkpoint that was made from a table, has the key `server:a` until it is listed.
 """
 
 from __future__ import annotations
@@ -16,21 +23,31 @@ from typing import Any, NamedTuple
 
 from mrecordlog_async.errors import RecordLogError
 
-VERSION = 2
+VERSION = 3
+OLDEST_VERSION = 2
 
 Offset = dict[str, dict[str, list[int]]]
-"""server → queue → [queue id, next position to read]."""
+"""log → queue → [queue id, next position to read]."""
+
+_NAMED = "server:"
 
 
 class CheckpointError(RecordLogError):
     """An offset in the checkpoint was not written by this data source, or has an unknown version."""
 
 
+class At(NamedTuple):
+    """A state of a log: its newest opening, and the last batch that changed something."""
+
+    opening: str
+    batch: int
+
+
 class Mark(NamedTuple):
-    """What was last seen at a position.
+    """What version 2 noted of a position.
 
     Attributes:
-        opening: the log's opening at that time.
+        opening: the opening of the log's service at that time.
         tail: digest of the record before the position; None if that record was not read.
     """
 
@@ -38,28 +55,52 @@ class Mark(NamedTuple):
     tail: int | None = None
 
 
+def named(server: str) -> str:
+    """Return the key of the log behind *server*, which is not identified yet."""
+    return _NAMED + server
+
+
+def name_in(key: str) -> str | None:
+    """Return the server that *key*, of `named`, names; None for the id of a log."""
+    return key.removeprefix(_NAMED) if key.startswith(_NAMED) else None
+
+
 @dataclass(slots=True)
 class Checkpoint:
-    """Positions, each with the mark that proves it. logs: server → what identifies its log."""
+    """Positions, with what proves that a log still has what they say was read.
+
+    Attributes:
+        positions: log → queue → [queue id, next position to read].
+        servers: log → the server's name under which it was last read.
+        at: log → the state that its positions belong to.
+        marks: log → queue → mark, of positions that come from version 2 and are not compared yet.
+    """
 
     positions: Offset = field(default_factory=dict)
+    servers: dict[str, str] = field(default_factory=dict)
+    at: dict[str, At] = field(default_factory=dict)
     marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
-    logs: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, offset: Mapping[str, Any]) -> Checkpoint:
-        """Parse what `encode` returned, or {} for the start. Raises CheckpointError."""
+        """Parse what `encode` returned, or version 2, or {} for the start. Raises CheckpointError."""
         found = cls()
         if not offset:
             return found
-        if offset.get("version") != VERSION:
+        version = offset.get("version", 1)
+        if version not in (OLDEST_VERSION, VERSION):
             raise CheckpointError(
-                f"the checkpoint holds offsets of version {offset.get('version', 1)!r}, this package reads version "
-                f"{VERSION}: continue with the package that wrote it, or start with a new checkpoint and a new output"
+                f"the checkpoint holds offsets of version {version!r}, this package reads versions {OLDEST_VERSION} "
+                f"and {VERSION}: continue with the package that wrote it, or start with a new checkpoint and a new "
+                "output"
             )
         try:
-            for server, known in offset["servers"].items():
-                found._add(server, known)
+            if version == VERSION:
+                for log, entry in offset["logs"].items():
+                    found._add(log, entry)
+            else:
+                for server, entry in offset["servers"].items():
+                    found._add_server(server, entry)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"an offset in the checkpoint is damaged ({error!r}): restore the checkpoint, or start with a new "
@@ -67,34 +108,64 @@ class Checkpoint:
             ) from None
         return found
 
-    def next_positions(self) -> dict[str, dict[str, int]]:
-        """Return server → queue → next position to read."""
-        return {server: {queue: at[1] for queue, at in queues.items()} for server, queues in self.positions.items()}
+    def _add(self, log: str, entry: Mapping[str, Any]) -> None:
+        self.servers[log] = entry["server"]
+        if entry["at"] is not None:
+            self.at[log] = At(*entry["at"])
+        self.positions[log] = {queue: [queue_id, at] for queue, (queue_id, at) in entry["queues"].items()}
+        self._add_marked(log, entry.get("openings", {}))
 
-    def _add(self, server: str, known: Mapping[str, Any]) -> None:
-        self.logs[server] = known["log"]
-        positions, marks = self.positions.setdefault(server, {}), self.marks.setdefault(server, {})
-        for opening, queues in known["openings"].items():
+    def _add_server(self, server: str, entry: Mapping[str, Any]) -> None:
+        """Add an entry of version 2, whose keys are the names of servers."""
+        log = entry["log"] or named(server)
+        self.servers.setdefault(log, server)
+        self._add_marked(log, entry["openings"])
+
+    def _add_marked(self, log: str, openings: Mapping[str, Any]) -> None:
+        positions = self.positions.setdefault(log, {})
+        for opening, queues in openings.items():
             for queue, (queue_id, position, *tail) in queues.items():
+                known = positions.get(queue)
+                if known is not None and known[0] == queue_id and known[1] >= position:
+                    continue  # version 2 may name a log twice: both were read by this query
                 positions[queue] = [queue_id, position]
                 if opening:  # none: the position was not read from a log, but from a table (`delta.resume`)
-                    marks[queue] = Mark(opening, *tail)
+                    self.marks.setdefault(log, {})[queue] = Mark(opening, *tail)
+
+    def next_positions(self) -> dict[str, dict[str, int]]:
+        """Return server → queue → next position to read."""
+        return {server: {queue: at[1] for queue, at in queues.items()} for server, queues in self.by_server().items()}
+
+    def by_server(self) -> dict[str, dict[str, list[int]]]:
+        """Return server → queue → [queue id, next position to read]."""
+        found: dict[str, dict[str, list[int]]] = {}
+        for log, queues in self.positions.items():
+            found.setdefault(self.servers.get(log, log), {}).update(queues)
+        return dict(sorted(found.items()))
+
+    def without(self, logs: frozenset[str]) -> Checkpoint:
+        """Return everything but *logs*."""
+        kept = [log for log in self.positions if log not in logs]
+        return Checkpoint(
+            {log: self.positions[log] for log in kept},
+            {log: self.servers[log] for log in kept if log in self.servers},
+            {log: self.at[log] for log in kept if log in self.at},
+            {log: self.marks[log] for log in kept if log in self.marks},
+        )
 
     def encode(self) -> dict[str, Any]:
         """Return the offset as Spark stores it, with sorted keys: Spark compares offsets as text."""
-        return {
-            "version": VERSION,
-            "servers": {server: self._encoded(server) for server in sorted(self.positions)},
-        }
+        return {"version": VERSION, "logs": {log: self._encoded(log) for log in sorted(self.positions)}}
 
-    def _encoded(self, server: str) -> dict[str, Any]:
+    def _encoded(self, log: str) -> dict[str, Any]:
+        at, marks = self.at.get(log), self.marks.get(log, {})
+        queues: dict[str, list[int]] = {}
         openings: dict[str, dict[str, list[int]]] = {}
-        marks = self.marks.get(server, {})
-        for queue, position in sorted(self.positions[server].items()):
-            opening, tail = marks.get(queue, _UNMARKED)
-            entry = list(position) if tail is None else [*position, tail]
-            openings.setdefault(opening, {})[queue] = entry
-        return {"log": self.logs.get(server, ""), "openings": dict(sorted(openings.items()))}
-
-
-_UNMARKED = Mark("")
+        for queue, position in sorted(self.positions[log].items()):
+            if queue in marks:
+                opening, tail = marks[queue]
+                openings.setdefault(opening, {})[queue] = [*position] if tail is None else [*position, tail]
+            else:
+                queues[queue] = list(position)
+        entry = {"server": self.servers.get(log, ""), "at": at and list(at), "queues": queues}
+        return entry | ({"openings": dict(sorted(openings.items()))} if openings else {})

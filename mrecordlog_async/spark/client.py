@@ -27,9 +27,11 @@ from mrecordlog_async.spark.partitions import Partition, Range
 from mrecordlog_async.spark.responses import (
     FoundPosition,
     ListingPage,
+    LogHistory,
     QueuePlan,
     ServiceListing,
     Truncated,
+    decode_history,
     decode_page,
     decode_plans,
     decode_positions,
@@ -47,6 +49,9 @@ PAGE_QUEUES = 10_000
 """How many queues one page of a listing holds; services limit it."""
 
 _JSON = {"Content-Type": "application/json"}
+
+_LOG_ID = "X-Log-Id"
+"""Header that names the log a request is for; the service refuses it with 412 if it has another log."""
 
 
 class PlanStart(NamedTuple):
@@ -132,6 +137,15 @@ class ServiceClient:
         timeout = min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS)
         return self._connection.request("GET", path, understand, headers=headers, timeout_seconds=timeout)
 
+    def history(self) -> LogHistory:
+        """Return which log the service has, and its openings."""
+        timeout = min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS)
+
+        def understand(response: http.client.HTTPResponse) -> LogHistory:
+            return decode_history(response.read())
+
+        return self._connection.request("GET", "/v1/log", understand, timeout_seconds=timeout)
+
     def queue(self, queue: str) -> QueueSummary:
         """Return the state of one queue."""
         path = f"/v1/queues/{quote(queue, safe='')}"
@@ -168,6 +182,7 @@ class ServiceClient:
         tails: bool = False,
         times: bool = False,
         opening: str | None = None,
+        log: str = "",
     ) -> list[QueuePlan]:
         """Request how far the limits reach from *starts*, and pieces to read in parallel.
 
@@ -180,9 +195,10 @@ class ServiceClient:
             tails: also request the digest of each range's last record.
             times: also request when each range's first record was stored.
             opening: refuse the request unless this is still the log's opening.
+            log: refuse the request unless the service has this log; "" for any.
 
         Raises:
-            ServiceRefusedError: with the code "reopened", the log was opened again.
+            ServiceRefusedError: with the code "reopened", the log was opened again; "other_log", it is another log.
         """
         asked = _present({"max_records": records_max, "max_bytes": bytes_max, "opening": opening or None})
         asked |= _present({"piece_records": piece_records, "piece_bytes": piece_bytes})
@@ -191,7 +207,7 @@ class ServiceClient:
         assert len(named) <= QUEUES_AT_ONCE or records_max is bytes_max is None, "limits are shared by one request"
         found: list[QueuePlan] = []
         for part in chunks(named, QUEUES_AT_ONCE):
-            found += self.send("POST", "/v1/plan", {"queues": part, **asked}, decode_plans)
+            found += self.send("POST", "/v1/plan", {"queues": part, **asked}, decode_plans, log)
         return found
 
     # Reading.
@@ -210,14 +226,14 @@ class ServiceClient:
 
     def _fetch(self, partition: Partition, payload: bool) -> Iterator[Block]:
         for part in requests_for(partition.ranges):
-            yield from self._fetch_part(part, payload)
+            yield from self._fetch_part(part, payload, partition.log)
 
-    def _fetch_part(self, part: list[Range], payload: bool) -> Iterator[Block]:
+    def _fetch_part(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
         """Yield the blocks of one request, and of as many more as it takes to complete a broken response."""
         attempts = self._connection.attempts()
         while part:
             try:
-                for block in self._blocks(part, payload):
+                for block in self._blocks(part, payload, log):
                     part = rest_after(block, part)
                     yield block
                     attempts = self._connection.attempts()  # there was progress
@@ -228,10 +244,10 @@ class ServiceClient:
                     return  # only the end of the response is missing, not a record
                 attempts.failed(f"the response broke off: {type(error).__name__}: {error}")
 
-    def _blocks(self, part: list[Range], payload: bool) -> Iterator[Block]:
+    def _blocks(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
         ranges = [{"queue": each.queue, "id": each.id, "start": each.start, "stop": each.stop} for each in part]
         request: dict[str, Any] = {"ranges": ranges} if payload else {"ranges": ranges, "payload": False}
-        body, headers = json.dumps(request).encode(), {"Accept": CONTENT_TYPE, **_JSON}
+        body, headers = json.dumps(request).encode(), {"Accept": CONTENT_TYPE, **_headers(log)}
         response = self._connection.request("POST", "/v1/fetch", _stream_of_runs, body, headers)
         try:
             yield from decode_blocks(response, positions=not payload)
@@ -241,12 +257,15 @@ class ServiceClient:
 
     # Changing.
 
-    def truncate(self, queues: Mapping[str, Sequence[int]], *, opening: str | None = None) -> list[Truncated]:
+    def truncate(
+        self, queues: Mapping[str, Sequence[int]], *, opening: str | None = None, log: str = ""
+    ) -> list[Truncated]:
         """Truncate many queues.
 
         Args:
             queues: queue → [id, position]; each queue is truncated up to and including its position.
             opening: refuse the request unless this is still the log's opening.
+            log: refuse the request unless the service has this log; "" for any.
 
         Returns:
             The outcome for each queue.
@@ -255,7 +274,7 @@ class ServiceClient:
         found: list[Truncated] = []
         for part in chunks(named, QUEUES_AT_ONCE):
             request: dict[str, Any] = {"queues": part} | ({"opening": opening} if opening else {})
-            found += self.send("POST", "/v1/truncate", request, decode_truncated)
+            found += self.send("POST", "/v1/truncate", request, decode_truncated, log)
         return found
 
     def append(self, queue: str, runs: Sequence[Run], *, position: int | None, create: bool) -> dict[str, Any]:
@@ -288,10 +307,19 @@ class ServiceClient:
         """Close the connection; the next call opens another one."""
         self._connection.close()
 
-    def send(self, method: str, path: str, request: Mapping[str, Any], decode: Callable[[dict[str, Any]], T]) -> T:
-        """Send a request as JSON, and decode the JSON of the response."""
-        body = json.dumps(request).encode()
-        return self._connection.request(method, path, lambda response: decode(json.loads(response.read())), body, _JSON)
+    def send(
+        self, method: str, path: str, request: Mapping[str, Any], decode: Callable[[dict[str, Any]], T], log: str = ""
+    ) -> T:
+        """Send a request as JSON, and decode the JSON of the response. log: as of `plan`."""
+
+        def understand(response: http.client.HTTPResponse) -> T:
+            return decode(json.loads(response.read()))
+
+        return self._connection.request(method, path, understand, json.dumps(request).encode(), _headers(log))
+
+
+def _headers(log: str) -> dict[str, str]:
+    return {**_JSON, _LOG_ID: log} if log else _JSON
 
 
 def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

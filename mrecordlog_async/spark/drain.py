@@ -23,7 +23,15 @@ from mrecordlog_async.spark.drain_delta import run_delta
 from mrecordlog_async.spark.drain_metrics import metrics_served
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.drain_query import ending, follow, start_query
-from mrecordlog_async.spark.drain_steps import accepted, impatient, refuse_missing, remaining, remembering
+from mrecordlog_async.spark.drain_steps import (
+    accepted,
+    held_back,
+    impatient,
+    refuse_missing,
+    remaining,
+    remembering,
+    reread,
+)
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import claim
 from mrecordlog_async.spark.job_command import Report, Stop, failures_as_sentences, read_token, reporter
@@ -93,7 +101,7 @@ def _run_proven(
     batches, fleet = Batches(checkpoint, output), Fleet(impatient(options))
     release, begun = Release(batches, fleet, truncate=job.truncate), time.monotonic()
     try:
-        again = _recover(job, batches, release, report)
+        again = _recover(job, batches, release, fleet, report)
         refuse_missing(job, options, fleet, _position(batches), report)
         progress = Progress()
         with (
@@ -108,9 +116,11 @@ def _run_proven(
                 follow(query, progress, report, stopped, release.advance)
             release.finish()
         left, down = remaining(options, fleet)
+        held = held_back(fleet, batches)
     finally:
         fleet.close()
-    return Summary(release.full_batches, release.rows, time.monotonic() - begun, left, down, verified=True)
+    seconds = time.monotonic() - begun
+    return Summary(release.full_batches, release.rows, seconds, left, down, verified=True, held=held)
 
 
 def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped: Callable[[], bool]) -> Summary:
@@ -127,13 +137,13 @@ def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped:
     return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
 
 
-def _recover(job: DrainJob, batches: Batches, release: Release, report: Report) -> Offset:
+def _recover(job: DrainJob, batches: Batches, release: Release, fleet: Fleet, report: Report) -> Offset:
     """Check what the last run left; return the positions of logs that went back, which are reread."""
     found = release.recover(adopt=job.adopt_output)
     if found:
         report(found)
     again = refusal.check(batches.checkpoint, accepted(job), _position(batches))
-    release.accept(again)
+    release.accept(again | reread(accepted(job), fleet, batches))
     return again
 
 
@@ -151,7 +161,7 @@ def _marker(job: DrainJob, output: Lake) -> AbstractContextManager[str | None]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit code: 1 if a server was skipped, 0 otherwise."""
+    """Run the command; return its exit code: 1 if a server was skipped or held back, 0 otherwise."""
     job, stop = job_of(arguments), Stop()
     with failures_as_sentences():
         session = job_session("mrecordlog drain", arguments.master)
@@ -159,7 +169,7 @@ def run(arguments: argparse.Namespace) -> int:
         summary = run_drain(session, job, reporter(session, as_json=arguments.json), stop)
         print(json.dumps(asdict(summary)) if arguments.json else summary.line(), flush=True)
         session.stop()
-    return 1 if summary.down and job.every_seconds is None else 0
+    return 1 if (summary.down or summary.held) and job.every_seconds is None else 0
 
 
 def job_of(arguments: argparse.Namespace) -> DrainJob:
@@ -174,6 +184,8 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         "subscribePattern": arguments.subscribe_pattern,
         "failOnServerDown": "false" if arguments.skip_down else None,
         "failOnDataLoss": "false" if arguments.allow_data_loss else None,
+        "acceptWentBack": "true" if arguments.accept_went_back else None,
+        "forget": ",".join(arguments.forget) or None,
         "token": read_token(arguments.token_file),
     }
     options |= {name: str(value) for name, value in given.items() if value is not None}

@@ -20,7 +20,14 @@ from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedErr
 from mrecordlog_async.spark.drain_metrics import metrics_served
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.drain_query import ending, follow, source_rows, started
-from mrecordlog_async.spark.drain_steps import accepted, impatient, refuse_missing, remaining, remembering
+from mrecordlog_async.spark.drain_steps import (
+    accepted,
+    held_back,
+    impatient,
+    refuse_missing,
+    remaining,
+    remembering,
+)
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import OUTPUT, RefusedError, query_of
 from mrecordlog_async.spark.job_command import Report
@@ -108,9 +115,10 @@ def _run(
         if job.truncate:
             _release_rest(given, checkpoint, report)
         left, down = remaining(options, fleet)
+        held = held_back(fleet, Batches(checkpoint, checkpoint))
     finally:
         fleet.close()
-    return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
+    return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down, held=held)
 
 
 def _columns(job: DrainJob, rows: DataFrame) -> DataFrame:

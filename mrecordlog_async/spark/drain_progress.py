@@ -26,6 +26,7 @@ class Line(str):
 class Progress:
     """What a query has done so far, from Spark's progress reports.
 
+    held: sentences about logs that are held back.
     last_commit: when a batch with records was last reported, in seconds since 1970; None if there was none.
     request_retries: of the data source's process that plans batches; tasks do not report theirs.
     """
@@ -34,6 +35,7 @@ class Progress:
     records: int = 0
     rate: float = 0.0
     lag: dict[str, int] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
     bytes: int = 0
     request_retries: int = 0
@@ -46,6 +48,7 @@ class Progress:
         """Add one of Spark's progress reports; return whether it is a new batch with records."""
         facts = reported(report["sources"][0].get("latestOffset"))
         self.lag = dict(facts.get("waiting", {}))
+        self.held = list(facts.get("held", ()))
         batch, records = report["batchId"], report["numInputRows"]
         if batch in self.seen or not records:
             return False
@@ -59,7 +62,8 @@ class Progress:
 
     def note(self, latest: Mapping[str, Any]) -> None:
         """Add what is new in the latest report, whether it has records or not."""
-        count = reported(latest["sources"][0].get("latestOffset")).get("retries", 0)
+        facts = reported(latest["sources"][0].get("latestOffset"))
+        self.held, count = list(facts.get("held", ())), facts.get("retries", 0)
         # A count of the data source's process: it begins at 0 again with every process.
         self.request_retries += count - self._counted if count >= self._counted else count
         self._counted = count
@@ -68,9 +72,10 @@ class Progress:
         """Return one line for the user."""
         lag = ", ".join(f"{server} {count:,}" for server, count in self.lag.items())
         text = f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {lag or 'none'}"
-        return Line.of(
-            text, {"batch": self.batches, "records": self.records, "rate": round(self.rate), "lag": self.lag}
-        )
+        facts = {"batch": self.batches, "records": self.records, "rate": round(self.rate), "lag": self.lag}
+        if not self.held:
+            return Line.of(text, facts)
+        return Line.of(f"{text}; HELD BACK: {'; '.join(self.held)}", facts | {"held": self.held})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class Summary:
         left: records still in the subscribed queues, by server.
         down: servers that could not be reached, with the reason.
         verified: the rows were counted in the output's files and checked against the log.
+        held: servers whose log is held back, with the reason.
     """
 
     batches: int
@@ -92,6 +98,7 @@ class Summary:
     left: dict[str, int]
     down: dict[str, str]
     verified: bool = False
+    held: dict[str, str] = field(default_factory=dict)
 
     def line(self) -> str:
         """Return one line for the user."""
@@ -100,7 +107,8 @@ class Summary:
         text = f"drained {self.records:,} records in {self.seconds:.1f} s ({rate:,.0f} records/s)"
         text += ", counted in the output" if self.verified else ""
         text += f"; left in the log: {left}" if self.left else ""
-        return text + "".join(f"; NOT drained: server {server!r} is down" for server in self.down)
+        text += "".join(f"; NOT drained: server {server!r} is down" for server in self.down)
+        return text + "".join(f"; NOT drained: server {server!r}: {why}" for server, why in self.held.items())
 
 
 def reported(latest: str | None) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from mrecordlog_async.spark import refusal
+from mrecordlog_async.spark import history, refusal
+from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import JobFailedError, Report, cause_of
 from mrecordlog_async.spark.lake import Lake
@@ -67,6 +68,32 @@ def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offs
         if job.every_seconds is None:
             raise RefusedError(sentence)
         report(f"{sentence}; it is drained once it exists")
+
+
+def reread(accepted: set[str], fleet: Fleet, batches: Batches) -> Offset:
+    """Return the positions, by server, of logs that went back and are reread because *accepted* has the flag for it."""
+    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS))
+    if known is None or refusal.WENT_BACK not in accepted:
+        return {}
+    try:
+        known, standing = fleet.standing(known)
+    except (OSError, ReopenedError, ServerDownError, ServiceRefusedError):
+        return {}  # the query reports it
+    return {standing.logs[log].server: known.positions[log] for log in standing.back}
+
+
+def held_back(fleet: Fleet, batches: Batches) -> dict[str, str]:
+    """Return the servers whose logs are held back at the end, and why."""
+    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS))
+    if known is None:
+        return {}
+    try:
+        known, standing = fleet.standing(known)
+    except (OSError, ReopenedError, ServerDownError, ServiceRefusedError):
+        return {}
+    found = [*standing.held.values()]
+    found += [history.held_back(standing.logs[log].server, evidence) for log, evidence in standing.back.items()]
+    return {each.server: each.why for each in found}
 
 
 def remaining(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:

@@ -1,5 +1,8 @@
 """All services of one query: listed in parallel, then planned and truncated one by one.
 
+`survey` returns what each server has. `standing` returns what each log has, and which logs are held back; afterwards
+logs are requested by their ids, wherever they are. Each request names its log, so that another log refuses it.
+
 A server that is down fails the query. With `failOnServerDown=false` it is skipped and reported instead, so that it does
 not stop the others: it gets no request for `DOWN_SECONDS`, and afterwards few attempts per request.
 """
@@ -9,18 +12,31 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.checkpoint import At, Checkpoint, Offset, named
 from mrecordlog_async.spark.client import PlanStart, ServiceClient, chunks
 from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.history import (
+    Opening,
+    Standing,
+    alternates,
+    arrange,
+    balanced_sentence,
+    forgotten,
+    lost_state,
+    needs_openings,
+    placed,
+)
 from mrecordlog_async.spark.offsets import DataLossError, Listing, backlog, select, shares
+from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
-from mrecordlog_async.spark.responses import QueuePlan
+from mrecordlog_async.spark.responses import QueuePlan, ServiceListing
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
@@ -36,9 +52,18 @@ SKIPPED_TIMEOUT_SECONDS = 20.0
 
 LISTED_AT_ONCE = 16
 
+IDENTIFIED_AT_FIRST = 2
+"""How often a server is asked again, on new connections, which log it has: a load balancer has several."""
+
+SEEN_MAX = 16
+
 
 class ReopenedError(Exception):
-    """A log was reopened between two requests about it; both must be repeated."""
+    """A log was reopened, or moved to another address, between two requests about it; both must be repeated."""
+
+
+class LogMissingError(RecordLogError):
+    """No server has a log of a batch that was begun."""
 
 
 class Fleet:
@@ -52,6 +77,11 @@ class Fleet:
         self._reached = reached
         self._down_until: dict[str, float] = {}
         self._clients: dict[str, ServiceClient] = {}
+        self._places: dict[str, str] = {}  # log → the server that has it, as of the last listing
+        self._logs: dict[str, str] = {}  # server → its log, as of the last listing
+        self._seen: dict[str, list[tuple[str, str]]] = {}  # server → (log, opening) that it responded with
+        self._balanced: dict[str, str] = {}  # servers that are load balancers → why
+        self._proved: dict[str, tuple[object, ...]] = {}  # log → the history that was last compared
 
     def __reduce__(self) -> tuple[Callable[[Options, float], Fleet], tuple[Options, float]]:
         return _arrived, (self.options, self._patience_seconds)
@@ -62,7 +92,8 @@ class Fleet:
         return [server.name for server in self.options.servers]
 
     def client(self, name: str) -> ServiceClient:
-        """Return the client of one server."""
+        """Return the client of one server, given by its name, or by its log after `standing`."""
+        name = self._places.get(name, name)
         if name not in self._clients:
             options = self.options
             timeout, retries = options.timeout_seconds, options.retries
@@ -99,19 +130,76 @@ class Fleet:
                 found[name] = answer
         return found
 
-    def listings(self) -> dict[str, Listing]:
-        """Return server → queue → summary, from `survey`."""
-        return {name: listed.queues for name, listed in self.survey().items()}
+    def distinct(self) -> dict[str, Listed]:
+        """Return what `survey` returns, with each log once.
+
+        Raises:
+            OptionError: a server is a load balancer, or two servers have live copies of a log.
+            ServerDownError: a server is down, unless the options say to skip it.
+        """
+        standing = arrange(Checkpoint(), self.survey(), self._balanced)
+        if standing.held:
+            raise OptionError("; ".join(f"servers: {held.sentence}" for held in standing.held.values()))
+        return {listed.server: listed for listed in standing.logs.values()}
+
+    def standing(self, known: Checkpoint) -> tuple[Checkpoint, Standing]:
+        """List all logs, and compare their histories with the checkpoint.
+
+        Args:
+            known: the checkpoint.
+
+        Returns:
+            The checkpoint by the ids of logs, without those that the options forget; and which logs may be read.
+
+        Raises:
+            OptionError: a log that the options forget is there.
+            ReopenedError: a log was opened since it was listed.
+            ServerDownError: a server is down, unless the options say to skip it.
+        """
+        found = self.survey()
+        known = placed(known, found)
+        known = known.without(forgotten(self.options.forget, known, found))
+        standing = arrange(known, found, self._balanced)
+        self._places = {log: listed.server for log, listed in standing.logs.items()}
+        for log, listed in list(standing.logs.items()):
+            try:
+                evidence = self._compare(log, known.at.get(log), listed)
+            except ServerDownError as error:
+                self.report_down(error)
+                del standing.logs[log]
+                continue
+            if evidence is not None:
+                standing.back[log] = evidence
+        return known, standing
+
+    def _compare(self, log: str, at: At | None, listed: Listed) -> str | None:
+        """Return the evidence that a log lacks the state *at*, or None. It is requested once for the same states."""
+        if at is None:
+            return None
+        history = (at, listed.opening, listed.at and listed.at.opening)
+        if history == self._proved.get(log):
+            return None
+        openings = self._openings(log, listed) if needs_openings(at, listed.at) else []
+        evidence = lost_state(at, listed.at, openings)
+        if evidence is None and openings:
+            self._proved[log] = history
+        return evidence
+
+    def _openings(self, log: str, listed: Listed) -> list[Opening]:
+        found = self.client(log).history()
+        if (found.log, found.opening) != (listed.log, listed.opening):
+            raise ReopenedError
+        return found.openings
 
     def prove(self, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, Answers]:
         """Request what the listings leave open about the positions in *known* (see `proof`); usually nothing.
 
         Args:
             known: the checkpoint.
-            surveys: the listings; a server that goes down meanwhile is removed.
+            surveys: the listings by log; a log whose server goes down meanwhile is removed.
 
         Returns:
-            server → what it returned.
+            log → what its server returned.
 
         Raises:
             ReopenedError: a log was opened since it was listed.
@@ -121,31 +209,34 @@ class Fleet:
         for name, listed in list(surveys.items()):
             asked = questions(known, name, listed, self.options.subscription.includes)
             try:
-                found[name] = self._answers(name, listed.opening, asked)
+                found[name] = self._answers(name, listed, asked)
             except ServerDownError as error:
                 self.report_down(error)
                 del surveys[name]
         return found
 
-    def _answers(self, name: str, opening: str, asked: Questions) -> Answers:
+    def _answers(self, name: str, listed: Listed, asked: Questions) -> Answers:
         gone = [PlanStart(queue, queue_id, 0, 0) for queue, queue_id in asked.gone.items()]
         tails = [PlanStart(queue, queue_id, None, stop) for queue, (queue_id, stop) in asked.tails.items()]
         return Answers(
-            {plan.queue: plan.ended for plan in self._plan(name, gone, opening=opening)},
-            {plan.queue: plan.tail for plan in self._plan(name, tails, opening=opening, tails=True)},
+            {plan.queue: plan.ended for plan in self._plan(name, gone, listed)},
+            {plan.queue: plan.tail for plan in self._plan(name, tails, listed, tails=True)},
         )
 
-    def _plan(self, name: str, starts: list[PlanStart], *, opening: str, tails: bool = False) -> list[QueuePlan]:
-        return _same_opening(lambda: self.client(name).plan(starts, opening=opening, tails=tails))
+    def _plan(self, name: str, starts: list[PlanStart], listed: Listed, *, tails: bool = False) -> list[QueuePlan]:
+        client = self.client(name)
+        return _same_opening(lambda: client.plan(starts, opening=listed.opening, tails=tails, log=listed.log))
 
     def advance(
         self, positions: Offset, surveys: Mapping[str, Listed], stops: Offset | None, limits: Limits
     ) -> list[tuple[str, QueuePlan]]:
-        """Return how far the limits reach from *positions*: (server, plan) of each queue that advances.
+        """Return how far the limits reach from *positions*: (log, plan) of each queue that advances.
+
+        No queue advances past the end that was listed: so the listed state of its log covers what is read.
 
         Args:
             positions: where the last batch ended.
-            surveys: the listings.
+            surveys: the listings by log.
             stops: read no further than this, and no queue that it does not name; None for no such limit.
             limits: what the batch may hold.
 
@@ -166,47 +257,88 @@ class Fleet:
         found: list[tuple[str, QueuePlan]] = []
         for key, part in asked.items():
             name = key[0]
-            if name not in self.down:
-                plans = self._advance_one(name, surveys[name].opening, part, records.get(key), size.get(key))
+            if self._places.get(name, name) not in self.down:
+                plans = self._advance_one(name, surveys[name], part, records.get(key), size.get(key))
                 found += [(name, plan) for plan in plans]
         # A queue that was truncated or recreated between listing and plan does not advance: the next check reports it.
         return [(name, plan) for name, plan in found if plan.status == "ok"]
 
     def _advance_one(
-        self, name: str, opening: str, starts: list[PlanStart], records: int | None, size: int | None
+        self, name: str, listed: Listed, starts: list[PlanStart], records: int | None, size: int | None
     ) -> list[QueuePlan]:
-        client = self.client(name)
+        client, opening = self.client(name), listed.opening
         try:
             return _same_opening(
-                lambda: client.plan(starts, records_max=records, bytes_max=size, opening=opening, tails=True)
+                lambda: client.plan(starts, records_max=records, bytes_max=size, opening=opening, log=listed.log)
             )
         except ServerDownError as error:
             self.report_down(error)
             return []
 
-    def partitions(self, wanted: Iterable[tuple[str, str, int, int, int]]) -> list[Partition]:
-        """Divide what is *wanted*, (server, queue, id, start, stop), into partitions.
+    def partitions(
+        self, wanted: Iterable[tuple[str, str, int, int, int]], names: Mapping[str, str] | None = None
+    ) -> list[Partition]:
+        """Divide what is *wanted*, (log or server, queue, id, start, stop), into partitions.
+
+        Args:
+            wanted: what is read; a log may be anywhere, as long as a server has it.
+            names: log → the server's name that its rows carry; servers keep their own.
 
         Raises:
             DataLossError: a range is no longer complete. With `failOnDataLoss=false` the rest of it is read.
+            LogMissingError: no server has a log of the batch.
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
         """
+        names = names or {}
         starts: dict[str, list[PlanStart]] = {}
-        for server, queue, queue_id, start, stop in wanted:
-            starts.setdefault(server, []).append(PlanStart(queue, queue_id, start, stop))
+        for key, queue, queue_id, start, stop in wanted:
+            starts.setdefault(key, []).append(PlanStart(queue, queue_id, start, stop))
+        self._locate(starts.keys() & names.keys(), names)
         ranges: dict[str, list[Range]] = {}
-        for server, asked in starts.items():
-            plans = self.client(server).plan(asked, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES)
-            ranges[server] = [
-                piece for start, plan in zip(asked, plans, strict=True) for piece in self._pieces(server, start, plan)
+        for key, asked in starts.items():
+            plans = self.client(key).plan(
+                asked, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES, log=self.log_of(key)
+            )
+            shown = names.get(key, key)
+            ranges[key] = [
+                piece for start, plan in zip(asked, plans, strict=True) for piece in self._pieces(shown, start, plan)
             ]
         options = self.options
         if not options.payload:  # then payloads are not transferred, and cost a task nothing
-            ranges = {server: [piece._replace(bytes=0) for piece in pieces] for server, pieces in ranges.items()}
+            ranges = {key: [piece._replace(bytes=0) for piece in pieces] for key, pieces in ranges.items()}
         every = [piece for pieces in ranges.values() for piece in pieces]
         cores = options.parallelism or _cores()
         size = partition_size(every, options.partitions_min, options.records_per_partition, cores)
-        return [partition for server, pieces in ranges.items() for partition in pack(server, pieces, size)]
+        return [
+            partition
+            for key, pieces in sorted(ranges.items(), key=lambda each: names.get(each[0], each[0]))
+            for partition in pack(
+                names.get(key, key), pieces, size, log=self.log_of(key), address=self._places.get(key, key)
+            )
+        ]
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the server that has the log *key*; *key* itself if it is a server."""
+        return self._places.get(key, key)
+
+    def log_of(self, key: str) -> str:
+        """Return the log that requests about *key*, a log or a server, are for; "" for any."""
+        return self._logs.get(self._places.get(key, key), "")
+
+    def _locate(self, logs: Collection[str], names: Mapping[str, str]) -> None:
+        """Find the servers that have *logs*, unless the last listing has shown it: the first call may plan a batch."""
+        if all(self._logs.get(self._places.get(log, "")) == log for log in logs):
+            return
+        found = self.survey()
+        at = {listed.log: name for name, listed in found.items()}
+        for log in logs:
+            name = names[log] if names[log] in found and found[names[log]].log == log else at.get(log)
+            if name is None and log not in map(named, found):
+                raise LogMissingError(
+                    f"server {names[log]!r}: a batch that was begun reads the log {log}, and no server has it: serve "
+                    "it under one of the names"
+                )
+            self._places[log] = name or names[log]
 
     def report_losses(self, losses: list[str]) -> None:
         """Raise DataLossError for what is lost; with `failOnDataLoss=false` log it instead."""
@@ -233,8 +365,28 @@ class Fleet:
             listing = client.listing()
         except ServerDownError as error:
             return error
+        try:
+            self._note(name, client, listing)
+        except ServerDownError as error:
+            return error
         queues = select(listing.queues, self.options.subscription)
-        return Listed(queues, listing.log, listing.opening, listing.opened or {})
+        return Listed(queues, listing.log, listing.opening, listing.opened or {}, listing.at)
+
+    def _note(self, name: str, client: ServiceClient, listing: ServiceListing) -> None:
+        """Note which log *name* responds with; if it is another one than before, ask again on new connections."""
+        self._logs[name] = listing.log
+        seen = self._seen.setdefault(name, [])
+        if seen[-1:] == [(listing.log, listing.opening)]:
+            return
+        seen.append((listing.log, listing.opening))
+        for _ in range(IDENTIFIED_AT_FIRST):
+            client.close()
+            found = client.history()
+            if (found.log, found.opening) != seen[-1]:
+                seen.append((found.log, found.opening))
+        if alternates(seen):
+            self._balanced[name] = balanced_sentence(seen)
+        del seen[:-SEEN_MAX]
 
     def report_down(self, error: ServerDownError) -> None:
         """Raise *error*; if the options say so, skip the server for a while instead."""
@@ -261,19 +413,19 @@ class Limits(NamedTuple):
     bytes: int | None = None
 
 
-def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset | None, server: str) -> list[PlanStart]:
-    """Return the starts of those queues of one server that have something to read."""
+def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset | None, log: str) -> list[PlanStart]:
+    """Return the starts of those queues of one log that have something to read."""
     found = []
     for queue, (queue_id, position) in positions.items():
         if queue not in listing or listing[queue].id != queue_id:
             continue
-        stop = None
+        stop = listing[queue].next_position
         if stops is not None:
-            target = stops.get(server, {}).get(queue)
+            target = stops.get(log, {}).get(queue)
             if target is None or target[0] != queue_id:
                 continue
-            stop = target[1]
-        if position < min(listing[queue].next_position, stop if stop is not None else listing[queue].next_position):
+            stop = min(stop, target[1])
+        if position < stop:
             found.append(PlanStart(queue, queue_id, position, stop))
     return found
 
@@ -282,7 +434,7 @@ def _same_opening(ask: Callable[[], list[QueuePlan]]) -> list[QueuePlan]:
     try:
         return ask()
     except ServiceRefusedError as error:
-        if error.code == "reopened":
+        if error.code in ("reopened", "other_log"):
             raise ReopenedError from error
         raise
 

@@ -2,15 +2,16 @@
 
 One micro-batch, in this order (`stream` sends the requests; every decision is made here):
 
-1. `check`   compare start with what the servers list: which positions are still valid, and what was lost
-2. `truncations`   what the checkpoint has committed and the servers still keep
+1. `check`   compare start with what the logs list: which positions are still valid, and what was lost
+2. `truncations`   what the checkpoint has committed and the logs still keep
 3. `enrol`   queues that are not in start: the end gets the position where reading will begin, without a record
-4. `shares`   split the trigger's limit among the servers, in proportion to what each has
+4. `shares`   split the trigger's limit among the logs, in proportion to what each has
 5. `assemble`   the end offset; start itself if nothing is new, because Spark compares offsets as text
 6. `advanced`   the ranges between start and end, which `partitions` packs into tasks
 
-Positions are `{server: {queue: [id, next]}}`: the queue's incarnation, and the next position to read. An offset carries
-them with the marks that prove them (`checkpoint`); `proof` decides what the marks show.
+Positions are `{log: {queue: [id, next]}}`: the queue's incarnation, and the next position to read. The keys are the ids
+of logs, here any text. An offset carries them with what proves them (`checkpoint`); `history` decides whether a log is
+still the one that was read, `proof` what became of a queue.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from mrecordlog_async.spark.proof import Answers, Listed, went_back
 K = TypeVar("K", bound=Hashable)
 
 Listing = Mapping[str, QueueSummary]
-"""One server's queues: name → summary."""
+"""One log's queues: name → summary."""
 
 Listings = Mapping[str, Listing]
-"""server → its listing; a server that could not be reached is missing."""
+"""log → its listing; a log that could not be reached, or is held back, is missing."""
 
 
 class DataLossError(RecordLogError):
     """Records were deleted before this reader had read them, or a queue was recreated or replaced."""
+
+
+class HeldBackError(DataLossError):
+    """Logs are not what the checkpoint continues, and there is no other log left to read (see `history`)."""
 
 
 @dataclass(slots=True)
@@ -58,9 +63,7 @@ class Checked:
 
 def canonical(offset: Mapping[str, Mapping[str, Sequence[int]]]) -> Offset:
     """Return *offset* with sorted keys, so that equal offsets are equal text."""
-    return {
-        server: {queue: list(queues[queue]) for queue in sorted(queues)} for server, queues in sorted(offset.items())
-    }
+    return {log: {queue: list(queues[queue]) for queue in sorted(queues)} for log, queues in sorted(offset.items())}
 
 
 def as_text(offset: Offset) -> str:
@@ -82,36 +85,36 @@ def check(
     includes: Callable[[str], bool] = lambda queue: True,
     again: Offset | None = None,
 ) -> Checked:
-    """Compare *start* with what the servers have.
+    """Compare *start* with what the logs have.
 
-    Positions of servers that are not listed and of queues that are not subscribed are kept and not read: if they are
+    Positions of logs that are not listed and of queues that are not subscribed are kept and not read: if they are
     subscribed again, reading continues there. If records are lost, the position moves to the first record left. A log
     that went back is reread from its first record: no record is skipped, some may be read twice.
 
     Args:
         start: the positions of the checkpoint.
-        surveys: server → its listing; servers that could not be reached are missing.
-        marks: server → queue → what was last seen at the position.
-        answers: server → what was requested about its positions (see `proof`).
+        surveys: log → its listing; logs that could not be reached, or are held back, are missing.
+        marks: log → queue → what version 2 noted at the position.
+        answers: log → what was requested about its positions (see `proof`).
         includes: returns whether a queue is subscribed.
         again: positions whose queues are reread from their first record, because the log went back and was accepted.
     """
-    checked = Checked(positions={server: dict(queues) for server, queues in start.items()})
-    for server, listed in surveys.items():
-        checked.intact.setdefault(server, {})
-        seen, answered = (marks or {}).get(server, {}), (answers or {}).get(server, Answers())
-        for queue, position in start.get(server, {}).items():
+    checked = Checked(positions={log: dict(queues) for log, queues in start.items()})
+    for log, listed in surveys.items():
+        checked.intact.setdefault(log, {})
+        seen, answered = (marks or {}).get(log, {}), (answers or {}).get(log, Answers())
+        for queue, position in start.get(log, {}).items():
             if includes(queue):
-                reread = (again or {}).get(server, {}).get(queue) == position
-                _check_queue(checked, server, queue, listed, seen.get(queue), answered, reread=reread)
+                reread = (again or {}).get(log, {}).get(queue) == position
+                _check_queue(checked, log, queue, listed, seen.get(queue), answered, reread=reread)
     return checked
 
 
 def _check_queue(
-    checked: Checked, server: str, queue: str, listed: Listed, mark: Mark | None, answers: Answers, *, reread: bool
+    checked: Checked, log: str, queue: str, listed: Listed, mark: Mark | None, answers: Answers, *, reread: bool
 ) -> None:
     """Move the position of one queue to where reading continues, and note in *checked* what is lost."""
-    known = checked.positions[server]
+    known, shown = checked.positions[log], f"server {listed.server or log!r}, queue {queue!r}"
     (queue_id, position), summary = known[queue], listed.queues.get(queue)
     if summary is None or summary.id != queue_id:
         loss = _loss_of_deleted(position, answers.ended.get(queue), again=summary is not None)
@@ -121,16 +124,16 @@ def _check_queue(
     else:
         back = went_back(summary, position, mark, listed, answers.tails)
         if back is not None:
-            checked.back.append(f"server {server!r}, queue {queue!r}: {back}: it went back")
+            checked.back.append(f"{shown}: {back}: it went back")
         loss = _loss(summary, position, back)
     if loss is not None:
-        checked.lost.append(f"server {server!r}, queue {queue!r}: {loss}")
+        checked.lost.append(f"{shown}: {loss}")
     if summary is None:
         del known[queue]
     elif loss is not None or summary.id != queue_id:
         known[queue] = [summary.id, summary.first_position]
     else:
-        checked.intact[server][queue] = known[queue]
+        checked.intact[log][queue] = known[queue]
 
 
 def _loss_of_deleted(position: int, ended: int | None, *, again: bool) -> str | None:
@@ -153,17 +156,17 @@ def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
 
 
 def truncations(intact: Offset, listings: Listings) -> Offset:
-    """Return what may be truncated: server → queue → [id, last position]; only queues that still have such records."""
+    """Return what may be truncated: log → queue → [id, last position]; only queues that still have such records."""
     found: Offset = {}
-    for server, queues in intact.items():
-        listing = listings[server]
+    for log, queues in intact.items():
+        listing = listings[log]
         due = {
             queue: [queue_id, position - 1]
             for queue, (queue_id, position) in queues.items()
             if listing[queue].first_position < position <= listing[queue].next_position
         }
         if due:
-            found[server] = due
+            found[log] = due
     return found
 
 
@@ -194,30 +197,38 @@ def refuse_unknown_queues(
                 )
 
 
-def enrol(start: Offset, listings: Listings, starting: str | Positions) -> tuple[Offset, list[str]]:
+def enrol(
+    start: Offset, listings: Listings, starting: str | Positions, names: Mapping[str, str] | None = None
+) -> tuple[Offset, list[str]]:
     """Return the first positions of queues that are not in *start*, and one sentence for each that had to be moved.
 
-    `startingOffsets` applies to servers that are new in the checkpoint. A queue that is created later on a known server
-    is read from its first position: otherwise its records would be skipped.
+    `startingOffsets` applies to logs that are new in the checkpoint. A queue that is created later in a known log is
+    read from its first position: otherwise its records would be skipped.
+
+    Args:
+        start: the positions of the checkpoint.
+        listings: the logs' listings.
+        starting: "earliest", "latest" or positions, by log.
+        names: log → the server's name, for the sentences.
     """
     first_positions: Offset = {}
     lost: list[str] = []
-    for server, listing in listings.items():
-        fresh = server not in start
-        known = start.get(server, {})
-        first_positions[server] = {}
+    for log, listing in listings.items():
+        fresh = log not in start
+        known, shown = start.get(log, {}), (names or {}).get(log, log)
+        first_positions[log] = {}
         for queue, summary in listing.items():
             if queue in known:
                 continue
-            position, loss = resolve_position(starting if fresh else "earliest", server, summary)
-            first_positions[server][queue] = [summary.id, position]
+            position, loss = resolve_position(starting if fresh else "earliest", log, summary, shown=shown)
+            first_positions[log][queue] = [summary.id, position]
             if loss is not None:
                 lost.append(loss)
     return first_positions, lost
 
 
 def resolve_position(
-    wanted: str | Positions, server: str, summary: QueueSummary, *, absent: int = EARLIEST
+    wanted: str | Positions, server: str, summary: QueueSummary, *, absent: int = EARLIEST, shown: str | None = None
 ) -> tuple[int, str | None]:
     """Return the position that *wanted* means for a queue, moved to where records exist.
 
@@ -226,6 +237,7 @@ def resolve_position(
         server: the queue's server, as *wanted* names it.
         summary: the queue as it is now.
         absent: the position if *wanted* does not name the queue: `EARLIEST` or `LATEST`.
+        shown: the server's name, if *wanted* names it otherwise.
 
     Returns:
         The position, and a sentence about the records that are lost if it was moved.
@@ -240,7 +252,7 @@ def resolve_position(
         return following, None
     if max(position, summary.began) >= first and position <= following:
         return position, None
-    loss = f"server {server!r}, queue {summary.queue!r}: position {position} is not in {first} to {following}"
+    loss = f"server {shown or server!r}, queue {summary.queue!r}: position {position} is not in {first} to {following}"
     return min(max(position, first), following), loss
 
 
@@ -263,17 +275,17 @@ def assemble(start: Offset, positions: Offset, ends: Offset, first_positions: Of
     """Return the end offset: *positions* moved to *ends*, and *first_positions*; *start* itself if nothing is new."""
     end: Offset = {}
     for part in (positions, ends, first_positions):
-        for server, queues in part.items():
-            end.setdefault(server, {}).update(queues)
+        for log, queues in part.items():
+            end.setdefault(log, {}).update(queues)
     end = canonical(end)
     return start if end == start else end
 
 
 def advanced(start: Offset, end: Offset) -> Iterator[tuple[str, str, int, int, int]]:
-    """Yield (server, queue, id, start, stop) where *end* is ahead of *start*; a new or recreated queue is not read."""
-    for server, queues in end.items():
-        known = start.get(server, {})
+    """Yield (log, queue, id, start, stop) where *end* is ahead of *start*; a new or recreated queue is not read."""
+    for log, queues in end.items():
+        known = start.get(log, {})
         for queue, (queue_id, stop) in queues.items():
             before = known.get(queue)
             if before is not None and before[0] == queue_id and before[1] < stop:
-                yield server, queue, queue_id, before[1], stop
+                yield log, queue, queue_id, before[1], stop

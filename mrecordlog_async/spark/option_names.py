@@ -37,6 +37,8 @@ _NAMES = {
         "takeOver",
         "sharedMarker",
         "readAgain",
+        "acceptWentBack",
+        "forget",
         "pushdown",
         "payload",
         "queue",

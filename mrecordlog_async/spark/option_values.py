@@ -212,6 +212,15 @@ def _position(at: object) -> int:
     return value
 
 
+def read_logs(found: Mapping[str, str], name: str) -> tuple[str, ...]:
+    """Read the ids of logs, or their first digits, separated by commas."""
+    logs = tuple(filter(None, (part.strip() for part in found.get(name.lower(), "").split(","))))
+    for log in logs:
+        if not re.fullmatch(r"[0-9a-f]{8,}", log):
+            raise OptionError(f"{name}: expected the id of a log, or at least its first 8 digits, not {log!r}")
+    return logs
+
+
 def read_count(found: Mapping[str, str], name: str, *, least: int = 1, default: int | None = None) -> int | None:
     """Read a whole number of at least *least*."""
     text = found.get(name.lower())

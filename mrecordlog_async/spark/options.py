@@ -19,6 +19,7 @@ from mrecordlog_async.spark.option_values import (
     parse_servers,
     read_bound,
     read_count,
+    read_logs,
     read_path,
     read_paths,
     read_seconds,
@@ -63,6 +64,8 @@ class Options:
             (`syncDirs`).
         shared_marker: file that every task must see, proof of a shared output (`sharedMarker`); set by the drain.
         read_again: positions of logs that went back and are reread (`readAgain`); set by the drain.
+        accept_went_back: read all of a log again that went back (`acceptWentBack`).
+        forget: first digits of the ids of logs that are lost (`forget`): they leave the checkpoint.
         pushdown: let Spark push filters on server, queue and position down (batch reads).
         payload: False reads positions without payloads.
         queue: the queue of a write whose rows have no column `queue`.
@@ -94,6 +97,8 @@ class Options:
     sync_directories: tuple[str, ...] = ()
     shared_marker: str | None = None
     read_again: dict[str, dict[str, list[int]]] | None = None
+    accept_went_back: bool = False
+    forget: tuple[str, ...] = ()
     pushdown: bool = False
     payload: bool = True
     queue: str | None = None
@@ -134,6 +139,8 @@ class Options:
             sync_directories=read_paths(found, "syncDirs"),
             shared_marker=found.get("sharedmarker"),
             read_again=json.loads(found["readagain"]) if "readagain" in found else None,
+            accept_went_back=read_switch(found, "acceptWentBack", False),
+            forget=read_logs(found, "forget"),
             pushdown=read_switch(found, "pushdown", False),
             payload=read_switch(found, "payload", True),
             queue=found.get("queue"),

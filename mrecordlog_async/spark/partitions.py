@@ -28,10 +28,19 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What one task reads: ranges of one server, fetched with one request."""
+    """What one task reads: ranges of one log.
+
+    Attributes:
+        server: the name that the rows carry.
+        ranges: what to read.
+        log: the log's public id; "" if any log will do that has these queues.
+        address: the name of the server that has the log now; "" if it is *server*.
+    """
 
     server: str
     ranges: tuple[Range, ...]
+    log: str = ""
+    address: str = ""
 
     @property
     def records(self) -> int:
@@ -64,7 +73,9 @@ def partition_size(
     return PartitionSize(max(1, wanted), records_max or POSITION_MAX)
 
 
-def pack(server: str, ranges: Iterable[Range], size: PartitionSize) -> list[Partition]:
+def pack(
+    server: str, ranges: Iterable[Range], size: PartitionSize, *, log: str = "", address: str = ""
+) -> list[Partition]:
     """Pack *ranges*, in order, into partitions of about *size*.
 
     A range without gaps can be cut anywhere. One with gaps stays whole: only the server knows where its records are,
@@ -83,10 +94,10 @@ def pack(server: str, ranges: Iterable[Range], size: PartitionSize) -> list[Part
                 _gather(gathered, head)
                 cost, records, rest = cost - _cost(head), records - head.records, tail
             if not joins or cost <= 0 or records <= 0:
-                partitions.append(Partition(server, tuple(gathered)))
+                partitions.append(Partition(server, tuple(gathered), log, address))
                 gathered, cost, records = [], size.cost, size.records
     if gathered:
-        partitions.append(Partition(server, tuple(gathered)))
+        partitions.append(Partition(server, tuple(gathered), log, address))
     return partitions
 
 

@@ -1,27 +1,22 @@
-"""Whether a log still matches a checkpoint: what to request, and what the responses mean. Pure.
-
-A log goes back when a snapshot is restored, when a power failure loses unsynced records under a weak policy, or when a
-live copy replaces it. Positions do not show it: they grow past the checkpoint again. So each position carries a mark,
-and if the log was opened since:
-
-1. a position above the one that the log was opened at went back: this opening assigned it to a different record
-2. the record before the position must have the digest it had when it was read, as long as it is retained
-
-No request is sent while the opening is that of the mark. Neither rule detects a log that went back and was opened once
-more before it was checked, if the record at the same position is equal byte for byte or is truncated.
+"""Whether a log's queues still match a checkpoint: what to request, and what the responses mean. Pure.
 
 A queue that is no longer listed, or was recreated, is looked up by its id: if it was read to its end, its deletion lost
 nothing; otherwise, or if the service does not know the id, its remaining records count as lost.
+
+Whether the log went back is decided by its history (`history`). Only positions of an offset of version 2 have a mark
+instead, which is compared once. If the log was opened since:
+
+1. a position above the one that the log was opened at went back: this opening assigned it to a different record
+2. the record before the position must have the digest it had when it was read, as long as it is retained
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
-from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.checkpoint import At, Checkpoint, Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +25,19 @@ class Listed:
 
     Attributes:
         queues: the subscribed queues, by name.
-        log: identifies the log; "" if the service does not state it.
-        opening: identifies the log's current opening.
+        log: the log's public id; "" if the service does not state it.
+        opening: identifies the service's current opening of the log.
         opened: queue id → the next position when the log was opened.
+        at: the log's state, no older than *queues*; None if nothing was ever stored in it.
+        server: the name of the server that has the log; "" if it is the listing's key.
     """
 
     queues: Mapping[str, QueueSummary]
     log: str = ""
     opening: str = ""
     opened: Mapping[int, int] = field(default_factory=dict)
+    at: At | None = None
+    server: str = ""
 
 
 @dataclass(slots=True)
@@ -67,11 +66,11 @@ class Answers:
     tails: dict[str, int | None] = field(default_factory=dict)
 
 
-def questions(known: Checkpoint, server: str, listed: Listed, includes: Callable[[str], bool]) -> Questions:
-    """Return what must be requested from *server* before its positions can be trusted."""
+def questions(known: Checkpoint, log: str, listed: Listed, includes: Callable[[str], bool]) -> Questions:
+    """Return what must be requested of *log* before its positions can be trusted."""
     found = Questions()
-    marks = known.marks.get(server, {})
-    for queue, (queue_id, position) in known.positions.get(server, {}).items():
+    marks = known.marks.get(log, {})
+    for queue, (queue_id, position) in known.positions.get(log, {}).items():
         if not includes(queue):
             continue
         summary = listed.queues.get(queue)
@@ -100,26 +99,3 @@ def went_back(
     if mark.tail is not None and tail is not None and tail != mark.tail:
         return f"the record before position {position} is not the one that was read"
     return None
-
-
-def refuse_renamed(known: Mapping[str, str], listed: Iterable[tuple[str, str]]) -> None:
-    """Raise OptionError if a log is named twice, or has a different name than in the checkpoint.
-
-    Args:
-        known: server → log, from the checkpoint.
-        listed: the current (server, log) pairs.
-    """
-    names: dict[str, str] = {log: server for server, log in known.items() if log}
-    seen: dict[str, str] = {}
-    for server, log in listed:
-        if not log:
-            continue
-        if log in seen:
-            raise OptionError(f"servers: {seen[log]!r} and {server!r} are addresses of the same log; name it once")
-        seen[log] = server
-        before = names.get(log, server)
-        if before != server and server not in known:
-            raise OptionError(
-                f"servers: {server!r} is the log that the checkpoint knows as {before!r}; under another name all of it "
-                f"would be reread. Name it {before!r}"
-            )

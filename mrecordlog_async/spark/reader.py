@@ -68,7 +68,7 @@ class LogReader(DataSourceReader):
         """
         try:
             # Without their openings: the ids of queues are enough for a table.
-            surveys = {name: Listed(listed.queues) for name, listed in self.fleet.survey().items()}
+            surveys = {name: Listed(listed.queues) for name, listed in self.fleet.distinct().items()}
             found = self.fleet.partitions(self._wanted(surveys))
         finally:
             self.fleet.close()
@@ -145,7 +145,7 @@ class PushingLogReader(LogReader):
 
 def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iterator[pa.RecordBatch]:
     """Fetch a partition and yield its rows; payload: False for positions only."""
-    client = fleet.client(partition.server)
+    client = fleet.client(partition.address or partition.server)
     try:
         blocks: Iterable[Block] = client.fetch(partition, payload=payload)
         yield from record_batches(partition.server, blocks, payload=payload)

@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.spark.checkpoint import At
+from mrecordlog_async.spark.history import Opening
 from mrecordlog_async.spark.partitions import Range
 
 
@@ -24,12 +26,28 @@ class ServiceListing:
         log: identifies the log; "" if the service does not state it.
         opening: identifies the log's current opening.
         opened: queue id → the next position when the log was opened.
+        at: the log's state, no older than *queues*; None if nothing was ever stored in it.
     """
 
     queues: list[QueueSummary]
     log: str = ""
     opening: str = ""
     opened: Mapping[int, int] | None = None
+    at: At | None = None
+
+
+class LogHistory(NamedTuple):
+    """Which log a service has.
+
+    Attributes:
+        log: the log's public id.
+        opening: identifies the log's current opening.
+        openings: (random number, first batch) of the openings that stored something, oldest first.
+    """
+
+    log: str
+    opening: str
+    openings: list[Opening]
 
 
 class ListingPage(NamedTuple):
@@ -86,7 +104,7 @@ def decode_page(body: bytes, etag: str) -> ListingPage:
     found = json.loads(body)
     opened = {queue["id"]: queue.get("opened_next", 0) for queue in found["queues"]}
     queues = [decode_summary(queue) for queue in found["queues"]]
-    listing = ServiceListing(queues, found.get("log", ""), found.get("opening", ""), opened)
+    listing = ServiceListing(queues, found.get("log", ""), found.get("opening", ""), opened, _decode_at(found))
     return ListingPage(listing, found.get("next"), etag)
 
 
@@ -96,7 +114,20 @@ def join_pages(pages: Sequence[ListingPage]) -> ServiceListing:
     if len(pages) == 1:
         return first
     opened = {queue_id: at for page in pages for queue_id, at in (page.listing.opened or {}).items()}
-    return ServiceListing([each for page in pages for each in page.listing.queues], first.log, first.opening, opened)
+    queues = [each for page in pages for each in page.listing.queues]
+    return ServiceListing(queues, first.log, first.opening, opened, pages[-1].listing.at)
+
+
+def _decode_at(found: Mapping[str, Any]) -> At | None:
+    at = found.get("at")
+    return None if at is None else At(at["nonce"], at["batch"])
+
+
+def decode_history(body: bytes) -> LogHistory:
+    """Decode which log a service has, and its openings."""
+    found = json.loads(body)
+    openings = [Opening(each["nonce"], each["first_batch"]) for each in found["openings"]]
+    return LogHistory(found["id"], found["opening"], openings)
 
 
 def decode_summary(queue: Mapping[str, Any]) -> QueueSummary:

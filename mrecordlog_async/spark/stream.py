@@ -2,7 +2,8 @@
 
 One trigger (see `offsets` for the decisions):
 
-    latestOffset(start)   list → check start → truncate or acknowledge up to start → enrol what is new → plan → end
+    latestOffset(start)   list → identify the logs → check start → truncate or acknowledge up to start → enrol what is
+                          new → plan → end
     commit(end of the batch before)
     partitions(start, end) → tasks: read(partition) → the sink commits → Spark writes commits/N
 
@@ -14,6 +15,9 @@ therefore excludes truncate and consumer.
 Spark keeps one instance for all triggers of a query, in a separate Python process, and sends pickled copies to the
 tasks. A truncate or an acknowledgement that gets no response is logged and retried at the next trigger; it does not
 fail the query. A failed sync does, and another holder of the consumer.
+
+A log that is not what the checkpoint continues is held back (`history`): the others go on, and a warning and
+`reportLatestOffset` say so. If no other log is left, the query fails; a run that ends fails once it has read the rest.
 
 The stream waits for a service that has responded once (`serverWait`, two minutes): its restart does not end the stream.
 """
@@ -36,14 +40,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from mrecordlog_async.spark.checkpoint import Checkpoint, Mark, Offset
+from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.connection import retries
-from mrecordlog_async.spark.consumer.committed import Committed
+from mrecordlog_async.spark.consumer.committed import LISTED_MAX, Committed
 from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
+from mrecordlog_async.spark.history import Standing, held_back, restarted
 from mrecordlog_async.spark.moments import starting_positions
 from mrecordlog_async.spark.offsets import (
     Checked,
     DataLossError,
+    HeldBackError,
     Listing,
     advanced,
     assemble,
@@ -52,9 +58,9 @@ from mrecordlog_async.spark.offsets import (
     enrol,
     refuse_unknown_queues,
 )
-from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.option_values import Bound, OptionError
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.proof import Listed, refuse_renamed
+from mrecordlog_async.spark.proof import Listed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.responses import QueuePlan
 from mrecordlog_async.spark.shared_storage import check_marker
@@ -79,7 +85,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = False  # whether the queues that the options name were looked up
         self._settled: dict[str, Any] | None = None  # the offset up to which the logs were last released
         self._waiting_since: float | None = None  # a batch waits for more records
-        self._again = options.read_again or {}  # queues that went back and are not reread yet
+        self._again = options.read_again or {}  # server → queues that went back and are not reread yet
+        self._accepted: set[str] = set()  # logs that went back, of which that was accepted in this run
+        self._held: list[str] = []  # why logs are held back
 
     # The driver's side.
 
@@ -93,7 +101,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where the queues end now: the run stops there."""
-        self._target = {server: _ends(listing) for server, listing in self._fleet.listings().items()}
+        _, standing = self._fleet.standing(Checkpoint())
+        self._target = {log: _ends(listed.queues) for log, listed in standing.logs.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Truncate what is committed, and return where the next batch ends; *start* itself if nothing is new.
@@ -112,8 +121,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        known = Checkpoint.decode(start)
-        surveys = self._committed.survey()
+        before = Checkpoint.decode(start)
+        known, surveys, again = self._readable(before)
+        known.positions = restarted(known, again)
         checked = self._check(known, surveys)
         if checked.back and self._options.read_again is not None:
             raise DataLossError("; ".join(checked.back))
@@ -121,21 +131,80 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed.release(checked, surveys)
         self._committed.move_back(checked, surveys)
         self._settled = start  # commit(start), which Spark calls next, has nothing left to do
-        first_positions = self._enrol(known.positions, surveys)
+        first_positions = self._enrol(before, known, surveys)
         # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.
-        plans = self._fleet.advance(checked.intact, surveys, self._target, self._limits(limit))
+        begun = _begun(checked.intact, before.positions)
+        plans = self._fleet.advance(begun, surveys, self._target, self._limits(limit))
         if self._waits_for_more(sum(plan.records for _, plan in plans)):
             plans = []
         ends: Offset = {}
-        for server, plan in plans:
-            ends.setdefault(server, {})[plan.queue] = [plan.id, plan.stop]
-        positions = assemble(known.positions, checked.positions, ends, first_positions)
-        self._note_latest(assemble(known.positions, checked.positions, {}, first_positions), surveys, plans)
-        if positions is known.positions:
+        for log, plan in plans:
+            ends.setdefault(log, {})[plan.queue] = [plan.id, plan.stop]
+        positions = assemble(before.positions, checked.positions, ends, first_positions)
+        self._note_latest(assemble(before.positions, checked.positions, {}, first_positions), surveys, plans)
+        if positions is before.positions and not again:
+            self._report_rest_held()
             return start
         # These logs are reread from here on: the new offset has positions from their first records.
-        self._again = {server: queues for server, queues in self._again.items() if server not in surveys}
-        return _marked(known, positions, surveys, checked.intact, plans).encode()
+        self._accepted |= again
+        listed = {each.server for each in surveys.values()}
+        self._again = {server: queues for server, queues in self._again.items() if server not in listed}
+        return _stated(known, positions, surveys, self._options.subscription.includes).encode()
+
+    def _readable(self, known: Checkpoint) -> tuple[Checkpoint, dict[str, Listed], set[str]]:
+        """List the logs, and attach to the consumers of new queues; then list again what these hold.
+
+        Returns:
+            The checkpoint by the ids of logs, the listings by log, and the logs that are reread (see `_hold_back`).
+
+        Raises:
+            ConsumerRefusedError: a consumer belongs to another owner.
+            HeldBackError: no log is left.
+        """
+        now, standing = self._fleet.standing(known)
+        again = self._hold_back(standing)
+        for _ in range(LISTED_MAX):
+            if not self._committed.attach(standing.logs):
+                break
+            now, standing = self._fleet.standing(known)
+            again = self._hold_back(standing)
+        return now, standing.logs, again
+
+    def _hold_back(self, standing: Standing) -> set[str]:
+        """Take the logs that must not be read out of *standing*; return those that are reread, because that is allowed.
+
+        Raises:
+            HeldBackError: no log is left.
+        """
+        again, held = set[str](), [each.sentence for each in standing.held.values()]
+        for log, evidence in standing.back.items():
+            server = standing.logs[log].server
+            if self._accepts(log):
+                again.add(log)
+                logger.warning(
+                    "server %r: %s; all that it holds is read again: records are read twice", server, evidence
+                )
+            else:
+                held.append(held_back(server, evidence).sentence)
+                del standing.logs[log]
+        for sentence in held:
+            if sentence not in self._held:
+                logger.warning("held back: %s", sentence)
+        self._held = held
+        if held and not standing.logs:
+            raise HeldBackError("; ".join(held))
+        return again
+
+    def _accepts(self, log: str) -> bool:
+        """Return whether a log that went back is reread: once in a run, so that a second time is noticed."""
+        options = self._options
+        allowed = options.accept_went_back or (options.read_again is None and not options.fail_on_data_loss)
+        return allowed and log not in self._accepted
+
+    def _report_rest_held(self) -> None:
+        """Fail a run that ends, now that it has read all but the logs that are held back. A drain says so itself."""
+        if self._held and self._target is not None and self._options.read_again is None:
+            raise HeldBackError("; ".join(self._held))
 
     def _waits_for_more(self, records: int) -> bool:
         """Return whether the next batch waits for more records; a run that ends does not wait."""
@@ -151,15 +220,23 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since = None
         return False
 
-    def _enrol(self, positions: Offset, surveys: dict[str, Listed]) -> Offset:
-        """Return the first positions of queues that are new: they enter the checkpoint before a record is read."""
-        fresh = [server for server in surveys if server not in positions]
-        starting = starting_positions(self._options.starting, self._fleet, surveys, fresh)
-        listings = {server: listed.queues for server, listed in surveys.items()}
+    def _enrol(self, before: Checkpoint, known: Checkpoint, surveys: dict[str, Listed]) -> Offset:
+        """Return the first positions of queues that are new: they enter the checkpoint before a record is read.
+
+        before: the checkpoint with the logs that the options forget.
+        """
+        # A log that takes the place of one that was forgotten is read from its first record.
+        replaced = set(before.servers.values()) - set(known.servers.values())
+        begun = {log: dict[str, list[int]]() for log, listed in surveys.items() if listed.server in replaced}
+        start = begun | known.positions
+        starting = _by_log(self._options.starting, surveys)
+        starting = starting_positions(starting, self._fleet, surveys, [log for log in surveys if log not in start])
+        listings = {log: listed.queues for log, listed in surveys.items()}
+        names = {log: listed.server for log, listed in surveys.items()}
         if not self._looked:
-            self._refuse_unknown(positions, listings)
+            self._refuse_unknown(known, {names[log]: listing for log, listing in listings.items()})
             self._looked = True
-        first_positions, lost = enrol(positions, self._targeted(listings), starting)
+        first_positions, lost = enrol(start, self._targeted(listings), starting, names)
         self._fleet.report_losses(lost)
         return self._committed.admitted(first_positions, surveys)
 
@@ -167,23 +244,30 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the queues ended at the last listing, and what progress reports and metrics are made of.
 
         waiting: server → records after the batch. bytes: payload bytes of the batch. retries: requests that this
-        process has sent again.
+        process has sent again. held: sentences about logs that are held back.
         """
         return self._latest
 
     def _check(self, known: Checkpoint, surveys: dict[str, Listed]) -> Checked:
-        """Compare the checkpoint with what the servers have; for logs that were opened since, request proof."""
-        refuse_renamed(known.logs, ((server, listed.log) for server, listed in surveys.items()))
+        """Compare the checkpoint with what the logs have; look up queues that are gone."""
         answers = self._fleet.prove(known, surveys)
         includes = self._options.subscription.includes
-        again = self._again  # only once: rereading may end at the same position
+        # Only once: rereading may end at the same position.
+        again = {log: self._again[listed.server] for log, listed in surveys.items() if listed.server in self._again}
         return check(known.positions, surveys, marks=known.marks, answers=answers, includes=includes, again=again)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Divide the positions from *start* to *end* among tasks."""
-        self._committed.begin()
-        moved = advanced(Checkpoint.decode(start).positions, Checkpoint.decode(end).positions)
-        return [PlannedPartition(partition) for partition in self._fleet.partitions(moved)]
+        last = Checkpoint.decode(end)
+        if self._committed.must_begin:  # a batch that runs again after a restart must not run for another holder
+            self._readable(last)
+        forgotten = self._options.forget
+        moved = [
+            each
+            for each in advanced(Checkpoint.decode(start).positions, last.positions)
+            if not any(each[0].startswith(digits) for digits in forgotten)
+        ]
+        return [PlannedPartition(partition) for partition in self._fleet.partitions(moved, last.servers)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Truncate, or acknowledge, up to *end*: the batch that ends there has its commit file.
@@ -191,9 +275,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         If `latestOffset(end)` was called before, which is usual, that has done it and nothing is requested here.
         """
         if self._committed.releases and end != self._settled:
-            surveys = self._committed.survey()
-            with suppress(ReopenedError):  # the next trigger does it
-                self._committed.release(self._check(Checkpoint.decode(end), surveys), surveys)
+            with suppress(ReopenedError, HeldBackError):  # the next trigger does it, or reports it
+                known, surveys, again = self._readable(Checkpoint.decode(end))
+                for log in again:
+                    del surveys[log]
+                self._committed.release(self._check(known, surveys), surveys)
 
     def stop(self) -> None:
         """Close the connections. Spark ends the process instead of calling this; nothing depends on it."""
@@ -226,12 +312,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return Limits(options.records_per_trigger, size)
         return Limits(options.records_per_trigger, options.bytes_per_trigger)
 
-    def _refuse_unknown(self, positions: Offset, listings: Mapping[str, Listing]) -> None:
+    def _refuse_unknown(self, known: Checkpoint, listings: Mapping[str, Listing]) -> None:
         """Raise OptionError if a run that ends names queues that do not exist; a continuous one logs it and waits."""
-        options, names = self._options, self._fleet.names
+        options = self._options
+        complete = not self._fleet.down and not self._held
+        names = list(listings) if complete else self._fleet.names
         named = [options.starting] if isinstance(options.starting, Mapping) else []
         try:
-            refuse_unknown_queues(positions, listings, names, options.subscription, *named)
+            refuse_unknown_queues(known.by_server(), listings, names, options.subscription, *named)
         except OptionError as error:
             if self._target is not None or named:
                 raise
@@ -243,50 +331,56 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if target is None:
             return listings
         return {
-            server: {
-                queue: summary
-                for queue, summary in listing.items()
-                if target[server].get(queue, [None])[0] == summary.id
+            log: {
+                queue: summary for queue, summary in listing.items() if target[log].get(queue, [None])[0] == summary.id
             }
-            for server, listing in listings.items()
-            if server in target
+            for log, listing in listings.items()
+            if log in target
         }
 
     def _note_latest(self, begun: Offset, surveys: Mapping[str, Listed], plans: list[tuple[str, QueuePlan]]) -> None:
-        latest = {server: _ends(listed.queues) for server, listed in surveys.items()}
-        waiting = {server: backlog(begun.get(server, {}), listed.queues) for server, listed in surveys.items()}
-        for server, plan in plans:
-            waiting[server] = max(0, waiting[server] - plan.records)  # records arrived since the listing
-        logs = {server: listed.log for server, listed in surveys.items()}
-        marks = {server: {queue: Mark(listed.opening) for queue in listed.queues} for server, listed in surveys.items()}
-        self._latest = Checkpoint(latest, marks, logs).encode() | {
+        names = {log: listed.server for log, listed in surveys.items()}
+        waiting = {names[log]: backlog(begun.get(log, {}), listed.queues) for log, listed in surveys.items()}
+        for log, plan in plans:
+            name = names[log]
+            waiting[name] = max(0, waiting[name] - plan.records)  # records arrived since the listing
+        latest = Checkpoint({log: _ends(listed.queues) for log, listed in surveys.items()}, names)
+        self._latest = latest.encode() | {
             "waiting": waiting,
             "bytes": sum(plan.bytes for _, plan in plans),
             "retries": retries.count,
+            "held": self._held,
         }
 
 
-def _marked(
-    known: Checkpoint,
-    positions: Offset,
-    surveys: Mapping[str, Listed],
-    intact: Offset,
-    plans: list[tuple[str, QueuePlan]],
+def _begun(intact: Offset, start: Offset) -> Offset:
+    """Return what *start* has of *intact*: a log's id must be in the checkpoint before anything is read from it."""
+    return {
+        log: {queue: at for queue, at in queues.items() if queue in start[log]}
+        for log, queues in intact.items()
+        if log in start
+    }
+
+
+def _by_log(starting: Bound, surveys: Mapping[str, Listed]) -> Bound:
+    """Return *starting*, whose positions are by the names of servers, by log."""
+    if not isinstance(starting, Mapping):
+        return starting
+    return {log: starting[listed.server] for log, listed in surveys.items() if listed.server in starting}
+
+
+def _stated(
+    known: Checkpoint, positions: Offset, surveys: Mapping[str, Listed], includes: Callable[[str], bool]
 ) -> Checkpoint:
-    """Return *positions* with their marks: each queue's is the opening under which it was last checked."""
-    marks = {server: dict(queues) for server, queues in known.marks.items()}
-    logs = dict(known.logs)
-    for server, listed in surveys.items():
-        logs[server] = listed.log
-        before, now = known.marks.get(server, {}), marks.setdefault(server, {})
-        for queue in positions.get(server, {}):
-            if queue in listed.queues:
-                kept = queue in intact.get(server, {}) and queue in before
-                now[queue] = Mark(listed.opening, before[queue].tail if kept else None)
-    for server, plan in plans:
-        if plan.records:
-            marks[server][plan.queue] = Mark(surveys[server].opening, plan.tail)
-    return Checkpoint(positions, marks, logs)
+    """Return *positions* with the states of their logs, as they were listed; the others keep the states they had."""
+    end = Checkpoint(positions, dict(known.servers), dict(known.at), dict(known.marks))
+    for log, listed in surveys.items():
+        end.servers[log] = listed.server
+        if listed.at is not None:
+            end.at[log] = listed.at
+        marks = known.marks.get(log, {})
+        end.marks[log] = {queue: mark for queue, mark in marks.items() if not includes(queue)}
+    return end
 
 
 def _ends(listing: Listing) -> dict[str, list[int]]:

@@ -2,7 +2,7 @@
 
 A queue is truncated up to the end of its proven batches, if
 
-1. the log still has the incarnation that was read, and did not go back since (see `proof`),
+1. it is still the log that was read, with its incarnation of the queue, and did not go back since (see `history`),
 2. it holds as many records before that position as the output has rows of them.
 
 Queues that another client truncated or deleted in the meantime are left for a later call.
@@ -18,6 +18,7 @@ from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
 from mrecordlog_async.spark.client import PlanStart, ServiceClient
+from mrecordlog_async.spark.history import lost_state, needs_openings
 from mrecordlog_async.spark.ledger import Ledger
 from mrecordlog_async.spark.proof import Listed, went_back
 from mrecordlog_async.spark.responses import QueuePlan
@@ -56,13 +57,13 @@ class Truncation:
         listed = self._client.listing()
         queues = {summary.queue: summary for summary in listed.queues}
         refuse_older_log(self._ledger, self._server, queues)
-        log = Listed(queues, listed.log, listed.opening, listed.opened or {})
+        log = Listed(queues, listed.log, listed.opening, listed.opened or {}, listed.at)
         due = self._still_due()
         # Of the queues that still exist, those that are truncated already are done; the others are compared first.
         there = {queue: at for queue, at in due.items() if queue in queues and queues[queue].id == at[0]}
         done = {queue for queue, at in there.items() if queues[queue].first_position >= at[2]}
         asked = self._counted({queue: at for queue, at in there.items() if queue not in done}, log)
-        done |= self._truncate(asked, log.opening)
+        done |= self._truncate(asked, log)
         # A queue that is not listed stays due until it leaves the checkpoint: the address may be another log's for now.
         return self._ledger.settle(self._server, due, done)
 
@@ -74,10 +75,10 @@ class Truncation:
             due = {queue: at for queue, at in due.items() if queue in known and _reaches(known[queue], at)}
         return due
 
-    def _truncate(self, asked: Mapping[str, list[int]], opening: str) -> set[str]:
+    def _truncate(self, asked: Mapping[str, list[int]], log: Listed) -> set[str]:
         """Truncate queue → [id, last position]; return the queues where it succeeded."""
         done = set()
-        for truncated in self._client.truncate(asked, opening=opening) if asked else ():
+        for truncated in self._client.truncate(asked, opening=log.opening, log=log.log) if asked else ():
             if truncated.status == "ok":
                 done.add(truncated.queue)
             else:
@@ -105,11 +106,15 @@ class Truncation:
 
     def _plans(self, due: Due, log: Listed) -> list[QueuePlan]:
         """Return how many records the log holds of each queue of *due*. Raises LogWentBackError."""
-        marks = self._marks(due)
+        end = self._batches.checkpoint_at(self._ledger.batch) or Checkpoint()
+        lost = self._lost_state(end, log)
+        if lost is not None:
+            raise LogWentBackError("; ".join(f"server {self._server!r}, queue {queue!r}: {lost}" for queue in due))
+        marks = _marks(end, log.log, due)
         tails = any(mark.opening != log.opening for mark in marks.values())
         # From the first retained record on: a truncate would also delete records before start, which were never read.
         starts = [PlanStart(queue, at[0], None, at[2]) for queue, at in due.items()]
-        plans = self._client.plan(starts, opening=log.opening, tails=tails)
+        plans = self._client.plan(starts, opening=log.opening, tails=tails, log=log.log)
         found = {plan.queue: plan.tail for plan in plans if plan.status == "ok"}
         back = [
             f"server {self._server!r}, queue {plan.queue!r}: {how}: it went back"
@@ -130,11 +135,19 @@ class Truncation:
                 "was truncated. A new output and a new checkpoint store everything that the log still holds"
             )
 
-    def _marks(self, due: Due) -> dict[str, Mark]:
-        """Return the marks of the last proven batch for the queues of *due* that end where it ended."""
-        end = self._batches.checkpoint_at(self._ledger.batch) or Checkpoint()
-        positions, marks = end.positions.get(self._server, {}), end.marks.get(self._server, {})
-        return {queue: marks[queue] for queue, at in due.items() if positions.get(queue) == [at[0], at[2]]}
+    def _lost_state(self, end: Checkpoint, log: Listed) -> str | None:
+        """Return the evidence that the log lacks its state at the end of the last proven batch."""
+        at = end.at.get(log.log)
+        if at is None:
+            return None
+        openings = self._client.history().openings if needs_openings(at, log.at) else []
+        return lost_state(at, log.at, openings)
+
+
+def _marks(end: Checkpoint, log: str, due: Due) -> dict[str, Mark]:
+    """Return the marks of the last proven batch for the queues of *due* that end where it ended."""
+    positions, marks = end.positions.get(log, {}), end.marks.get(log, {})
+    return {queue: marks[queue] for queue, at in due.items() if queue in marks and positions[queue] == [at[0], at[2]]}
 
 
 def refuse_older_log(ledger: Ledger, server: str, listing: Mapping[str, QueueSummary]) -> None:

@@ -124,15 +124,16 @@ class DeltaRun:
         client, step = reader._fleet.client("a"), engine.step
         send = client.send
 
-        def stepped(method: str, path: str, request: Any, decode: Any) -> Any:
+        def stepped(method: str, path: str, request: Any, decode: Any, log: str = "") -> Any:
             if path not in RELEASE:
-                return send(method, path, request, decode)
+                return send(method, path, request, decode, log)
             member = RELEASE[path]
             items, half = request[member], (len(request[member]) + 1) // 2
             step("truncate")
-            done = send(method, path, {**request, member: items[:half]}, decode)
+            done = send(method, path, {**request, member: items[:half]}, decode, log)
             step("half of the truncate")
-            return [*done, *(send(method, path, {**request, member: items[half:]}, decode) if items[half:] else ())]
+            rest = send(method, path, {**request, member: items[half:]}, decode, log) if items[half:] else ()
+            return [*done, *rest]
 
         client.send = stepped  # type: ignore[method-assign]  # a kill in the middle
 

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import COMMITS, MANIFEST, OFFSETS, Batches, newest
+from mrecordlog_async.spark.drain_steps import reread
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import claim
 from mrecordlog_async.spark.local_lake import LocalLake
-from mrecordlog_async.spark.offsets import DataLossError
+from mrecordlog_async.spark.offsets import DataLossError, HeldBackError
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.release import Release
 from mrecordlog_async.spark.stream import LogStreamReader
@@ -52,13 +53,15 @@ class Engine:
             release = Release(batches, fleet, truncate=truncate)
             found = release.recover(adopt=adopt)
             again = refusal.check(checkpoint, set(accept), batches.end(newest(checkpoint, OFFSETS)) or {})
-            release.accept(again)
-            reader = LogStreamReader(Options.parse({**self.given, "readAgain": json.dumps(again)}))
+            release.accept(again | reread(set(accept), fleet, batches))
+            given = {"readAgain": json.dumps(again), "acceptWentBack": str(refusal.WENT_BACK in accept)}
+            reader = LogStreamReader(Options.parse(self.given | given))
             release.refuse_older_logs()
             release.advance()
             yield Run(self, reader, release, found)
         except (DataLossError, LogWentBackError) as error:
-            refusal.remember(checkpoint, str(error))
+            if not isinstance(error, HeldBackError):
+                refusal.remember(checkpoint, str(error))
             raise
         finally:
             reader.stop()

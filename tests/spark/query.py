@@ -39,7 +39,7 @@ class Query:
     @property
     def positions(self) -> Offset:
         """The checkpoint's positions: server → queue → [id, position]."""
-        return Checkpoint.decode(self.committed).positions
+        return Checkpoint.decode(self.committed).by_server()
 
     def restart(self) -> None:
         """Lose the reader, as a kill does; keep the checkpoint."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
+from mrecordlog_async.spark.checkpoint import At, Checkpoint
 from mrecordlog_async.spark.option_values import OptionError, Server, Subscription, parse_servers
 from mrecordlog_async.spark.options import Options
 
@@ -86,8 +86,8 @@ def test_queues_with_commas_are_named_as_json() -> None:
 
 
 def test_starting_offsets_may_be_copied_from_a_checkpoint() -> None:
-    """A checkpoint's offset may be used as positions; its marks are dropped."""
-    copied = Checkpoint({"default": {"q": [1, 7]}}, {"default": {"q": Mark("o", 99)}}, {}).encode()
+    """A checkpoint's offset may be used as positions, by the names of its servers."""
+    copied = Checkpoint({"4f": {"q": [1, 7]}}, {"4f": "default"}, {"4f": At("o", 99)}).encode()
     assert parse(startingOffsets=json.dumps(copied)).starting == {"default": {"q": 7}}
     assert parse(startingOffsets='{"default": {"q": [1, 7, 99]}}').starting == {"default": {"q": 7}}
 

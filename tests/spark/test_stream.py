@@ -256,7 +256,7 @@ def test_progress_reports_where_the_logs_end(service: ThreadedService) -> None:
     query.step()
     latest = query.reader.reportLatestOffset()
     assert latest is not None
-    assert [position for _, position in Checkpoint.decode(latest).positions["default"].values()] == [10]
+    assert [position for _, position in Checkpoint.decode(latest).by_server()["default"].values()] == [10]
     assert latest["waiting"] == {"default": 10}
     query.step()
     assert (query.reader.reportLatestOffset() or {})["waiting"] == {"default": 6}

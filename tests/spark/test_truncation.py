@@ -138,23 +138,9 @@ def test_a_log_that_went_back_and_grew_is_not_truncated(
 ) -> None:
     """If the log lost its end between commit and release, and has as many other records again, nothing is truncated."""
     new = go_back_after_a_batch(engine, service, tmp_path / "copy")
-    with pytest.raises(
-        LogWentBackError, match="continues at position 180, but the log ended at 150 when it was last opened"
-    ):
+    with pytest.raises(LogWentBackError, match="queue 'q': it does not know the opening in which it was read"):
         engine.drain()
     assert [payload for _, payload in service.records()["q"]][-len(new) :] == new
-
-
-def test_the_last_record_shows_that_a_reopened_log_went_back(
-    engine: Engine, service: ThreadedService, tmp_path: Path
-) -> None:
-    """If positions do not show that the log went back, the digest of the last record does."""
-    go_back_after_a_batch(engine, service, tmp_path / "copy")
-    service.stop()
-    service.start()
-    with pytest.raises(LogWentBackError, match=r"position .* is not the one that was read"):
-        engine.drain()
-    assert service.positions("q") == (100, 200)
 
 
 def test_a_service_that_only_started_again_is_truncated(engine: Engine, service: ThreadedService) -> None:

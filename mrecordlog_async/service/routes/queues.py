@@ -52,19 +52,23 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
         return web.Response(status=304, headers={"ETag": etag})
     names, next_name = await page_of_names(service, request)
     tail = encode_json(next_name)
-    head = b'{"log":%s,"opening":%s,"at":%s,"next":%s,"queues":[' % (
+    head = b'{"log":%s,"opening":%s,"next":%s,"queues":[' % (
         encode_json(log.public_id),
         encode_json(service.opening),
-        encode_json(at_of(log)),
         tail,
     )
     if len(names) <= QUEUES_AT_ONCE:
-        body = b"".join([head, *_encode_queues(service, names), b"]}"])
+        body = b"".join([head, *_encode_queues(service, names), *_encode_at(log)])
         return web.Response(body=body, content_type=JSON, headers={"ETag": etag})
     response = web.StreamResponse(headers={"ETag": etag, LOG_ID: service.log_id})
     response.content_type = JSON
-    pieces = chain([head], _encode_queues(service, names), [b"]}"])
+    pieces = chain([head], _encode_queues(service, names), _encode_at(log))
     return await send(request, response, pieces, service.sending.enter(request))
+
+
+def _encode_at(log: MultiRecordLog) -> Iterator[bytes]:
+    """Yield the end of a list of queues. The state is taken after them: it covers every position above it."""
+    yield b'],"at":%s}' % encode_json(at_of(log))
 
 
 async def page_of_names(service: Service, request: web.Request) -> tuple[Sequence[str], str | None]:

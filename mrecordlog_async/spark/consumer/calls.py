@@ -55,13 +55,13 @@ def add_rule(client: ServiceClient, pattern: str, consumer: str) -> None:
 
 
 def attach(
-    client: ServiceClient, consumer: str, queues: Sequence[str], *, owner: str | None, take_over: bool
+    client: ServiceClient, consumer: str, queues: Sequence[str], *, owner: str | None, take_over: bool, log: str
 ) -> list[Attached]:
-    """Become the holder of *consumer* on *queues*; it is created where it does not exist."""
+    """Become the holder of *consumer* on *queues* of *log*; it is created where it does not exist."""
     request = {"consumer": consumer, "create": True, "owner": owner, "take_over": take_over}
     found: list[Attached] = []
     for part in chunks(queues, QUEUES_AT_ONCE):
-        found += client.send("POST", "/v1/attach", {**request, "queues": part}, _attached)
+        found += client.send("POST", "/v1/attach", {**request, "queues": part}, _attached, log)
     return found
 
 

@@ -45,24 +45,19 @@ class Committed:
         """Whether anything is released."""
         return self._options.truncate or self._holder is not None
 
-    def begin(self) -> None:
-        """Attach, unless that is done: a batch that runs again after a restart must not run for another holder."""
-        if self._holder is not None and not self._holder.has_begun:
-            self.survey()
+    @property
+    def must_begin(self) -> bool:
+        """Whether the stream is a consumer and has not attached to anything yet."""
+        return self._holder is not None and not self._holder.has_begun
 
-    def survey(self) -> dict[str, Listed]:
-        """List the servers; attach to the consumers of new queues, and then list again what these hold.
+    def attach(self, surveys: dict[str, Listed]) -> bool:
+        """Attach to the consumers of new queues; return whether anything was attached, and must be listed again.
 
         Raises:
             ConsumerRefusedError: a consumer belongs to another owner.
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
         """
-        surveys = self._fleet.survey()
-        for _ in range(LISTED_MAX):
-            if self._holder is None or not self._holder.attach(surveys):
-                break
-            surveys = self._fleet.survey()
-        return surveys
+        return self._holder is not None and self._holder.attach(surveys)
 
     def admitted(self, first_positions: Offset, surveys: Mapping[str, Listed]) -> Offset:
         """Return the *first_positions* of queues that may enter the checkpoint: those whose consumer is held.
@@ -90,13 +85,13 @@ class Committed:
             self._holder.compare(checked.intact, surveys)
             due = self._holder.due(checked.intact, surveys)
         elif self._options.truncate:
-            due = truncations(checked.intact, {server: listed.queues for server, listed in surveys.items()})
+            due = truncations(checked.intact, {log: listed.queues for log, listed in surveys.items()})
         if not due:
             return
         sync_file_systems(self._options.sync_directories)
-        for server, queues in due.items():
+        for log, queues in due.items():
             try:
-                self._release_one(server, queues, surveys[server].opening)
+                self._release_one(log, queues, surveys[log])
             except (ServerDownError, ServiceRefusedError) as error:
                 logger.warning("releasing what is committed failed; retrying at the next trigger: %s", error)
 
@@ -105,13 +100,13 @@ class Committed:
         if self._holder is not None:
             self._holder.compare(checked.positions, surveys, refuse=False)
 
-    def _release_one(self, server: str, queues: dict[str, list[int]], opening: str) -> None:
+    def _release_one(self, log: str, queues: dict[str, list[int]], listed: Listed) -> None:
         if self._holder is not None:
-            self._holder.acknowledge(server, queues, opening)
+            self._holder.acknowledge(log, queues, listed.opening)
             return
-        for answer in self._fleet.client(server).truncate(queues, opening=opening):
+        for answer in self._fleet.client(log).truncate(queues, opening=listed.opening, log=listed.log):
             if answer.status != "ok":
-                self._report_kept(server, answer)
+                self._report_kept(listed.server or log, answer)
 
     def _report_kept(self, server: str, answer: Truncated) -> None:
         """Log that a queue was not truncated; for a consumer that is behind only once, as that may last."""

@@ -13,6 +13,8 @@ In this order, in the process that plans the stream; tasks hold nothing:
 
 4. `due`, `acknowledge`   what the checkpoint has committed
 
+Servers are given by the ids of their logs, as listings are (`Fleet.standing`): a consumer stays with its log.
+
 A consumer has an owner, the query. Another owner is refused, unless `takeOver` is set; then the query that held the
 consumer so far is refused from its next acknowledgement on.
 """
@@ -112,9 +114,9 @@ class Holder:
         known = self._known.setdefault(server, set())
         again = [queue for queue in queues if queue in known]
         new = [queue for queue in queues if queue not in known]
-        client, found = self._fleet.client(server), list[calls.Attached]()
+        client, found, log = self._fleet.client(server), list[calls.Attached](), self._fleet.log_of(server)
         for part, take_over in ((new, self._take_over), (again, False)):
-            found += calls.attach(client, self._consumer, part, owner=self._owner, take_over=take_over)
+            found += calls.attach(client, self._consumer, part, owner=self._owner, take_over=take_over, log=log)
         self._refuse_owned(server, [one for one in found if one.status == "owned"])
         held = [one for one in found if one.status == "ok"]
         for one in held:
@@ -129,7 +131,7 @@ class Holder:
                 "retrying: %s",
                 self._consumer,
                 _listed(one.queue for one in full),
-                server,
+                self._fleet.name_of(server),
                 full[0].detail,
             )
         return bool(held)
@@ -138,9 +140,9 @@ class Holder:
         """Raise ConsumerRefusedError if a consumer has another owner."""
         if owned:
             raise ConsumerRefusedError(
-                f"server {server!r}, {_listed(one.queue for one in owned)}: the consumer {self._consumer!r} belongs to "
-                f"another query ({owned[0].detail}). Use another consumer; or, if that query is stopped for good, take "
-                "its consumer over with takeOver=true (--take-over), and remove that option afterwards"
+                f"{self._shown(server)}, {_listed(one.queue for one in owned)}: the consumer {self._consumer!r} "
+                f"belongs to another query ({owned[0].detail}). Use another consumer; or, if that query is stopped for "
+                "good, take its consumer over with takeOver=true (--take-over), and remove that option afterwards"
             )
 
     def _warn_of_kept(self, server: str, kept: list[str]) -> None:
@@ -149,9 +151,12 @@ class Holder:
             logger.warning(
                 "server %r: acknowledging removes nothing from %s, where records are kept until they are truncated; "
                 "`mrecordlog configure URL QUEUE --keep until_acknowledged` changes that",
-                server,
+                self._fleet.name_of(server),
                 _listed(kept),
             )
+
+    def _shown(self, server: str) -> str:
+        return f"server {self._fleet.name_of(server)!r}"
 
     def holds(self, server: str, queue: str, queue_id: int) -> bool:
         """Return whether the consumer of this incarnation of a queue is held."""
@@ -181,7 +186,7 @@ class Holder:
             if hold.position <= goal:
                 self._fresh[server].discard(queue)
             elif refuse and not self._take_over:
-                ahead.append(f"server {server!r}, queue {queue!r}: it stands at {hold.position}, not at {goal}")
+                ahead.append(f"{self._shown(server)}, queue {queue!r}: it stands at {hold.position}, not at {goal}")
             else:
                 self._move_back(server, queue, hold, goal)
         if ahead:
@@ -206,7 +211,7 @@ class Holder:
         calls.seek(self._fleet.client(server), self._consumer, queue, (hold.id, position, hold.epoch))
         logger.warning(
             "server %r, queue %r: moved consumer %r from %d back to %d, where the checkpoint stands",
-            server,
+            self._fleet.name_of(server),
             queue,
             self._consumer,
             hold.position,
@@ -247,10 +252,11 @@ class Holder:
             elif one.status in ("fenced", "no_consumer"):
                 lost.append(one)
             else:
-                logger.warning("queue %r of %r was not acknowledged: %s", one.queue, server, one.detail or one.status)
+                name, reason = self._fleet.name_of(server), one.detail or one.status
+                logger.warning("queue %r of %r was not acknowledged: %s", one.queue, name, reason)
         if lost:
             raise ConsumerLostError(
-                f"server {server!r}, {_listed(one.queue for one in lost)}: the consumer {self._consumer!r} is no "
+                f"{self._shown(server)}, {_listed(one.queue for one in lost)}: the consumer {self._consumer!r} is no "
                 f"longer held by this query ({lost[0].detail}). What is stored stays stored. Give each query its own "
                 "consumer; if this one was deleted, start again to create it"
             )

@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
-from mrecordlog_async.spark.checkpoint import Checkpoint
+from mrecordlog_async.spark.checkpoint import Checkpoint, named
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NO_HOOKS, OWNER, NewBatch, Table, columns_of
 from mrecordlog_async.spark.delta.upkeep import open_table
@@ -66,7 +66,9 @@ def positions(table: DeltaTable) -> Checkpoint:
             found[key] = [row["queue_id"], row["position_max"] + 1]
     checkpoint = Checkpoint()
     for (server, queue), position in found.items():
-        checkpoint.positions.setdefault(server, {})[queue] = position
+        # Which log it is shows when the server is listed: a table knows it by its name only.
+        checkpoint.positions.setdefault(named(server), {})[queue] = position
+        checkpoint.servers[named(server)] = server
     return checkpoint
 
 

@@ -1,0 +1,221 @@
+"""A log is known by its id and its history: wherever it is, and however far it has grown since it went back."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.spark.checkpoint import At, Checkpoint
+from mrecordlog_async.spark.history import Opening, alternates, arrange, forgotten, lost_state, needs_openings, placed
+from mrecordlog_async.spark.offsets import DataLossError, HeldBackError
+from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.proof import Listed
+from tests.spark.conftest import NewService
+from tests.spark.query import Query, rows_of
+from tests.spark.services import ThreadedService, numbered
+from tests.spark.test_offsets import summary
+
+X, Y = "0123abcd" * 4, "89ef4567" * 4
+AT = At("o", 7)
+
+# Decisions.
+
+
+def test_one_log_at_two_addresses_is_one_server() -> None:
+    """It is read once, under the name that it had before; with two openings it is two live copies, and held back."""
+    listed = Listed({}, X, "opening", at=AT)
+    known = Checkpoint({X: {"q": [1, 5]}}, {X: "b"})
+    same = arrange(known, {"a": listed, "b": listed})
+    assert (same.logs, same.held) == ({X: replace(listed, server="b")}, {})
+    copies = arrange(known, {"a": listed, "b": replace(listed, opening="other"), "c": Listed({}, Y)})
+    assert list(copies.logs) == [Y]
+    assert "'a' and 'b' have live copies of one log" in copies.held[X].why
+
+
+def test_a_log_is_found_under_any_name() -> None:
+    """Servers that changed places or names are read on; logs that are no longer configured are kept."""
+    known = Checkpoint({X: {"q": [1, 5]}, Y: {"q": [2, 5]}, "gone": {"q": [3, 5]}}, {X: "a", Y: "b", "gone": "c"})
+    swapped = arrange(known, {"b": Listed({}, X), "renamed": Listed({}, Y)})
+    assert {log: listed.server for log, listed in swapped.logs.items()} == {X: "b", Y: "renamed"}
+    assert swapped.held == {}
+
+
+@pytest.mark.parametrize(
+    ("now", "looks"),
+    [
+        (Listed({}, Y), "new and empty"),
+        (Listed({"q": summary("q", 0, 5)}, Y, at=AT), "another one"),
+        (Listed({}, "second"), "another log of this checkpoint"),
+    ],
+)
+def test_a_log_that_another_one_replaced_is_held_back(now: Listed, looks: str) -> None:
+    """So is the new one, unless the checkpoint knows it: it may belong to somebody else. The other logs go on."""
+    known = Checkpoint({X: {"q": [1, 5]}, "second": {}}, {X: "a", "second": "b"}, {X: AT})
+    standing = arrange(known, {"a": now, "c": Listed({}, "third")})
+    assert set(standing.logs) == {"third"} | ({"second"} if now.log == "second" else set())
+    assert looks in standing.held[X].why and f"option forget: {X[:8]}" in standing.held[X].why
+    after = known.without(forgotten([X[:8]], known, {"a": now}))
+    assert set(arrange(after, {"a": now}).logs) == {now.log}
+
+
+def test_only_a_log_that_is_lost_can_be_forgotten() -> None:
+    """A log that is there would be read from its beginning, which would store its records twice."""
+    known = Checkpoint({X: {}, X[:8] + "f" * 24: {}})
+    assert forgotten([Y], known, {}) == frozenset()
+    with pytest.raises(OptionError, match="several logs begin"):
+        forgotten([X[:8]], known, {})
+    with pytest.raises(OptionError, match="server 'a' has the log"):
+        forgotten([X[:9]], known, {"a": Listed({}, X)})
+
+
+def test_a_log_that_was_known_by_a_name_gets_its_id() -> None:
+    """A queue belongs to the log that has its id; what no log has belongs to that server's log."""
+    known = Checkpoint({"server:a": {"q": [1, 5], "r": [2, 6], "s": [3, 7]}}, {"server:a": "a"})
+    assert placed(known, {"b": Listed({}, Y)}).positions == {"server:a": {"q": [1, 5], "r": [2, 6], "s": [3, 7]}}
+    found = {"a": Listed({"q": summary("q", 0, 9, 1)}, X), "b": Listed({"r": summary("r", 0, 9, 2)}, Y)}
+    moved = placed(known, found)
+    assert moved.positions == {X: {"q": [1, 5], "s": [3, 7]}, Y: {"r": [2, 6]}}
+    assert Checkpoint.decode(moved.encode()) == moved
+
+
+@pytest.mark.parametrize(
+    ("now", "openings", "evidence"),
+    [
+        (At("o", 7), [], None),
+        (At("o", 9), [], None),
+        (At("o", 6), [], "lost what followed batch 6"),
+        (At("p", 9), [("n", 1), ("o", 3), ("p", 8)], None),
+        (At("p", 9), [("n", 1), ("o", 3), ("p", 7)], "lost what followed batch 6"),
+        (At("n", 3), [("n", 1)], "does not know the opening .* restored\\)"),
+        (At("p", 9), [("n", 1), ("p", 3)], "does not know the opening .* written to since"),
+        (At("p", 9_000), [(f"{at}", at) for at in range(8_000, 9_024)], "more than 1024 times"),
+        (None, [], "nothing was ever stored"),
+    ],
+)
+def test_what_shows_that_a_log_went_back(now: At | None, openings: list[tuple[str, int]], evidence: str | None) -> None:
+    """A log went back if it does not know the opening of the checkpoint, or if that ended before the batch."""
+    assert needs_openings(AT, now) == (now is not None and now.opening != "o")
+    found = lost_state(AT, now, [Opening(*each) for each in openings])
+    if evidence is None:
+        assert found is None
+    else:
+        with pytest.raises(AssertionError, match=evidence):
+            raise AssertionError(found)
+
+
+def test_a_load_balancer_is_told_from_a_restart() -> None:
+    """A log that comes back in the opening it had before never stopped: something else responded in between."""
+    assert alternates([("x", "1"), ("y", "1"), ("x", "1")])
+    assert alternates([("x", "1"), ("x", "2"), ("x", "1")])
+    assert not alternates([("x", "1"), ("y", "1"), ("x", "2")])
+
+
+# Real logs.
+
+
+@pytest.mark.parametrize("truncate", ["true", "false"])
+def test_a_log_that_went_back_holds_back_only_itself(
+    new_service: NewService, tmp_path: Path, truncate: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However far it grows and however often it is opened; accepted once, it is read again from its first record."""
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 50))
+    a.keep_copy(tmp_path / "copy")
+    a.append("q", numbered("q", 50, 100))
+    b.append("q", numbered("q", 0, 10))
+    query = Query(f"a={a.url},b={b.url}", truncate=truncate, readAgain="{}")
+    query.drain()
+    a.go_back(tmp_path / "copy")
+    a.append("q", [b"same"] * 100)
+    b.append("q", numbered("q", 10, 20))
+    with caplog.at_level(logging.WARNING):
+        query.drain()
+    assert "held back: server 'a'" in caplog.text
+    assert sorted(query.rows[110:]) == rows_of("b", "q", 10, 20)
+    latest = query.reader.reportLatestOffset()
+    assert latest is not None and "server 'a': it does not know the opening" in latest["held"][0]
+    a.stop()
+    a.start()
+    del query.options["readAgain"]
+    query.options["servers"] = f"a={a.url}"
+    for _ in range(2):
+        with pytest.raises(HeldBackError, match="went back"):
+            query.drain()
+    assert a.positions("q") == (0, 150), "nothing was truncated"
+    query.options["acceptWentBack"] = "true"
+    query.drain()
+    assert [row[3] for row in query.rows[120:]] == numbered("q", 0, 50) + [b"same"] * 100
+    del query.options["acceptWentBack"]
+    query.drain()
+
+
+def test_a_run_that_ends_fails_once_it_has_read_the_rest(new_service: NewService) -> None:
+    """Otherwise it would look as if everything had been read."""
+    a, b = new_service(), new_service()
+    for service in (a, b):
+        service.append("q", numbered("q", 0, 5))
+    query = Query(f"a={a.url},b={b.url}")
+    query.drain()
+    a.replace_by_nothing()
+    a.append("q", numbered("new", 0, 3))
+    b.append("q", numbered("q", 5, 9))
+    with pytest.raises(HeldBackError, match=r"server 'a': the checkpoint continues the log \w+, and no server has it"):
+        query.drain()
+    assert query.rows[10:] == rows_of("b", "q", 5, 9)
+    with pytest.raises(DataLossError) as refused:
+        query.drain()
+    lost = str(refused.value).partition("option forget: ")[2][:8]
+    query.options["forget"] = lost
+    query.drain()
+    assert query.rows[14:] == [("a", "q", at, f"new:{at}".encode()) for at in range(3)]
+    query.drain()
+
+
+def test_servers_that_changed_places_are_read_on(new_service: NewService) -> None:
+    """Also a batch that was planned before: its rows keep the names under which it was planned."""
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 5))
+    b.append("r", numbered("r", 0, 5))
+    query = Query(f"a={a.url},b={b.url}", truncate="true")
+    query.drain()
+    a.append("q", numbered("q", 5, 7))
+    query.restart()
+    assert query.step(die_before_commit=True)
+    query.options["servers"] = f"a={b.url},b={a.url}"
+    query.restart()
+    query.step()
+    assert query.rows[10:] == rows_of("a", "q", 5, 7)
+    a.append("q", numbered("q", 7, 9))
+    b.append("r", numbered("r", 5, 6))
+    query.drain()
+    assert sorted(query.rows[12:]) == rows_of("a", "r", 5, 6) + rows_of("b", "q", 7, 9)
+    assert a.records() == {"q": []} and b.records() == {"r": []}
+
+
+def test_two_names_of_one_server_are_read_once(service: ThreadedService) -> None:
+    """In a stream and in a table: rows have one of the names, always the same."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(f"b={service.url}")
+    query.drain()
+    query.options["servers"] = f"a={service.url},b={service.url.replace('127.0.0.1', 'localhost')}"
+    service.append("q", numbered("q", 5, 8))
+    query.drain()
+    assert query.rows == rows_of("b", "q", 0, 8)
+    assert list(query.reader._fleet.distinct()) == ["a"]
+
+
+def test_two_live_copies_are_refused(new_service: NewService, tmp_path: Path) -> None:
+    """Each would get records of its own at the same positions."""
+    service = new_service()
+    service.append("q", numbered("q", 0, 5))
+    service.keep_copy(tmp_path / "copy")
+    copy = new_service()
+    copy.go_back(tmp_path / "copy")
+    query = Query(f"a={service.url},b={copy.url}")
+    with pytest.raises(HeldBackError, match="'a' and 'b' have live copies of one log"):
+        query.step()
+    with pytest.raises(OptionError, match="live copies"):
+        query.reader._fleet.distinct()
