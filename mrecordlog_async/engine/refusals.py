@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from time import monotonic
 
 from mrecordlog_async.engine.commands import Command
@@ -38,11 +37,9 @@ from mrecordlog_async.errors import (
     RecordTooLargeError,
 )
 from mrecordlog_async.metrics import Counters
+from mrecordlog_async.stretches import CALM_SECONDS, Stretch, Stretches
 
 logger = logging.getLogger("mrecordlog_async")
-
-CALM_SECONDS = 30.0
-"""A stretch of refusals ends once nothing was refused for this reason for so long."""
 
 _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (PositionInPastError, "past"),
@@ -54,14 +51,7 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (OSError, "disk_error"),
 )
 
-
-@dataclass(slots=True)
-class _Stretch:
-    """Refusals for one reason. `appends`: how many. Times are of the clock."""
-
-    began: float
-    last: float
-    appends: int = 0
+_LOGGED = ("memory", "disk", "queue", "space", "disk_error")
 
 
 class Refusals:
@@ -77,16 +67,16 @@ class Refusals:
         self.on_begin: Callable[[], object] = lambda: None
         self._counters = counters
         self._directory = directory
-        self._clock = clock
-        self._stretches: dict[str, _Stretch] = {}
+        self._stretches = Stretches(self._log_end, clock)
 
     def count(self, error: BaseException, appends: int = 1) -> None:
         """Count *appends* calls that get *error*. Other calls are not counted, but may begin a stretch."""
         reason = reason_of(error)
         refused = self._counters.refused
         refused[reason] = refused.get(reason, 0) + appends
-        if reason in ("memory", "disk", "queue", "space", "disk_error"):
-            self._note(reason, error, appends)
+        if reason in _LOGGED and self._stretches.note(reason, appends):
+            self._log_begin(reason, error)
+            self.on_begin()
 
     def count_commands(self, error: BaseException, commands: Iterable[Command]) -> None:
         """Count the appends among *commands* whose callers still wait. Called before they get *error*."""
@@ -96,22 +86,7 @@ class Refusals:
 
     def check(self) -> bool:
         """End the stretches that are over. Returns whether one goes on."""
-        now = self._clock()
-        for reason, stretch in list(self._stretches.items()):
-            if now - stretch.last >= CALM_SECONDS:
-                del self._stretches[reason]
-                self._log_end(reason, stretch)
-        return bool(self._stretches)
-
-    def _note(self, reason: str, error: BaseException, appends: int) -> None:
-        now = self._clock()
-        stretch = self._stretches.get(reason)
-        if stretch is None:
-            stretch = self._stretches[reason] = _Stretch(now, now)
-            self._log_begin(reason, error)
-            self.on_begin()
-        stretch.last = now
-        stretch.appends += appends
+        return self._stretches.check()
 
     def _log_begin(self, reason: str, error: BaseException) -> None:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else None
@@ -119,17 +94,16 @@ class Refusals:
         facts = {"event": "refusing", "directory": self._directory, "reason": reason}
         logger.warning("%s: appends are refused: %s", self._directory, text, extra={"facts": facts})
 
-    def _log_end(self, reason: str, stretch: _Stretch) -> None:
-        seconds = round(stretch.last - stretch.began, 3)
+    def _log_end(self, reason: str, stretch: Stretch) -> None:
         facts = {"event": "accepting", "directory": self._directory, "reason": reason}
         logger.info(
             "%s: no append was refused for %g s; %d were refused within %g s (reason: %s)",
             self._directory,
             CALM_SECONDS,
-            stretch.appends,
-            seconds,
+            stretch.count,
+            stretch.seconds,
             reason,
-            extra={"facts": facts | {"appends": stretch.appends, "seconds": seconds}},
+            extra={"facts": facts | {"appends": stretch.count, "seconds": stretch.seconds}},
         )
 
 

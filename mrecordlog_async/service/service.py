@@ -29,7 +29,7 @@ from mrecordlog_async.service.receive import Bodies
 from mrecordlog_async.service.security import EmbeddedGuard, Guard
 from mrecordlog_async.service.send import Sending
 from mrecordlog_async.service.splitting import Splitter
-from mrecordlog_async.service.stretches import Stretches
+from mrecordlog_async.service.stretches import RefusedRequests
 from mrecordlog_async.service.trim_memory import MemoryTrimmer
 
 VERSION = version("mrecordlog_async")
@@ -84,7 +84,7 @@ class Service:
         self.requests = 0
         self.active = 0  # requests being served
         self.problems: dict[int, int] = {}  # responses other than success, by status
-        self.stretches = Stretches()
+        self.stretches = RefusedRequests()
         self._connections_noted = 0  # refused connections that are in the log
         self.name = self.options.name or socket.gethostname()
         self.log_id = ""  # the log's public id, once it is attached

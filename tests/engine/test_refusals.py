@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import Limits, LogFullError, MultiRecordLog
-from mrecordlog_async.engine.refusals import CALM_SECONDS, Refusals
+from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.metrics import REFUSED, Counters
+from mrecordlog_async.stretches import CALM_SECONDS
 from tests.cached_files import CachedFiles
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.stretches import CALM_SECONDS, Stretches
+from mrecordlog_async.service.stretches import RefusedRequests
+from mrecordlog_async.stretches import CALM_SECONDS
 from tests.serving import serving
 
 
@@ -16,7 +17,7 @@ def test_a_stretch_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) 
     """Also where nothing calls `check`: the next refusal ends the stretch before it."""
     caplog.set_level(logging.INFO, "mrecordlog_async")
     now = 0.0
-    stretches = Stretches(lambda: now)
+    stretches = RefusedRequests(lambda: now)
     for _ in range(3):
         stretches.note("busy bodies", "too many bodies")
     now = CALM_SECONDS
