@@ -107,10 +107,8 @@ def encode_batch(
     """
     buffers: list[Buffer] = []
     offset = encode_all_frames(bodies, end.offset, seed, buffers)
-    oldest = end.segment if oldest_segment is None else oldest_segment
-    commit = Commit(log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
     # A COMMIT never spans two blocks, so a reader that finds a part of it finds all of it.
-    return buffers, encode_unsplit(encode_commit(commit), offset, seed, buffers)
+    return buffers, encode_unsplit(_commit(end, oldest_segment, log_id, time_ns), offset, seed, buffers)
 
 
 def encode_in_block(
@@ -119,13 +117,19 @@ def encode_in_block(
     """Do what `encode_batch` does for one log record that fits into the current block together with the COMMIT."""
     joined = body[0] if len(body) == 1 else b"".join(body)
     commit_at = end.offset + FRAME_HEADER_BYTES + len(joined)
-    oldest = end.segment if oldest_segment is None else oldest_segment
-    commit = Commit(log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
     frames = (
         *encode_whole(joined, end.offset, seed),  # type: ignore[arg-type]  # a single part is never a view
-        *encode_whole(encode_commit(commit), commit_at, seed),
+        *encode_whole(_commit(end, oldest_segment, log_id, time_ns), commit_at, seed),
     )
     return [b"".join(frames)], commit_at + FRAME_HEADER_BYTES + COMMIT_BYTES
+
+
+def _commit(end: LogEnd, oldest_segment: int | None, log_id: bytes, time_ns: int) -> bytes:
+    """Return the body of the COMMIT of the batch that starts at *end*."""
+    oldest = end.segment if oldest_segment is None else oldest_segment
+    return encode_commit(
+        Commit(log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
+    )
 
 
 def join_small(buffers: list[Buffer], size: int) -> list[Buffer]:
