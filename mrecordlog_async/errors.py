@@ -134,7 +134,8 @@ class PositionAheadError(RecordLogError, ValueError):
     def message(self) -> str:
         return (
             f"queue {self.queue!r}: position {self.position} was not assigned yet, the next one is "
-            f"{self.next_position}; pass the position of a record that the consumer has received"
+            f"{self.next_position}; acknowledge records that the consumer has received, or seek to "
+            f"{self.next_position} at most"
         )
 
 
