@@ -22,15 +22,25 @@ class BatchLimits(NamedTuple):
 
     @classmethod
     def checked(cls, max_records: int, max_bytes: int, max_wait: float | None) -> BatchLimits:
-        """Return the limits; raise ValueError for one that no batch can meet."""
+        """Return the limits; raise TypeError or ValueError for one that no batch can meet."""
         for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if max_wait is not None and not max_wait >= 0:  # also refuses NaN
-            raise ValueError(f"max_wait must be at least 0 seconds, or None to wait for a full batch, got {max_wait}")
+            if type(value) is not int or value < 1:
+                _check_size(name, value)
+        if max_wait is not None:
+            if isinstance(max_wait, bool) or not isinstance(max_wait, int | float):
+                raise TypeError(f"max_wait must be a number of seconds or None, not {type(max_wait).__name__}")
+            if not max_wait >= 0:  # also refuses NaN
+                raise ValueError(
+                    f"max_wait must be at least 0 seconds, or None to wait for a full batch, got {max_wait}"
+                )
         return cls(max_records, max_bytes, max_wait)
+
+
+def _check_size(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 class Batches(AsyncIterator[Batch]):

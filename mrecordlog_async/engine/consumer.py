@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
+from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.engine.setting_commands import Attached
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Batch, Record, Start
+
+_NOT_ATTACHED = "the consumer is not attached: use it inside `async with log.consumer(…) as c`"
 
 
 class HeldQueue(QueueWatch):
@@ -29,7 +32,7 @@ class HeldQueue(QueueWatch):
             ConsumerFencedError: Another holder has attached.
             ConsumerNotFoundError: The consumer was deleted.
         """
-        queue = super().queue()
+        queue = None if self.is_closing() else self._queues.by_id(self.queue_id)
         if queue is not None:
             check_holder(queue, self.consumer, self.epoch, self.epochs_from)
         return queue
@@ -107,13 +110,14 @@ class Consumer(AsyncIterator[Record]):
         """The lowest position that may be handed out next."""
         return self._reader().position
 
-    async def batch(
+    @coroutine_function
+    def batch(
         self,
         *,
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
         max_wait: float | None = BATCH_SECONDS,
-    ) -> Batch | None:
+    ) -> Coroutine[Any, Any, Batch | None]:
         """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
 
         Args:
@@ -132,8 +136,8 @@ class Consumer(AsyncIterator[Record]):
             ValueError: A limit is below 1, or the time is negative.
             LogFailedError: The log failed, and everything is read.
         """
-        tail = self._reader()
-        return await tail.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
+        # The coroutine of the tail itself: another one around it would cost a thousand small records 2 %.
+        return self._reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
 
     def batches(
         self,
@@ -201,10 +205,10 @@ class Consumer(AsyncIterator[Record]):
 
     def _holder(self) -> Attached:
         if self._attached is None:
-            raise RuntimeError("the consumer is not attached: use it inside `async with log.consumer(…) as c`")
+            raise RuntimeError(_NOT_ATTACHED)
         return self._attached
 
     def _reader(self) -> Tail:
-        self._holder()
-        assert self._tail is not None
+        if self._tail is None:
+            raise RuntimeError(_NOT_ATTACHED)
         return self._tail

@@ -83,7 +83,9 @@ class Tail(AsyncIterator[Record]):
         if self._closed:
             return None
         self._records = iter(())  # the collector stands after the last one that was handed out
-        return await self._collector.collect(limits)
+        # A full batch at hand needs none of the coroutines that wait: 3 of 8 µs.
+        batch = self._collector.take_full(limits)
+        return batch if batch is not None else await self._collector.collect(limits)
 
     def batches(
         self,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import OFFSET_BYTES, Run
 
 PIECES_AT_FIRST, PIECES_AT_ONCE = 4, 64
 """Pieces looked up at first, twice as many each time, and at most: a limit usually ends the read early."""
+
+MANY_RECORDS = 2_000
+"""From here on, the runs of a batch are looked up at once: a quarter of 1.2 µs per run, but 5 µs for the first."""
 
 UNLIMITED = 2**63
 
@@ -21,6 +25,19 @@ def check_limit(limit: int) -> int:
     if limit < 0:
         raise ValueError(f"limit must be at least 0 records, got {limit}")
     return limit
+
+
+class Head(NamedTuple):
+    """The first records of a queue, as many as limits allow.
+
+    runs: the first and the last one may hold more than start … stop - 1. is_full: a limit is reached, or the next
+    record is too large.
+    """
+
+    runs: list[Run]
+    start: int
+    stop: int
+    is_full: bool
 
 
 def pieces_of(queue: Queue, start: int | None, stop: int | None = None) -> Iterator[HeldRun]:
@@ -43,9 +60,51 @@ def first_records(queue: Queue, start: int | None, stop: int | None, limit: int)
     return taken
 
 
-def first_runs(queue: Queue, start: int, records_max: int, bytes_max: int) -> list[Run]:
-    """Return the first runs from *start* on: within both limits, but at least one record if there is any."""
-    return take_head(runs_of(pieces_of(queue, start)), records_max, bytes_max)
+def head_of(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
+    """Return the first records from *start* on: within both limits, but at least one if there is any."""
+    start = max(start, queue.first_position)
+    head = _dense_head(queue, start, records_max, bytes_max) if records_max >= MANY_RECORDS else None
+    return head if head is not None else _head_by_run(queue, start, records_max, bytes_max)
+
+
+def _dense_head(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
+    """Do the same if the positions have no gaps and no byte is too much; otherwise return None."""
+    stop = min(start + records_max, queue.next_position)
+    runs = queue.dense(start, stop)
+    if runs is None:
+        return None
+    first, last = runs[0], runs[-1]
+    after = len(last.payload) - last.bytes_before(stop - last.first_position)
+    size = sum([len(run[2]) for run in runs]) - first.bytes_before(start - first.first_position) - after
+    return Head(runs, start, stop, stop - start == records_max or size == bytes_max) if size <= bytes_max else None
+
+
+def _head_by_run(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
+    """Do the same, one run after the other."""
+    taken: list[Run] = []
+    stop = start
+    for run in queue.runs_from(start):
+        first, offsets, payload = run
+        records, size, skipped = len(offsets) // OFFSET_BYTES - 1, len(payload), 0
+        if first < start:
+            skipped = start - first
+            records -= skipped
+            size -= run.bytes_before(skipped)
+        elif not taken:
+            start = first
+        if records > records_max or size > bytes_max:
+            part = run.count_within(skipped, records_max, bytes_max)
+            if part or not taken:
+                taken.append(run)
+                stop = max(first, start) + (part or 1)
+            return Head(taken, start, stop, True)
+        taken.append(run)
+        stop = first + skipped + records
+        records_max -= records
+        bytes_max -= size
+        if records_max <= 0 or bytes_max <= 0:
+            return Head(taken, start, stop, True)
+    return Head(taken, start, stop, False)
 
 
 def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:
@@ -60,19 +119,17 @@ def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:
 def take_head(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run]:
     """Return the first of *runs*: at most *records_max* records and *bytes_max* bytes, but at least one record."""
     taken: list[Run] = []
-    for run in runs:
-        if records_max <= 0 or (taken and bytes_max <= 0):
+    for run in runs if records_max > 0 else ():
+        if run.record_count > records_max or len(run.payload) > bytes_max:
+            part = run.count_within(0, records_max, bytes_max)
+            if part or not taken:
+                taken.append(run.cut_records(part or 1))
             break
-        part = run if run.record_count <= records_max else run.cut_records(records_max)
-        if len(part.payload) > bytes_max:
-            part = part.cut_bytes(bytes_max)
-            if taken and len(part.payload) > bytes_max:
-                break
-        taken.append(part)
-        if part.record_count < run.record_count:
+        taken.append(run)
+        records_max -= run.record_count
+        bytes_max -= len(run.payload)
+        if records_max <= 0 or bytes_max <= 0:
             break
-        records_max -= part.record_count
-        bytes_max -= len(part.payload)
     return taken
 
 

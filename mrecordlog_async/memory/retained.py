@@ -12,6 +12,7 @@ million queues another hundred bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from mrecordlog_async.memory.gapped import GappedRun, HeldRun, as_runs, cut_ends
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
@@ -107,6 +108,10 @@ class RetainedRecords:
         """
         first = self.first_position if start is None else max(start, self.first_position)
         last = self.next_position if stop is None else min(stop, self.next_position)
+        return cut_ends(self._reaching_into(first, last, most), first, last)
+
+    def _reaching_into(self, first: int, last: int, most: int | None = None) -> list[HeldRun]:
+        """Return what holds positions *first* … *last* - 1, which are not truncated; the ends are uncut."""
         if first >= last:
             return []
         found = self._sealed.between(first, last, most)
@@ -114,7 +119,17 @@ class RetainedRecords:
             found += self._open_runs.between(first, last, None if most is None else most - len(found))
         if last > self._loose_first() and (most is None or len(found) < most):
             found.append(self._loose_run(first, last))
-        return cut_ends(found, first, last)
+        return found
+
+    def dense(self, start: int, stop: int) -> list[Run] | None:
+        """Return the runs of positions *start* … *stop* - 1 if each has a record, with uncut ends; otherwise None."""
+        found = self._reaching_into(start, stop)
+        if not found or GappedRun in map(type, found) or found[0][0] > start or found[-1].next_position < stop:
+            return None
+        records = sum([len(run[1]) for run in found]) // OFFSET_BYTES - len(found)
+        if records != found[-1].next_position - found[0][0]:
+            return None
+        return found  # type: ignore[return-value]  # all are Runs
 
     def head(self, start: int) -> list[HeldRun]:
         """Return the oldest part of what `held` returns: a sealed run, the few open ones, or the loose records."""
@@ -124,6 +139,20 @@ class RetainedRecords:
         if not found and self.loose and first < self.next_position:
             found = [self._loose_run(first, self.next_position)]
         return cut_ends(found, first, self.next_position)
+
+    def runs_from(self, start: int) -> Iterator[Run]:
+        """Yield the runs with positions from *start* on, which must not be truncated. The first may begin before.
+
+        The queue must not change meanwhile.
+        """
+        sealed = self._sealed.starting_at(start)
+        if not self._open_runs and not self.loose:
+            return sealed
+        return chain(sealed, self._open_runs.starting_at(start), self._loose_runs(start))
+
+    def _loose_runs(self, start: int) -> Iterator[Run]:
+        if self.loose and start < self.next_position:
+            yield self._loose_run(start, self.next_position)
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""

@@ -16,10 +16,10 @@ from operator import sub
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.memory.gapped import GappedRun, HeldRun
-from mrecordlog_async.model import OFFSET_BYTES, Run, pack_offsets
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run, pack_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 MOVED_UP_FROM = 64
 """Up to this many places at the front stay empty, however short the columns are."""
@@ -99,6 +99,14 @@ class Runs:
         end = bisect_left(positions, stop, first)
         return self._cut(first, end if most is None else min(end, first + most))
 
+    def starting_at(self, position: int) -> Iterator[Run]:
+        """Yield the runs from the one that holds *position* on, uncut. Nothing may change meanwhile."""
+        positions = self._first_positions
+        at = max(bisect_right(positions, position, self._dropped) - 1, self._dropped)
+        if at < len(positions) and self._next_position(at) <= position:
+            at += 1
+        yield from map(self._run, range(at, len(positions)))
+
     def _cut(self, first: int, end: int) -> list[Run]:
         columns: Iterable[tuple[int, bytes, bytes]] = zip(
             self._first_positions[first:end], self._offsets[first:end], self._payloads[first:end], strict=True
@@ -172,6 +180,18 @@ class SealedRuns:
             return list(map(Run._make, zip(firsts, offsets, payloads, strict=True)))
         return list(map(_held, firsts, offsets, payloads, positions))
 
+    def starting_at(self, position: int) -> Iterator[Run]:
+        """Yield the runs from the one that holds *position* on, uncut. Nothing may change meanwhile.
+
+        Runs with gaps are split, and the first of them is cut.
+        """
+        firsts, offsets, payloads, positions = self._first_positions, self._offsets, self._payloads, self._positions
+        for at in range(self._at_or_after(position), len(payloads)):
+            if not positions[at]:
+                yield Run(firsts[at], offsets[at], payloads[at])
+            elif (cut := self._run(at).cut(position, POSITION_MAX)) is not None:
+                yield from (cut,) if isinstance(cut, Run) else cut.runs()
+
     def first_from(self, position: int) -> HeldRun | None:
         """Return the first run that ends at or after *position*, uncut."""
         at = self._at_or_after(position)
@@ -179,9 +199,14 @@ class SealedRuns:
 
     def _at_or_after(self, position: int) -> int:
         at = max(bisect_right(self._first_positions, position, self._dropped) - 1, self._dropped)
-        if at < len(self._payloads) and self._run(at).next_position <= position:
+        if at < len(self._payloads) and self._next_position(at) <= position:
             at += 1
         return at
+
+    def _next_position(self, at: int) -> int:
+        if self._positions[at]:
+            return self._run(at).next_position
+        return self._first_positions[at] + len(self._offsets[at]) // OFFSET_BYTES - 1
 
     def _run(self, at: int) -> HeldRun:
         return _held(self._first_positions[at], self._offsets[at], self._payloads[at], self._positions[at])

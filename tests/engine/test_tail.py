@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import mrecordlog_async.engine.collecting as collecting
 from mrecordlog_async import Batch, LogFailedError, MultiRecordLog, QueueNotFoundError
 from mrecordlog_async.format.record import SEALED, OptionValues
 from mrecordlog_async.model import POSITION_MAX
@@ -108,8 +109,9 @@ async def test_gaps_are_passed_over_without_spinning(log: MultiRecordLog) -> Non
     assert positions(await waiting) == [2**50 + 1]
 
 
-async def test_a_tail_with_much_to_read_lets_others_run(log: MultiRecordLog) -> None:
-    """Every call that returns records at hand gives the loop a turn first."""
+async def test_a_tail_with_much_to_read_lets_others_run(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that return records at hand give the loop a turn once a tail has held it for some time."""
+    monkeypatch.setattr(collecting, "TURN_SECONDS", 0.0)
     await log.append_records("q", None, [b"x"] * 3_000)
     turns = 0
 
@@ -225,6 +227,8 @@ async def test_bad_arguments_of_a_tail(log: MultiRecordLog) -> None:
             tail.batches(max_bytes=limit)
     with pytest.raises(TypeError, match="max_records must be an int"):
         await tail.batch(max_records=1.5)  # type: ignore[arg-type]  # the mistake under test
+    with pytest.raises(TypeError, match="max_wait must be a number of seconds or None"):
+        await tail.batch(max_wait="1")  # type: ignore[arg-type]  # the mistake under test
     for seconds in (-0.1, float("nan")):
         with pytest.raises(ValueError, match="max_wait"):
             await tail.batch(max_wait=seconds)

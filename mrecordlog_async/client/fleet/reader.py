@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from mrecordlog_async.batches import BatchLimits
@@ -23,7 +22,6 @@ LOOKS = 2
 """Looks at the servers that show for certain whether a log was opened again: the first may have begun before that."""
 
 
-@dataclass(frozen=True, slots=True)
 class FleetBatch(Batch):
     """Records of one queue of one server that were handed out together: a `Batch` that knows where it is from.
 
@@ -34,8 +32,13 @@ class FleetBatch(Batch):
         server: Name of the service.
     """
 
-    log_id: str
-    server: str
+    __slots__ = ("log_id", "server")
+
+    def __init__(self, batch: Batch, log_id: str, server: str) -> None:
+        """Hold the records of *batch*."""
+        super().__init__(batch.queue, batch.queue_id, batch.runs)
+        self.log_id = log_id
+        self.server = server
 
 
 class End(Enum):
@@ -135,7 +138,7 @@ class Reader:
             if batch is None:
                 self.end = await self._why_ended()
                 return None
-            return FleetBatch(batch.queue, batch.queue_id, batch.runs, self.server.log_id, self.server.name)
+            return FleetBatch(batch, self.server.log_id, self.server.name)
         except ConsumerFencedError:
             if not await self._attach_again():
                 raise
