@@ -8,14 +8,14 @@ append is refused as one whose position is taken.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mrecordlog_async.engine.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.options import GIB, Limits, PersistPolicy
-from mrecordlog_async.recovery.place_reader import count_records
+from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions
+from mrecordlog_async.recovery.place_reader import count_left, count_records
 from mrecordlog_async.recovery.places import PlacedQueue, PlacedReplay
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
@@ -37,6 +37,19 @@ class PlacedLog(MultiRecordLog):
             dropped = await self._thread.call(count_records, opened.directory, opened.log_id, found, 0, position + 1)
         await super().truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
         return dropped
+
+    async def configure_queue(self, queue: str, options: QueueOptions) -> None:
+        """Replace the options of *queue*; see `MultiRecordLog.configure_queue`. The limits are checked against it."""
+        await self.count([queue])
+        await super().configure_queue(queue, options)
+
+    async def count(self, queues: Iterable[str]) -> None:
+        """Count what truncates left of *queues*, which limits are compared with."""
+        for name in queues:
+            found = self._queues.get(name)
+            if isinstance(found, PlacedQueue) and found.is_cut():
+                opened = self._opened
+                found.recount(*await self._thread.call(count_left, opened.directory, opened.log_id, found))
 
 
 async def open_placed_log(
@@ -60,4 +73,10 @@ async def open_placed_log(
         OpenOptions(segment_bytes, limits.disk_bytes, create, policy.syncs_each_batch, PlacedReplay),
         on_progress,
     )
-    return kind(opened, thread, policy, limits)
+    log = kind(opened, thread, policy, limits)
+    try:
+        await log.count(sorted(opened.queues.limited))
+    except BaseException:
+        await log.close()
+        raise
+    return log

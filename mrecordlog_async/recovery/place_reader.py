@@ -100,6 +100,19 @@ def count_records(directory: LogDirectory, log_id: bytes, queue: PlacedQueue, st
     return records
 
 
+def count_left(directory: LogDirectory, log_id: bytes, queue: PlacedQueue) -> tuple[int, int]:
+    """Return how many records and payload bytes a truncate left of the oldest place of *queue*, which is cut.
+
+    Raises:
+        SegmentRemovedError: The writer removed a segment.
+        CorruptionError: A segment is damaged, and was not when the places were found.
+    """
+    place = next(queue.places())
+    [share] = shares_of({queue.id: Bounded([place], queue.first_position, place.next_position)})
+    runs = [append.run for appends in read_share(directory, log_id, share) for append in appends]
+    return sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)
+
+
 def _read(directory: LogDirectory, handle: int, log_id: bytes, share: Share) -> Iterator[list[Append]]:
     parser = SegmentParser.after_table(log_id, share.segment, share.due_batch, share.offset)
     due = {queue_id: stop for queue_id, (_, stop) in share.wanted.items()}

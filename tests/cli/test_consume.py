@@ -75,6 +75,8 @@ def test_options_limit_a_queue_and_a_seal_ends_it(target: str) -> None:
 
 
 def test_changing_a_consumer_needs_a_queue(tmp_path: Path) -> None:
-    """A consumer belongs to a queue; without one the call is a usage error."""
+    """A consumer belongs to a queue, and has a name; without one the call is a usage error."""
     missing = run("consumers", str(tmp_path), "--create", "billing")
     assert (missing.returncode, b"name the queue" in missing.stderr) == (2, True)
+    nameless = run("consumers", str(tmp_path), "orders", "--create", "")
+    assert (nameless.returncode, b"must not be empty" in nameless.stderr) == (2, True)

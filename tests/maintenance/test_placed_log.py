@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import MultiRecordLog, QueueNotFoundError, ReadOnlyLog
+from mrecordlog_async import MultiRecordLog, QueueNotFoundError, QueueOptions, QueueOptionsError, ReadOnlyLog
 from mrecordlog_async.cli.commands.import_quickwit import build, queues_of
 from mrecordlog_async.maintenance import repair
 from mrecordlog_async.maintenance.placed_log import open_placed_log
@@ -111,3 +111,16 @@ def test_an_import_does_not_keep_the_log_in_memory(directory: Path) -> None:
     assert peak < 24 * MIB
     with ReadOnlyLog.open(directory) as log:
         assert log.summary()["large"].bytes == 120 * 200 * len(RECORD)
+
+
+async def test_limits_count_what_a_truncate_left(directory: Path) -> None:
+    """Also of a stored append that was cut: there is room for as many records as were removed."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_records=10))
+        await log.append_records("q", None, [b"x"] * 10)
+        await log.truncate("q", 3)
+    async with await open_placed_log(directory) as log:
+        assert await log.append_records("q", None, [b"y"] * 3) == 12
+        await log.configure_queue("q", QueueOptions(max_records=9))
+        with pytest.raises(QueueOptionsError, match="below the 9 that it holds"):
+            await log.configure_queue("q", QueueOptions(max_bytes=8))

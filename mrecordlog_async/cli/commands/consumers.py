@@ -49,6 +49,8 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the consumers, or change one."""
+    if "" in (arguments.create, arguments.delete, *(arguments.seek or ())):
+        raise UsageError("the name of a consumer must not be empty")
     if arguments.create or arguments.delete or arguments.seek:
         if arguments.queue is None:
             raise UsageError("name the queue, or '*' for all of them")
