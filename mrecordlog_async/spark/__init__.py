@@ -15,6 +15,7 @@ One service, without pyspark or pyarrow:
 
     client          its calls                                  connection      requests with retries
     fetch           reading ranges of records                  responses       what it returns
+    probe           whether it responds again
 
 The jobs around it:
 

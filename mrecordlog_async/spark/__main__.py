@@ -10,7 +10,7 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import drain, load
 from mrecordlog_async.spark.arguments import add_drain_arguments, add_load_arguments
 from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.job_command import ServiceDownError
+from mrecordlog_async.spark.job_command import ServiceDownError, print_error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (RecordLogError, OSError) as error:
-        print(f"mrecordlog: {error}", file=sys.stderr)
+        print_error(f"mrecordlog: {error}")
         return _exit_code(error)
 
 

@@ -125,6 +125,12 @@ class ServiceClient:
             first = self._page(None)  # opened again between two pages
         return known
 
+    def probe(self) -> None:
+        """Return if the service responds to a small listing."""
+        timeout = min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS)
+        understand = lambda response: decode_page(response.read(), "")  # noqa: E731  # it must be a whole listing
+        self._connection.request("GET", "/v1/queues?limit=1", understand, timeout_seconds=timeout)
+
     def _page(self, after: str | None, etag: str = "") -> ListingPage | None:
         """Return the queues after *after*; None if they have not changed since *etag*."""
         path = f"/v1/queues?limit={PAGE_QUEUES}" + ("" if after is None else f"&after={quote(after, safe='')}")

@@ -34,7 +34,14 @@ from mrecordlog_async.spark.drain_steps import (
 )
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import claim
-from mrecordlog_async.spark.job_command import Report, Stop, failures_as_sentences, read_token, reporter
+from mrecordlog_async.spark.job_command import (
+    Report,
+    Stop,
+    failures_as_sentences,
+    read_token,
+    reporter,
+    warnings_reported,
+)
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.options import Options
@@ -166,7 +173,9 @@ def run(arguments: argparse.Namespace) -> int:
     with failures_as_sentences():
         session = job_session("mrecordlog drain", arguments.master)
         stop.install()
-        summary = run_drain(session, job, reporter(session, as_json=arguments.json), stop)
+        report = reporter(session, as_json=arguments.json)
+        with warnings_reported(report):
+            summary = run_drain(session, job, report, stop)
         print(json.dumps(asdict(summary)) if arguments.json else summary.line(), flush=True)
         session.stop()
     return 1 if (summary.down or summary.held) and job.every_seconds is None else 0

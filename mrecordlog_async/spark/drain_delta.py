@@ -151,6 +151,7 @@ def _release_rest(options: dict[str, str], checkpoint: Lake, report: Report) -> 
     # What this query took over at its start is its own; if another one has taken it since, that one keeps it.
     given = options | ({"takeOver": "false"} if "takeOver" in options else {})
     reader = LogStreamReader(impatient(Options.parse(given)))
+    reader.expect_kept()  # the query has logged it
     try:
         reader.commit(end.encode())
     except (OSError, ServerDownError, ServiceRefusedError, ConsumerRefusedError, ConsumerLostError) as error:

@@ -85,7 +85,7 @@ def metrics_served(
     if address is None:
         yield
         return
-    # A scrape must not wait long for a server that hangs; that is then skipped for a minute.
+    # A scrape must not wait long for a server that hangs; that is then skipped until it responds.
     quick = replace(
         options, timeout_seconds=min(options.timeout_seconds, SCRAPE_SECONDS), retries=0, fail_on_server_down=False
     )

@@ -4,7 +4,7 @@
 logs are requested by their ids, wherever they are. Each request names its log, so that another log refuses it.
 
 A server that is down fails the query. With `failOnServerDown=false` it is skipped and reported instead, so that it does
-not stop the others: it gets no request for `DOWN_SECONDS`, and afterwards few attempts per request.
+not stop the others: it is probed in the background (`probe`), and listed again once it responds.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from mrecordlog_async.spark.offsets import DataLossError, Listing, backlog, sele
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
+from mrecordlog_async.spark.probe import Probe
 from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
 from mrecordlog_async.spark.responses import QueuePlan, ServiceListing
 
@@ -44,8 +45,8 @@ PIECE_RECORDS = 8_192
 PIECE_BYTES = 8 << 20
 """The size of the pieces that a service cuts queues into; packing cuts further where there are no gaps."""
 
-DOWN_SECONDS = 60.0
-"""How long a server that was down gets no request while the others continue."""
+DOWN_SECONDS = 10.0
+"""How long a server that was down is not even probed while the others continue."""
 
 SKIPPED_TIMEOUT_SECONDS = 20.0
 """How long one response may take if servers that do not respond are skipped."""
@@ -76,6 +77,7 @@ class Fleet:
         self._patience_seconds = patience_seconds if options.fail_on_server_down else 0.0
         self._reached = reached
         self._down_until: dict[str, float] = {}
+        self._probes: dict[str, Probe] = {}  # of servers that were down
         self._clients: dict[str, ServiceClient] = {}
         self._places: dict[str, str] = {}  # log → the server that has it, as of the last listing
         self._logs: dict[str, str] = {}  # server → its log, as of the last listing
@@ -95,19 +97,22 @@ class Fleet:
         """Return the client of one server, given by its name, or by its log after `standing`."""
         name = self._places.get(name, name)
         if name not in self._clients:
-            options = self.options
-            timeout, retries = options.timeout_seconds, options.retries
-            if not options.fail_on_server_down:
-                timeout, retries = min(timeout, SKIPPED_TIMEOUT_SECONDS), min(retries, 1)
-            self._clients[name] = ServiceClient(
-                next(server for server in options.servers if server.name == name),
-                token=options.token,
-                timeout_seconds=timeout,
-                retries=retries,
-                patience_seconds=self._patience_seconds,
-                reached=self._reached,
-            )
+            self._clients[name] = self._new_client(name)
         return self._clients[name]
+
+    def _new_client(self, name: str) -> ServiceClient:
+        options = self.options
+        timeout, retries = options.timeout_seconds, options.retries
+        if not options.fail_on_server_down:
+            timeout, retries = min(timeout, SKIPPED_TIMEOUT_SECONDS), min(retries, 1)
+        return ServiceClient(
+            next(server for server in options.servers if server.name == name),
+            token=options.token,
+            timeout_seconds=timeout,
+            retries=retries,
+            patience_seconds=self._patience_seconds,
+            reached=self._reached,
+        )
 
     def close(self) -> None:
         """Close all connections."""
@@ -358,8 +363,8 @@ class Fleet:
 
     def _list_one(self, name: str) -> Listed | ServerDownError:
         client = self.client(name)
-        if _clock() < self._down_until.get(name, 0.0):
-            return ServerDownError(name, client.url, f"it was down less than {DOWN_SECONDS:.0f} s ago")
+        if self._is_down(name):
+            return ServerDownError(name, client.url, "it was down, and has not responded since")
         try:
             self.before_listing(name)
             listing = client.listing()
@@ -393,9 +398,27 @@ class Fleet:
         if self.options.fail_on_server_down:
             raise error
         self.down[error.server] = error.reason
-        if _clock() >= self._down_until.get(error.server, 0.0):
+        if error.server not in self._down_until:
             self._down_until[error.server] = _clock() + DOWN_SECONDS
-            logger.warning("%s; skipping it for %d s, its queues keep their positions", error, DOWN_SECONDS)
+            logger.warning("%s; skipping it until it responds, its queues keep their positions", error)
+
+    def _is_down(self, name: str) -> bool:
+        """Return whether *name* gets no request. It is probed in the background: one that hangs must delay no other."""
+        until, probe = self._down_until.get(name), self._probes.get(name)
+        if until is None:
+            return False
+        if probe is None:
+            if _clock() >= until:
+                self._probes[name] = Probe(self._new_client(name))
+            return True
+        if probe.responds is None:
+            return True
+        del self._probes[name]
+        if probe.responds:
+            del self._down_until[name]
+            return False
+        self._down_until[name] = _clock() + DOWN_SECONDS
+        return True
 
     def _pieces(self, server: str, start: PlanStart, plan: QueuePlan) -> list[Range]:
         """Return what is left of the requested range."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async import token_file
@@ -67,6 +68,40 @@ def reporter(session: SparkSession, *, as_json: bool = False) -> Report:
     return lambda line: error.println(shown(line))
 
 
+@contextmanager
+def warnings_reported(report: Report) -> Iterator[None]:
+    """Pass the package's warnings in this process to *report*: spark-submit merges standard error into its output."""
+    handler = _Reporting(report)
+    log = logging.getLogger("mrecordlog_async")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Reporting(logging.Handler):
+    def __init__(self, report: Report) -> None:
+        super().__init__(logging.WARNING)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._report(record.getMessage())
+
+
+def print_error(line: str) -> None:
+    """Print *line* on standard error; under spark-submit on that of Java, if it still runs."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
+        from pyspark import SparkContext
+
+        java: Any = SparkContext._jvm  # py4j has no types
+        with suppress(Py4JError, OSError, AttributeError):
+            java.System.err.println(line)
+            return
+    print(line, file=sys.stderr)
+
+
 def _as_json(line: str) -> str:
     facts = line.facts if isinstance(line, Line) else {"message": line}
     return json.dumps(facts, ensure_ascii=False)
@@ -78,7 +113,7 @@ def failures_as_sentences() -> Iterator[None]:
 
     Raises JobFailedError or ServiceDownError; RefusedError for a consumer that the query may not use.
     """
-    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has none
+    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:

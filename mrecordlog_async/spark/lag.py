@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.batches import COMMITS, Batches, newest
-from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.checkpoint import Checkpoint
 from mrecordlog_async.spark.client import PlanStart
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.history import key_of, placed
 from mrecordlog_async.spark.offsets import Listing, backlog
 from mrecordlog_async.spark.proof import Listed
 
@@ -35,19 +36,19 @@ class Lag:
 
     def measure(self) -> dict[str, Behind]:
         """Return server → what waits there; a server that cannot be reached is missing."""
-        positions = self._committed()
+        surveys = self.fleet.survey()
+        positions = placed(self._committed(), surveys).positions
         found = {}
-        for server, listed in self.fleet.survey().items():
-            known = positions.get(server, {})
+        for server, listed in surveys.items():
+            known = positions.get(key_of(server, listed), {})
             try:
                 found[server] = self._behind(server, known, listed)
             except (OSError, ServerDownError, ServiceRefusedError):
                 continue  # it was listed a moment ago: the next measurement has it
         return found
 
-    def _committed(self) -> Offset:
-        last = newest(self.batches.checkpoint, COMMITS)
-        return self.batches.end(last) or {}
+    def _committed(self) -> Checkpoint:
+        return self.batches.checkpoint_at(newest(self.batches.checkpoint, COMMITS)) or Checkpoint()
 
     def _behind(self, server: str, known: Mapping[str, list[int]], listed: Listed) -> Behind:
         waiting = {queue: at for queue, at in _positions(known, listed.queues) if _waits(at, listed.queues[queue])}

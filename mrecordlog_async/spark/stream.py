@@ -281,6 +281,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     del surveys[log]
                 self._committed.release(self._check(known, surveys), surveys)
 
+    def expect_kept(self) -> None:
+        """Log no warning about queues that keep what is acknowledged."""
+        self._committed.expect_kept()
+
     def stop(self) -> None:
         """Close the connections. Spark ends the process instead of calling this; nothing depends on it."""
         self._fleet.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from urllib.request import urlopen
 
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it has none
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from mrecordlog_async.cli.main import main
@@ -31,8 +33,10 @@ from mrecordlog_async.spark.job_command import (
     ServiceDownError,
     cause_of,
     failures_as_sentences,
+    print_error,
     read_token,
     reporter,
+    warnings_reported,
 )
 from tests.spark.services import ThreadedService, numbered
 
@@ -158,11 +162,17 @@ def test_progress_goes_past_spark_submits_output(
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     reporter(session)("one")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    reporter(session)("two")
+    with warnings_reported(reporter(session)):
+        logging.getLogger("mrecordlog_async.spark").warning("%s", "two")
     reporter(session, as_json=True)("three")
     reporter(session, as_json=True)(Progress(1, 7, 2.5, {"a": 0}).line())
+    monkeypatch.setattr(SparkContext, "_jvm", java)
+    print_error("the drain failed")
+    assert lines.pop() == "the drain failed"
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+    print_error("three")
     progress = '{"batch": 1, "records": 7, "rate": 2, "lag": {"a": 0}}'
-    assert (capsys.readouterr().err, lines) == ("one\n", ["two", '{"message": "three"}', progress])
+    assert (capsys.readouterr().err, lines) == ("one\nthree\n", ["two", '{"message": "three"}', progress])
 
 
 def test_a_token_file_is_read_as_the_service_reads_it(tmp_path: Path) -> None:

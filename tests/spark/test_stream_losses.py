@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
+
 import pytest
 
+from mrecordlog_async.spark import fleet
 from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.offsets import DataLossError
@@ -141,7 +146,7 @@ def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService)
 
 @pytest.mark.parametrize("broken", ["hangs", "502", "half", "page"])
 def test_a_server_that_responds_badly_is_skipped_for_a_while(new_service: NewService, broken: str) -> None:
-    """A server that hangs or sends garbage is skipped for a minute, so that it does not delay every batch."""
+    """A server that hangs or sends garbage is skipped for a while, so that it does not delay every batch."""
     healthy = new_service()
     healthy.append("q", numbered("q", 0, 3))
     with misbehaving(broken) as (url, connections):
@@ -151,6 +156,32 @@ def test_a_server_that_responds_badly_is_skipped_for_a_while(new_service: NewSer
             healthy.append("q", numbered("q", 3 + turn, 4 + turn))
         assert query.rows == rows_of("a", "q", 0, 7)
         assert 1 <= len(connections) <= 2
+
+
+def test_a_server_that_hangs_delays_no_other(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    """Once it was skipped, it is probed in the background, and read again when it responds."""
+    healthy, other, released = new_service(), new_service(), threading.Event()
+    for service in (healthy, other):
+        service.append("q", numbered("q", 0, 3))
+    query = Query(f"a={healthy.url},b={other.url}", failOnServerDown="false", maxRecordsPerTrigger="1")
+    query.step()
+    other.stop()
+    query.step()
+    probe = ServiceClient.probe
+    monkeypatch.setattr(ServiceClient, "probe", lambda client: (released.wait(), probe(client)))
+    monkeypatch.setattr(fleet, "_clock", lambda: time.monotonic() + fleet.DOWN_SECONDS)
+    query.step()  # the probe hangs from here on
+    other.start()
+    query.step()
+    assert [row for row in query.rows if row[0] == "a"] == rows_of("a", "q", 0, 3)
+    released.set()
+    probing = query.reader._fleet._probes["b"]
+    until(lambda: probing.responds is not None)
+    while query.step():
+        pass
+    assert [row for row in query.rows if row[0] == "b"] == rows_of("b", "q", 0, 3)
 
 
 @pytest.mark.parametrize("broken", ["502", "half", "page"])

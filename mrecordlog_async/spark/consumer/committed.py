@@ -45,6 +45,11 @@ class Committed:
         """Whether anything is released."""
         return self._options.truncate or self._holder is not None
 
+    def expect_kept(self) -> None:
+        """Log no warning about queues that keep what is acknowledged."""
+        if self._holder is not None:
+            self._holder.expect_kept()
+
     @property
     def must_begin(self) -> bool:
         """Whether the stream is a consumer and has not attached to anything yet."""

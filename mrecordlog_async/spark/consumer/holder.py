@@ -71,6 +71,7 @@ class Holder:
         self._holds: dict[str, dict[str, Hold]] = {}
         self._fresh: dict[str, set[str]] = {}  # queues whose consumer is to be compared with the checkpoint
         self._known: dict[str, set[str]] = {}  # queues that were held before: they are not taken over again
+        self._expects_kept = False
         self._warned: set[str] = set()  # servers with queues that keep acknowledged records
 
     @property
@@ -145,8 +146,12 @@ class Holder:
                 "good, take its consumer over with takeOver=true (--take-over), and remove that option afterwards"
             )
 
+    def expect_kept(self) -> None:
+        """Log no warning about queues that keep what is acknowledged."""
+        self._expects_kept = True
+
     def _warn_of_kept(self, server: str, kept: list[str]) -> None:
-        if kept and server not in self._warned:
+        if kept and not self._expects_kept and server not in self._warned:
             self._warned.add(server)
             logger.warning(
                 "server %r: acknowledging removes nothing from %s, where records are kept until they are truncated; "
