@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mrecordlog_async.model import Batch, Record
 from mrecordlog_async.options import MIB
+
+Given = TypeVar("Given", bound=Batch)
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1 * MIB
@@ -43,14 +45,14 @@ def _check_size(name: str, value: object) -> None:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-class Batches(AsyncIterator[Batch]):
+class Batches(AsyncIterator[Given]):
     """Batches until there are no more. An object, because a cancelled `__anext__` would end an async generator."""
 
-    def __init__(self, batch: Callable[..., Awaitable[Batch | None]], limits: BatchLimits) -> None:
+    def __init__(self, batch: Callable[..., Awaitable[Given | None]], limits: BatchLimits) -> None:
         self._batch = batch
         self._limits = limits
 
-    async def __anext__(self) -> Batch:
+    async def __anext__(self) -> Given:
         records, size, seconds = self._limits
         batch = await self._batch(max_records=records, max_bytes=size, max_wait=seconds)
         if batch is None:

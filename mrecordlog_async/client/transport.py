@@ -50,8 +50,7 @@ class Transport:
     ) -> None:
         """*address*: connect to it instead of the host of *url*. *eager*: retry nothing but a lost request."""
         check_url(url)
-        self._url = url
-        self._address = address
+        self._name_place(url, address)
         self._eager = eager
         self._retry_seconds = retry_seconds
         self._silence_seconds = timeout_seconds
@@ -62,9 +61,8 @@ class Transport:
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         if log_id is not None:
             self._headers[LOG_ID] = log_id
-        self._socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
-        self._base = "http://localhost" if self._socket_path else url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
+        self._left: list[aiohttp.ClientSession] = []  # for places that were left
         self._closing = asyncio.Event()
         self._outage = Outage(self._url)
         self._under_way: set[asyncio.Timeout] = set()
@@ -76,13 +74,22 @@ class Transport:
         self._closing.set()
         for exchange in self._under_way:  # closing the session does not end a response that is being read
             exchange.reschedule(asyncio.get_running_loop().time())
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in (*self._left, *filter(None, [self._session])):
+            await session.close()
+        self._session = None
 
     def move(self, url: str, address: str | None) -> None:
-        """Send to another address of the same log from now on. A Unix socket cannot be left, or moved to."""
-        self._url, self._base, self._address = url, url.rstrip("/"), address
+        """Send to another address of the same log from now on."""
+        socket_path = self._socket_path
+        self._name_place(url, address)
+        if self._session is not None and self._socket_path != socket_path:
+            self._left.append(self._session)  # its connector is of the other kind, or for the other socket
+            self._session = None
+
+    def _name_place(self, url: str, address: str | None) -> None:
+        self._url, self._address = url, address
+        self._socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
+        self._base = "http://localhost" if self._socket_path else url.rstrip("/")
 
     async def send(
         self,

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
-from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
 from mrecordlog_async.client.consumer import Consumer
 from mrecordlog_async.client.fleet.decisions import passes
 from mrecordlog_async.client.fleet.membership import Membership
@@ -128,7 +128,7 @@ class FleetConsumer:
             taken.set_result(None)
         return batch
 
-    async def batches(
+    def batches(
         self,
         *,
         max_records: int = BATCH_RECORDS,
@@ -136,8 +136,7 @@ class FleetConsumer:
         max_wait: float | None = BATCH_SECONDS,
     ) -> AsyncIterator[FleetBatch]:
         """Iterate over batches until there are no more; the arguments and errors are those of `batch`."""
-        while (batch := await self.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)) is not None:
-            yield batch
+        return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     async def acknowledge(self, batch: FleetBatch) -> bool:
         """Acknowledge everything up to and including *batch* on its server: it is not handed out again.

@@ -126,7 +126,9 @@ class RecordLogFleet:
 
     def servers(self) -> list[ServerSummary]:
         """Return every server that was ever seen, by name."""
-        return sorted((one.summary() for one in self._membership.servers.values()), key=lambda one: one[1::-1])
+        return sorted(
+            (one.summary() for one in self._membership.servers.values()), key=lambda one: (one.name, one.log_id)
+        )
 
     def failures(self) -> dict[str, str]:
         """Return why addresses and names gave no server at the last look, by address or name."""

@@ -48,21 +48,23 @@ async def test_a_server_that_is_away_holds_up_nothing_but_its_own_records(tmp_pa
         for number, one in enumerate(here.served):
             await one.log.append_record("q", None, b"first of %d" % number, create=True)
         async with here.fleet.consumer("q", "lake") as consumer:
-            batches = {}
+            given = {}
             for _ in here.served:
                 batch = await consumer.batch(max_wait=0)
                 assert batch is not None
-                batches[batch.server] = batch
+                given[batch.server] = batch
             here.cut(0)
-            assert await consumer.acknowledge(batches["wal-1"])
-            assert not await consumer.acknowledge(batches["wal-0"])
+            assert await consumer.acknowledge(given["wal-1"])
+            assert not await consumer.acknowledge(given["wal-0"])
             await here.served[0].log.append_record("q", None, b"second of 0")
             await here.served[1].log.append_record("q", None, b"second of 1")
             batch = await consumer.batch(max_wait=0)
             assert batch is not None and batch.payloads() == [b"second of 1"]
+            batches = consumer.batches(max_wait=0)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(batches), 0.01)
             await here.mend(0)
-            batch = await consumer.batch(max_wait=0)
-            assert batch is not None and batch.payloads() == [b"second of 0"]
+            assert (await anext(batches)).payloads() == [b"second of 0"]
             while here.served[0].log.consumers("q")["lake"].position != 1:
                 await asyncio.sleep(0.01)
 

@@ -19,7 +19,7 @@ from mrecordlog_async.client import (
     ServiceUnreachableError,
 )
 from mrecordlog_async.client.fleet.routing import STAY_SECONDS
-from tests.client.fleet.proxy import proxied
+from tests.client.fleet.proxy import Proxy, proxied
 from tests.client.fleet.running import Clock, running
 from tests.serving import Served, serving
 
@@ -166,6 +166,21 @@ async def test_two_addresses_of_one_server_count_once(served: Served) -> None:
     """And the key's log is found through either."""
     async with RecordLogFleet([served.url, served.url.replace("127.0.0.1", "localhost")]) as fleet:
         assert len(fleet.servers()) == 1
+
+
+async def test_a_log_is_followed_to_a_socket_and_back(served: Served, tmp_path: Path) -> None:
+    """Its clients leave the connections of the place that they left."""
+    on_socket = Proxy([served.port])
+    path = tmp_path / "socket"
+    server = await asyncio.start_unix_server(on_socket.serve, path)
+    async with server, proxied(served.port) as proxy, RecordLogFleet([proxy.url, f"unix:{path}"]) as fleet:
+        for number, way in enumerate((proxy, on_socket, proxy)):
+            assert (await fleet.append_record("q", b"")).position == number
+            way.cut()
+            other = on_socket if way is proxy else proxy
+            other.targets = [served.port]
+            await fleet._membership.look()
+        on_socket.cut()
 
 
 async def test_two_copies_of_a_log_are_refused(tmp_path: Path) -> None:
