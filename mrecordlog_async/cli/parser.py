@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from mrecordlog_async.cli.exit_codes import USAGE
+from mrecordlog_async.memory.times import tick_of_time
+from mrecordlog_async.model import Start
 from mrecordlog_async.options import GIB
 from mrecordlog_async.quantities import parse_moment, parse_seconds, parse_size
 
@@ -185,6 +187,20 @@ def port(text: str) -> int:
     return whole(text)
 
 
+def start(text: str) -> Start:
+    """Return a position, or a time that is not in the future."""
+    if text.strip().isdecimal():
+        return whole(text)
+    try:
+        found = parse_moment(text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is neither a position nor a time such as 10min (ago) or 2026-11-22T09:30:00Z"
+        ) from None
+    tick_of_time(found)  # raises for one in the future
+    return found
+
+
 def choice(*allowed: str) -> Callable[[str], str]:
     """Return a reader that accepts only the words *allowed*."""
 
@@ -201,6 +217,7 @@ PORT = typed(port)
 SIZE = typed(parse_size)
 TIME = typed(parse_seconds)
 MOMENT = typed(parse_moment)
+START = typed(start)
 
 
 def _shown(action: argparse.Action) -> str:

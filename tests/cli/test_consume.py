@@ -40,6 +40,9 @@ def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:
     assert (listed["queue"], listed["consumer"], listed["position"]) == ("q", "billing", 1)
     assert run("consumers", target, "q", "--seek", "billing", "0").stdout == b"q: consumer billing stands at 0\n"
     assert run("consumers", target, "q").stdout.splitlines()[1].split()[:3] == [b"q", b"billing", b"0"]
+    assert run("consumers", target, "q", "--seek", "billing", "2020-01-01").stdout.endswith(b"stands at 0\n")
+    mistaken = run("consumers", target, "q", "--seek", "billing", "later")
+    assert (mistaken.returncode, b"neither a position nor a time" in mistaken.stderr) == (2, True)
     refused = run("truncate", target, "q", "1")
     assert (refused.returncode, b"billing" in refused.stderr) == (1, True)
     assert run("truncate", target, "q", "1", "--past-consumers").stdout == b"q: 2 records removed\n"

@@ -1,13 +1,14 @@
 """List the consumers of a log: where each stands, and what waits for it. Create, delete or move one.
 
 A queue that contains * is a pattern: --create and --delete then concern every queue that matches, and every one that is
-created later. --seek moves a consumer, forward or back, and fences off the process that holds it.
+created later. --seek moves a consumer to a position or a time, and fences off the process that holds it.
 
   mrecordlog consumers http://127.0.0.1:8080
   mrecordlog consumers http://wal-0:8080,http://wal-1:8080
   mrecordlog consumers ./wal orders
   mrecordlog consumers http://127.0.0.1:8080 '*' --create lake
   mrecordlog consumers http://127.0.0.1:8080 orders --seek billing 4000
+  mrecordlog consumers ./wal orders --seek billing 10min
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import columns, open_log, printable, size
-from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.parser import START, CommandLine, Parser
 from mrecordlog_async.cli.services import code_of, each, open_fleet, refuse_several, servers_of
 from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, open_placed_target, run_async
-from mrecordlog_async.model import ConsumerSummary
+from mrecordlog_async.model import ConsumerSummary, Start
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
@@ -41,8 +42,15 @@ def add_parser(command_line: CommandLine) -> Parser:
     change = parser.add_mutually_exclusive_group()
     change.add_argument("--create", metavar="NAME", help="create a consumer")
     change.add_argument("--delete", metavar="CONSUMER", help="delete a consumer")
-    change.add_argument("--seek", nargs=2, metavar=("CONSUMER", "POSITION"), help="move a consumer to a position")
-    parser.add_argument("--start", type=COUNT, metavar="POSITION", help="where --create begins (default: first record)")
+    change.add_argument(
+        "--seek", nargs=2, metavar=("CONSUMER", "START"), help="move a consumer to a position, or a time as for --start"
+    )
+    parser.add_argument(
+        "--start",
+        type=START,
+        metavar="START",
+        help="where --create begins: a position, a time such as 2026-11-22T09:30, or 10min ago (default: first record)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
@@ -159,17 +167,17 @@ async def _change(arguments: argparse.Namespace) -> int:
             done = {"queue": queue, "consumer": arguments.delete, "deleted": True}
         else:
             name, text = arguments.seek
-            position = await log.seek_consumer(queue, name, _position(text))
+            position = await log.seek_consumer(queue, name, _start(text))
             done = {"queue": queue, "consumer": name, "position": position}
     print(json.dumps(done) if arguments.json else _sentence(done))
     return FINE
 
 
-def _position(text: str) -> int:
+def _start(text: str) -> Start:
     try:
-        return COUNT(text)
+        return START(text)
     except argparse.ArgumentTypeError as error:
-        raise UsageError(f"--seek takes a name and a position: {error}") from None
+        raise UsageError(f"--seek: {error}") from None
 
 
 def _sentence(done: dict[str, Any]) -> str:
