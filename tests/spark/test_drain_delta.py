@@ -13,6 +13,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from mrecordlog_async.cli.main import main
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.identity import RefusedError
@@ -116,6 +117,67 @@ def test_two_drains_share_the_queues_as_two_consumers(
     expected = sorted((name, at, each) for name in ("a", "b") for at, each in enumerate(numbered(name, 0, 50)))
     assert read_with_delta_rs(tmp_path / "lake") == read_with_delta_rs(tmp_path / "audit") == expected
     assert not any(service.records().values())
+
+
+PAYLOADS = {
+    '{"customer": "ada", "amount": 3, "items": [{"sku": "x"}]}': ("ada", 3, [{"sku": "x"}], None, None),
+    '{"customer": "ada", "coupon": {"k": 1}}': ("ada", None, None, None, '{"coupon":{"k":1}}'),
+    '{"customer": "ada", "amount": "many"}': (
+        None,
+        None,
+        None,
+        "another type",
+        '{"customer": "ada", "amount": "many"}',
+    ),
+    '{"customer": "ada"': (None, None, None, "not valid JSON", '{"customer": "ada"'),
+    '[{"customer": "ada"}, {"customer": "bob"}]': (None, None, None, "not a JSON object", None),
+    "\xff": (None, None, None, "not UTF-8", "base64:/w=="),
+    "": (None, None, None, "not a JSON object", ""),
+    ' {"customer": "ada"} more': ("ada", None, None, None, ' {"customer": "ada"} more'),
+}
+"""Payload → customer, amount, items, a part of `error`, and `_rest` where payloads are not stored."""
+
+SCHEMA = "customer string, amount bigint, items array<struct<sku: string>>"
+
+
+def test_payloads_become_columns_and_nothing_is_lost(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What does not parse is in the same table with null columns and a reason; unknown fields are kept."""
+    payloads = [text.encode("latin-1") for text in PAYLOADS]
+    service.append("q", payloads)
+    keeping = DrainJob(f"a={service.url}", str(tmp_path / "t"), str(tmp_path / "c"), truncate=False)
+    run_drain(spark, keeping)
+    service.append("q", payloads, len(payloads))
+    run_drain(spark, replace(keeping, schema=SCHEMA))
+    rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().sort_by("position").to_pylist()
+    assert [row["payload"] for row in rows] == payloads * 2
+    assert all(row["customer"] is None and row["error"] is None for row in rows[: len(payloads)])
+    other = replace(
+        keeping, output=str(tmp_path / "u"), checkpoint=str(tmp_path / "d"), schema=SCHEMA, payload=False, truncate=True
+    )
+    assert run_drain(spark, other).left == {"a": 0}
+    without = DeltaTable(str(tmp_path / "u")).to_pyarrow_table().sort_by("position").to_pylist()
+    assert "payload" not in without[0]
+    for row, kept, (*columns, error, rest) in zip(rows[len(payloads) :], without, PAYLOADS.values(), strict=False):
+        for each in (row, kept):
+            assert [each["customer"], each["amount"], each["items"]] == columns
+            assert (error in each["error"]) if error is not None else each["error"] is None
+        assert kept["_rest"] == rest or (rest is None and kept["_rest"] == row["payload"].decode())
+    for filters, count in (([("customer", "=", "ada")], 6), ([("amount", ">", 2)], 2), ([("position", "<", 3)], 3)):
+        found: Any = DeltaTable(str(tmp_path / "u")).to_pyarrow_table(filters=filters)
+        assert len(found) == count, "a reader's filter skips rows"
+    assert main(["lake", "show", str(tmp_path / "u"), "--bad"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2 * 5
+    with pytest.raises(RefusedError, match=r"'amount' is .* types cannot change"):
+        run_drain(spark, replace(keeping, schema=SCHEMA.replace("bigint", "double")))
+    for ddl, said in (
+        ("queue string", "exists already"),
+        ("`a b` int", "named 'a b'"),
+        ("no ddl at all", "not Spark's DDL"),
+    ):
+        with pytest.raises(RefusedError, match=said):
+            run_drain(spark, replace(keeping, schema=ddl))
 
 
 def test_a_table_is_partitioned_by_the_day_of_storing(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,6 +32,15 @@ OPEN_FILES_MAX = 64
 
 STATISTICS = ("server", "queue", "queue_id", "position", "timestamp")
 """Columns whose lowest and highest values the table's log states, so that readers skip files."""
+
+
+def stated(partition_by: Sequence[str]) -> str:
+    """Return the columns that have statistics, as a table's property names them.
+
+    Without the property, delta-rs takes a missing value for the lowest and highest one, and a filter finds no row.
+    """
+    return ",".join(name for name in STATISTICS if name not in partition_by)
+
 
 Values = tuple[str | None, ...]
 """The values of the partition columns, as the table's log states them."""

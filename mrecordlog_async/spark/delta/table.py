@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.delta.content import QueueRows, Verdict, digest, judge, merged
-from mrecordlog_async.spark.delta.parts import NewFile
+from mrecordlog_async.spark.delta.parts import NewFile, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.lake import SyncFailedError
 from mrecordlog_async.spark.local_lake import LocalLake, make_directories
@@ -270,13 +270,15 @@ def create_table(place: Place, schema: Schema, partition_by: Iterable[str], quer
     """Create an empty table, durably, unless another drain is faster (check the owner). Raises DeltaError."""
     if place.path is not None:
         make_directories(place.path)
+    columns = list(partition_by)
+    properties = {"delta.logRetentionDuration": "interval 1 days", "delta.dataSkippingStatsColumns": stated(columns)}
     try:
         DeltaTable.create(
             place.uri,
             schema,
             mode="error",
-            partition_by=list(partition_by),
-            configuration={"delta.logRetentionDuration": "interval 1 days", OWNER: query},
+            partition_by=columns,
+            configuration={**properties, OWNER: query},
             raise_if_key_not_exists=False,
             storage_options=dict(place.storage_options) or None,
         )
