@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 if find_spec("pyspark") is None:
     collect_ignore_glob = ["test_*.py"]  # without the extra `spark` there is nothing to test here
 
+FOREIGN = Path(__file__).parent / "foreign"
+"""Where the data source of another project is, which Spark discovers too."""
+
 NewService = Callable[[], ThreadedService]
 
 
@@ -52,16 +55,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     warehouse = tmp_path_factory.mktemp("spark")
-    session = spark_session(
-        "tests",
-        master="local[2]",
-        settings={
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(warehouse),
-            "spark.local.dir": str(warehouse),
-        },
-    )
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", str(FOREIGN), prepend=os.pathsep)  # Java passes it on to workers
+        session = spark_session(
+            "tests",
+            master="local[2]",
+            settings={
+                "spark.ui.enabled": "false",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": str(warehouse),
+                "spark.local.dir": str(warehouse),
+                "spark.connect.grpc.binding.address": "127.0.0.1",
+                "spark.connect.grpc.binding.port": "0",
+            },
+        )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.spark.services import ThreadedService, numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def python(program: str) -> str:
@@ -50,6 +56,18 @@ def test_a_spark_without_data_sources_imports_the_module(hidden: str) -> None:
         )
         == -1
     )
+
+
+def test_looking_for_data_sources_loads_nothing_of_this_package() -> None:
+    """Every user of Spark in the environment pays for the discovery, so it imports the package only when it is used."""
+    assert python("import sys, pyspark_mrecordlog\nprint('mrecordlog_async' in sys.modules)") == "False\n"
+
+
+def test_a_data_source_of_another_project_is_found_too(spark: SparkSession, service: ThreadedService) -> None:
+    """Spark discovers both in one environment, without registration, and reads both."""
+    service.append("q", numbered("q", 0, 5))
+    ours = spark.read.format("mrecordlog").option("servers", service.url).load()
+    assert (spark.read.format("neighbour").load().count(), ours.count()) == (3, 5)
 
 
 def test_an_error_in_the_package_disables_nothing_else() -> None:

@@ -36,7 +36,7 @@ def test_drain_then_load_restores_the_log(spark: SparkSession, new_service: NewS
     first.append("a", numbered("a", 0, 500))
     first.append("b", numbered("b", 0, 5), 100)
     before = first.records()
-    job = parquet_job(f"first={first.url}", str(tmp_path / "out"), str(tmp_path / "checkpoint"))
+    job = parquet_job(f"first={first.url}", (tmp_path / "out").as_uri(), (tmp_path / "checkpoint").as_uri())
     lines: list[str] = []
     summary = run_drain(spark, job, lines.append)
     assert (summary.records, summary.left, summary.down) == (505, {"first": 0}, {})

@@ -183,11 +183,11 @@ def test_payloads_become_columns_and_nothing_is_lost(
 def test_a_table_is_partitioned_by_the_day_of_storing(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:
-    """The day is that of the log, so it is the same when a batch runs again."""
+    """The day is that of the log, so it is the same when a batch runs again. Output and checkpoint may be URLs."""
     service.append("q", numbered("q", 0, 10))
     stored = [service.log.time_of("q", at) for at in range(10)]
-    job = DrainJob(f"a={service.url}", str(tmp_path / "t"), str(tmp_path / "c"), partition_by=("date", "queue"))
-    run_drain(spark, job)
+    table, checkpoint = (tmp_path / "t").as_uri(), (tmp_path / "c").as_uri()
+    run_drain(spark, DrainJob(f"a={service.url}", table, checkpoint, partition_by=("date", "queue")))
     rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().sort_by("position").to_pylist()
     assert [row["timestamp"] for row in rows] == stored
     assert all(time is not None and row["date"] == time.date() for row, time in zip(rows, stored, strict=True))

@@ -233,9 +233,12 @@ def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, service: ThreadedS
         assert rows(spark.sql(f"{columns} served WITH ('servers' = '{service.url}')")) == expected
         with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
             spark.sql(f"{columns} served").collect()
+        spark.sql(f"CREATE VIEW viewed AS {columns} served WITH ('servers' = '{service.url}')")
+        assert rows(spark.newSession().table("viewed")) == expected
         spark.sql(f"CREATE TEMPORARY VIEW stored USING mrecordlog OPTIONS (path 'file://{service.directory}')")
         assert rows(spark.sql(f"{columns} stored")) == expected
     finally:
+        spark.sql("DROP VIEW IF EXISTS viewed")
         spark.sql("DROP TABLE IF EXISTS served")
         spark.sql("DROP VIEW IF EXISTS stored")
     with pytest.raises(Exception, match="load each one"):
