@@ -2,6 +2,8 @@
 
 Rows carry their position, so repeating a task or the whole job stores nothing twice. Use it to restore a log from what
 was drained, or to move a log: positions stay the same, and with them the progress of every consumer.
+
+Every row is counted once: stored, already there, truncated in the log, or refused (see `restoring`).
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark.fleet import Fleet
@@ -18,6 +22,7 @@ from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import failures_as_sentences, read_token
 from mrecordlog_async.spark.option_values import DEFAULT_SERVER
 from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.restoring import REFUSED_SCHEMA, restored
 from mrecordlog_async.spark.session import job_session
 
 if TYPE_CHECKING:
@@ -34,22 +39,38 @@ class Loaded:
         stored: rows that were new.
         present: rows that were already in the log.
         skipped: rows at positions that the log has truncated.
+        refused: rows without queue, position or payload; and rows whose position holds another record or none in the
+            log, with those after them (see `restoring`).
+        conflicts: queue → the position of its first row that differs from the log.
     """
 
     stored: int
     present: int
     skipped: int = 0
+    refused: int = 0
+    conflicts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
         """The number of rows in the files."""
-        return self.stored + self.present + self.skipped
+        return self.stored + self.present + self.skipped + self.refused
 
     def line(self, seconds: float) -> str:
         """Return one line for the user."""
         text = f"stored {self.stored:,} of {self.rows:,} records in {seconds:.1f} s"
         text += f"; {self.present:,} were already stored" if self.present else ""
-        return text + (f"; {self.skipped:,} skipped: the log was truncated past them" if self.skipped else "")
+        text += f"; {self.skipped:,} skipped: the log was truncated past them" if self.skipped else ""
+        return text + (f"; {self.refused:,} refused: {self._why_refused()}" if self.refused else "")
+
+    def _why_refused(self) -> str:
+        if not self.conflicts:
+            return "they have no queue, position or payload"
+        queue, position = min(self.conflicts.items())
+        more = f", and {len(self.conflicts) - 1:,} more queues differ" if len(self.conflicts) > 1 else ""
+        return (
+            f"queue {queue!r} differs from position {position} on{more}; what the log has there was not changed. Load "
+            "into a new log to have all rows"
+        )
 
 
 def run_load(
@@ -76,7 +97,7 @@ def run_load(
         skip_truncated: skip rows at positions that the log has truncated, instead of refusing to load.
 
     Returns:
-        How many rows were stored, present and skipped.
+        How many rows were stored, present, skipped and refused.
 
     Raises:
         RefusedError: nothing was stored: a column is missing, the rows come from several servers, or the log has
@@ -85,16 +106,22 @@ def run_load(
     """
     rows = _rows(_frame(session, source), from_server)
     options = {"servers": url} | ({"token": token} if token else {})
-    placed = _placed(session, rows, Options.parse(options))
+    parsed = Options.parse(options)
+    bounds = _bounds(parsed)
+    placed = _placed(session, rows, bounds)
     loaded = _counted(placed)
-    if loaded.skipped:
-        if not skip_truncated:
-            raise RefusedError(_where_truncated(placed, loaded.skipped))
-        placed = placed.where("position >= first")
+    if loaded.skipped and not skip_truncated:
+        raise RefusedError(_where_truncated(placed, loaded.skipped))
     tasks = session.sparkContext.defaultParallelism
-    ordered = placed.select(*COLUMNS).repartition(tasks, "queue").sortWithinPartitions("queue", "position")
-    ordered.write.format("mrecordlog").options(**options).mode("append").save()
-    return loaded
+    wanted = placed.where(f"not {_UNUSABLE} and position >= first").select(*COLUMNS)
+    ordered = wanted.repartition(tasks, "queue").sortWithinPartitions("queue", "position")
+    ends = {queue: following for queue, _, following in bounds}
+    refused = ordered.mapInArrow(partial(restored, parsed, ends), REFUSED_SCHEMA).collect()
+    return _without(loaded, [tuple(row) for row in refused])
+
+
+_UNUSABLE = "(queue is null or position is null or payload is null or position < 0)"
+"""Rows that no log can store."""
 
 
 def _frame(session: SparkSession, source: str) -> DataFrame:
@@ -113,33 +140,48 @@ def _frame(session: SparkSession, source: str) -> DataFrame:
     return session.read.format(FORMAT).load(path)
 
 
-def _placed(session: SparkSession, rows: DataFrame, options: Options) -> DataFrame:
+def _bounds(options: Options) -> list[tuple[str, int, int]]:
+    """Return the name, the first and the next position of each queue in the log."""
+    fleet = Fleet(options)
+    try:
+        return [(each.queue, each.first_position, each.next_position) for each in fleet.client(DEFAULT_SERVER).queues()]
+    finally:
+        fleet.close()
+
+
+def _placed(session: SparkSession, rows: DataFrame, bounds: list[tuple[str, int, int]]) -> DataFrame:
     """Add to each row the first and next position of its queue in the log; 0 and 0 if the queue does not exist."""
     from pyspark.sql.functions import broadcast
 
-    fleet = Fleet(options)
-    try:
-        listed = [
-            (each.queue, each.first_position, each.next_position) for each in fleet.client(DEFAULT_SERVER).queues()
-        ]
-    finally:
-        fleet.close()
-    known = session.createDataFrame(listed, "queue string, first bigint, next bigint")
+    known = session.createDataFrame(bounds, "queue string, first bigint, next bigint")
     return rows.join(broadcast(known), "queue", "left").na.fill(0, ["first", "next"])
 
 
 def _counted(placed: DataFrame) -> Loaded:
     found = placed.selectExpr(
-        "count_if(position >= next)",
-        "count_if(position >= first and position < next)",
-        "count_if(position < first)",
+        f"count_if(not {_UNUSABLE} and position >= next)",
+        f"count_if(not {_UNUSABLE} and position >= first and position < next)",
+        f"count_if(not {_UNUSABLE} and position < first)",
+        f"count_if({_UNUSABLE})",
     ).first()
     assert found is not None
     return Loaded(*found)
 
 
+def _without(loaded: Loaded, refused: list[tuple[str, int, int, int]]) -> Loaded:
+    """Count the rows of queues that tasks *refused* (see `REFUSED_SCHEMA`) as refused only."""
+    present, stored = sum(each[2] for each in refused), sum(each[3] for each in refused)
+    return replace(
+        loaded,
+        stored=loaded.stored - stored,
+        present=loaded.present - present,
+        refused=loaded.refused + stored + present,
+        conflicts={queue: position for queue, position, _, _ in refused},
+    )
+
+
 def _where_truncated(placed: DataFrame, count: int) -> str:
-    found = placed.where("position < first").select("queue", "first").first()
+    found = placed.where("position >= 0 and position < first").select("queue", "first").first()
     assert found is not None
     return (
         f"{count:,} rows are at positions that the log has truncated, some below position {found[1]} of queue "
@@ -170,7 +212,7 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
+    """Run the command; return its exit code: 1 if rows were refused, 0 otherwise."""
     token = read_token(arguments.token_file)
     with failures_as_sentences():
         session = job_session("mrecordlog load", arguments.master)
@@ -187,4 +229,4 @@ def run(arguments: argparse.Namespace) -> int:
         session.stop()
     facts = {"records": loaded.rows, **asdict(loaded), "seconds": seconds}
     sys.stdout.write((json.dumps(facts) if arguments.json else loaded.line(seconds)) + "\n")
-    return 0
+    return 1 if loaded.refused else 0

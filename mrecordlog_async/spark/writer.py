@@ -225,6 +225,11 @@ class Appender:
             self.written.records += records
             self.written.truncated += records
             return
+        self._conflict(queue, position, runs, next_position)
+
+    def _conflict(self, queue: str, position: int, runs: list[Run], next_position: int) -> None:
+        """Raise PositionConflictError for rows whose positions, all below *next_position*, are taken or skipped."""
+        records = sum(run.record_count for run in runs)
         raise PositionConflictError(
             f"queue {queue!r}: positions {position} to {position + records - 1} are taken by different records, and "
             f"the next position is {next_position}. Make sure that nothing else writes to the queue, and that each "

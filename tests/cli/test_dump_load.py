@@ -198,3 +198,11 @@ def test_wrong_settings_are_named(tmp_path: Path, more: str) -> None:
     assert ran.code == 2
     assert "line 1 is not a valid dump line" in ran.err
     assert settings_seen(tmp_path / "wal") == ({}, [])
+
+
+def test_a_directory_is_not_lines(tmp_path: Path) -> None:
+    """Who means a table is told which command loads one."""
+    ran = mrecordlog("load", tmp_path / "wal", tmp_path)
+    assert (ran.code, ran.out) == (2, "")
+    assert "load-parquet URL" in ran.err
+    assert not (tmp_path / "wal").exists()

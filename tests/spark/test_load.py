@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.load import Loaded, run_load
@@ -44,3 +47,32 @@ def test_rows_where_the_log_was_truncated_are_refused(
         "stored 11 of 21 records in 1.0 s; 4 were already stored; 6 skipped: the log was truncated past them"
     )
     assert service.positions("q") == (6, 20)
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_every_row_of_a_load_is_counted_once(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path, format: str
+) -> None:
+    """Each row is stored, already there, truncated or refused, and the sentence says which queue differs."""
+    service.append("q", numbered("q", 0, 10))
+    service.truncate("q", 1)
+    service.append("other", [b"other:0", b"differs"])
+    rows = [
+        (queue, at, payload) for queue in ("q", "other", "new") for at, payload in enumerate(numbered(queue, 0, 15))
+    ]
+    found = [*rows, (None, 3, b"x"), ("q", None, b"x"), ("q", 99, None), ("q", -1, b"x")]
+    columns = dict(zip(("queue", "position", "payload"), map(list, zip(*found, strict=True)), strict=True))
+    table = pa.table(columns, schema=pa.schema([("queue", "string"), ("position", "int64"), ("payload", "binary")]))
+    place = tmp_path / "copy"
+    if format == "delta":
+        write_deltalake(str(place), table)
+    else:
+        place.mkdir()
+        pq.write_table(table, place / "part.parquet")
+    loaded = run_load(spark, place.as_uri(), service.url, skip_truncated=True)
+    assert loaded == Loaded(stored=20, present=9, skipped=2, refused=18, conflicts={"other": 1})
+    assert loaded.rows == len(found)
+    assert "18 refused: queue 'other' differs from position 1 on" in loaded.line(1.0)
+    assert {queue: len(records) for queue, records in service.records().items()} == {"new": 15, "other": 2, "q": 13}
+    again = run_load(spark, str(place), service.url, skip_truncated=True)
+    assert again == Loaded(stored=0, present=29, skipped=2, refused=18, conflicts={"other": 1})

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable
 
-from mrecordlog_async.cli.exit_codes import FINE
+from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.loader import Loader, load
 from mrecordlog_async.cli.output import plural
 from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
@@ -43,6 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Load the lines."""
     if arguments.file is None:
         return run_async(_run(arguments, sys.stdin))
+    if os.path.isdir(arguments.file):
+        raise UsageError(
+            f"{arguments.file} is a directory; `mrecordlog load-parquet URL {arguments.file}` loads a Delta table or "
+            "Parquet files into a service"
+        )
     with open(arguments.file, encoding="utf-8") as lines:
         return run_async(_run(arguments, lines))
 
