@@ -68,8 +68,13 @@ def draining(url: str, place: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            if not any(line.startswith("batch 1:") for line in process.stderr):
-                raise RuntimeError("the drain ended before its first batch")
+            said: list[str] = []
+            for line in process.stderr:
+                said.append(line)
+                if line.startswith("batch 1:"):
+                    break
+            else:
+                raise RuntimeError(f"the drain ended before its first batch: {''.join(said)}")
             time.sleep(SETTLE_SECONDS)
             yield process
         finally:
