@@ -201,7 +201,7 @@ def test_wrong_settings_are_named(tmp_path: Path, more: str) -> None:
 
 
 def test_a_directory_is_not_lines(tmp_path: Path) -> None:
-    """Who means a table is told which command loads one."""
+    """For a table, the error names the command that loads one."""
     ran = mrecordlog("load", tmp_path / "wal", tmp_path)
     assert (ran.code, ran.out) == (2, "")
     assert "load-parquet URL" in ran.err
