@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Mapping
+from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.spark.java import ensure_java
@@ -123,6 +125,18 @@ def _quiet(session: SparkSession) -> None:
     log4j = java.org.apache.logging.log4j
     for name in REPORTED_BY:
         log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
+    _quiet_server(session.sparkContext._accumulatorServer)
+
+
+def _quiet_server(server: BaseServer) -> None:
+    """Print no traceback if Java, which is connected to *server*, is killed: the command reports that in a sentence."""
+    report = server.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            report(request, address)
+
+    server.handle_error = handle_error  # type: ignore[assignment,method-assign]  # of this instance
 
 
 def _is_local(master: str | None, settings: Mapping[str, str]) -> bool:

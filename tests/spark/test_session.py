@@ -45,3 +45,18 @@ def test_a_batch_has_as_many_tasks_as_spark_has_cores() -> None:
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=200), readStream=reader)
     source_rows(spark, {"servers": "http://h:1"})
     assert passed == {"parallelism": "200", "servers": "http://h:1"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "printed"), [(EOFError(), False), (ConnectionResetError(), False), (KeyError(), True)]
+)
+def test_a_killed_java_leaves_no_traceback_of_pyspark(failure: Exception, printed: bool) -> None:
+    """The thread that Java reports to is silent about a connection that ended, and about nothing else."""
+    reported: list[Any] = []
+    server: Any = SimpleNamespace(handle_error=lambda request, address: reported.append(address))
+    session._quiet_server(server)
+    try:
+        raise failure
+    except Exception:
+        server.handle_error(None, "java")
+    assert reported == (["java"] if printed else [])
