@@ -145,6 +145,7 @@ async def _scrape() -> str:
             await log.create_queue("q")
             service = Service(ServiceOptions(metrics_per_queue=True))
             service.attach(log)
+            service.connections.known = True  # as under `serve`
             return b"".join(await render(service)).decode()
 
 

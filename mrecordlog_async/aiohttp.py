@@ -77,6 +77,8 @@ def setup(
     if prefix is not None:
         service = Service(options)
         service.guard = EmbeddedGuard(service.options.tokens, service.options.hosts, exposed=exposed)
+        # The page finds its data by relative paths, so it needs the slash. Registered first: the API would respond 404.
+        app.router.add_get(prefix.rstrip("/"), _to_the_page)
         app.add_subapp(prefix, build_app(service))
 
     async def keep_open(app: web.Application) -> AsyncIterator[None]:
@@ -92,3 +94,8 @@ def setup(
 
     app.cleanup_ctx.append(keep_open)
     app.on_shutdown.append(end_tails)
+
+
+async def _to_the_page(request: web.Request) -> web.StreamResponse:
+    """Redirect `/wal` to `/wal/`, relative to itself: a proxy may have removed the beginning of the path."""
+    raise web.HTTPPermanentRedirect(request.path.rpartition("/")[2] + "/")

@@ -68,6 +68,19 @@ async def test_the_api_below_a_prefix_has_its_own_token(directory: Path) -> None
         assert app[LOG].list_queues() == ["a/b"]
 
 
+async def test_the_page_is_found_without_its_slash(directory: Path) -> None:
+    """And what only `serve` knows is not in the metrics: an application's connections are not counted."""
+    app = web.Application()
+    setup(app, directory, prefix="/of/wal")
+    async with serving_app(app) as url, ClientSession() as session:
+        async with session.get(url + "/of/wal", headers={"Accept": "text/html"}) as response:
+            assert (response.status, response.url.path) == (200, "/of/wal/")
+            assert "<title>mrecordlog</title>" in await response.text()
+        async with session.get(url + "/of/wal/metrics") as response:
+            text = await response.text()
+            assert "mrecordlog_http_requests_total" in text and "mrecordlog_http_connections" not in text
+
+
 async def test_open_tails_do_not_hold_up_the_application(directory: Path) -> None:
     """They end when the application shuts down."""
     app = web.Application()

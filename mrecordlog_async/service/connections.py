@@ -88,6 +88,7 @@ class Connections:
 
     def __init__(self, server: web.Server, options: ServiceOptions, counts: ConnectionCounts) -> None:
         self.counts = counts
+        counts.known = True
         self._server = server
         self._options = options
         self._watched: dict[RequestHandler, Watch] = {}

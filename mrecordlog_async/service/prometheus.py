@@ -30,7 +30,7 @@ from mrecordlog_async.model import LogState
 from mrecordlog_async.protocol.metric_text import PREFIX, metric_head, metric_line
 from mrecordlog_async.service.consumer_metrics import render_consumers
 from mrecordlog_async.service.queue_checks import summary_of
-from mrecordlog_async.service.service import VERSION, Service
+from mrecordlog_async.service.service import VERSION, ConnectionCounts, Service
 from mrecordlog_async.service.stats import find_pin
 from mrecordlog_async.service.turns import Turns
 from mrecordlog_async.storage.segment import segment_name
@@ -188,10 +188,8 @@ def _service(service: Service) -> Iterator[Metric]:
     yield _gauge("sending_limit_bytes", "Limit of sending_bytes", sending.budget.limit)
     yield _counter("sending_refused", "Requests refused by sending_limit_bytes", sending.budget.refused)
     yield _counter("http_readers_dropped", "Clients dropped because they read too slowly", sending.dropped)
-    yield _gauge("http_connections", "Open connections, counted every second", service.connections.open)
-    yield _gauge("unread_bytes", "Bytes of waiting requests and unread responses", service.connections.unread_bytes)
-    yield _counter("http_connections_refused", "Connections refused above the limit", service.connections.refused)
-    yield _counter("http_connections_cut", "Connections cut: idle, or holding too much", service.connections.cut)
+    if service.connections.known:
+        yield from _connections(service.connections)
     state = GaugeMetricFamily(f"{PREFIX}state", "1 for the current state of the log", labels=("state",))
     for name in LogState:
         state.add_metric((name.value,), float(service.state is name))
@@ -204,6 +202,13 @@ def _service(service: Service) -> Iterator[Metric]:
     build = GaugeMetricFamily(f"{PREFIX}build_info", "Version of the service", labels=("version",))
     build.add_metric((VERSION,), 1)
     yield build
+
+
+def _connections(counts: ConnectionCounts) -> Iterator[Metric]:
+    yield _gauge("http_connections", "Open connections, counted every second", counts.open)
+    yield _gauge("unread_bytes", "Bytes of waiting requests and unread responses", counts.unread_bytes)
+    yield _counter("http_connections_refused", "Connections refused above the limit", counts.refused)
+    yield _counter("http_connections_cut", "Connections cut: idle, or holding too much", counts.cut)
 
 
 def _counters(counters: Counters) -> Iterator[Metric]:

@@ -54,9 +54,10 @@ class ConnectionCounts:
     """Counts of connections. refused: above the limit. cut: idle for too long, or holding too many unread bytes.
 
     unread_bytes: received and not yet processed, or sent and not read. charged: the connections whose responses
-    are charged elsewhere.
+    are charged elsewhere. known: the service accepts its connections itself; those of an application are not counted.
     """
 
+    known: bool = False
     open: int = 0
     unread_bytes: int = 0
     charged: Container[object] = ()
