@@ -114,7 +114,11 @@ class Membership:
                 async with asyncio.timeout(LOOK_SECONDS if self._is_settled() else RETRY_SECONDS):
                     await self._suspicion.wait()
             self._suspicion.clear()
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # a bug, or a resolver of the user's: without this task no server would ever come back
+                logger.exception("looking at the servers of a fleet failed; trying again in %g s", RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
             if not self._is_settled():
                 await asyncio.sleep(RETRY_SECONDS / 2)  # calls that fail meanwhile cause no more probes than that
 

@@ -18,6 +18,7 @@ from mrecordlog_async.client import (
     ServiceError,
     ServiceUnreachableError,
 )
+from mrecordlog_async.client.fleet.addresses import Resolver
 from mrecordlog_async.client.fleet.routing import STAY_SECONDS
 from tests.client.fleet.proxy import Proxy, proxied
 from tests.client.fleet.running import Clock, running
@@ -198,6 +199,28 @@ async def test_a_load_balancer_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path / "a") as a, serving(tmp_path / "b") as b, proxied(a.port, b.port) as both:
         with pytest.raises(FleetError, match="like a load balancer"):
             await RecordLogFleet(both.url).start()
+
+
+async def test_a_resolver_that_fails_ends_nothing(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    """An error that no resolver should raise is logged, and the servers are looked at again."""
+
+    class Failing(Resolver):
+        async def addresses(self, host: str, port: int) -> list[str]:
+            if fails:
+                raise LookupError("a bug")
+            return ["127.0.0.1"]
+
+    fails = False
+    async with RecordLogFleet(
+        f"dns+http://localhost:{served.port}", resolver=Failing(), clock=(clock := Clock())
+    ) as fleet:
+        fails, clock.now = True, clock.now + 60.0
+        fleet._membership._suspicion.set()
+        while "looking at the servers of a fleet failed" not in caplog.text:
+            await asyncio.sleep(0.01)
+        fails = False
+        await fleet._membership.changed()
+        assert (await fleet.append_record("q", b"a")).position == 0
 
 
 async def test_what_a_fleet_cannot_be_given_is_refused_at_once() -> None:
