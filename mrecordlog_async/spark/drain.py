@@ -193,7 +193,6 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         "subscribePattern": arguments.subscribe_pattern,
         "failOnServerDown": "false" if arguments.skip_down else None,
         "failOnDataLoss": "false" if arguments.allow_data_loss else None,
-        "acceptWentBack": "true" if arguments.accept_went_back else None,
         "forget": ",".join(arguments.forget) or None,
         "token": read_token(arguments.token_file),
     }

@@ -105,10 +105,12 @@ class DrainJob:
 
         Args:
             shared_marker: file that every task must see.
-            again: the positions of logs that went back and are reread; any other log that went back fails the query,
-                whatever `options` allow.
+            again: the positions of queues that went back and are reread; any other that is found to have gone back
+                by its mark fails the query, whatever `options` allow.
         """
         found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {}), **self.options}
+        if self.accept_went_back:
+            found["acceptWentBack"] = "true"
         if shared_marker is not None:
             found["sharedMarker"] = shared_marker
         return found

@@ -1,0 +1,55 @@
+"""A drain inside Spark whose logs move, go back or are lost: the others go on, and it says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deltalake import DeltaTable
+
+from mrecordlog_async.spark.drain import run_drain
+from mrecordlog_async.spark.preflight import DrainJob
+from tests.spark.conftest import NewService
+from tests.spark.services import numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_logs_that_move_go_back_or_are_lost(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
+    """Swapped servers and a second name change nothing; a restored and an emptied log wait until they are accepted."""
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 10))
+    b.append("r", numbered("r", 0, 10))
+    job = DrainJob(f"a={a.url},b={b.url}", str(tmp_path / "t"), str(tmp_path / "c"))
+    assert run_drain(spark, job).records == 20
+
+    b.keep_copy(tmp_path / "copy")
+    a.append("q", numbered("q", 10, 15))
+    b.append("r", numbered("r", 10, 15))
+    job = replace(job, servers=f"a={b.url},b={a.url},c={a.url.replace('127.0.0.1', 'localhost')}")
+    summary = run_drain(spark, job)
+    assert (summary.records, summary.held) == (10, {})
+
+    b.go_back(tmp_path / "copy")
+    b.append("r", [b"new"] * 9)
+    a.append("q", numbered("q", 15, 17))
+    summary = run_drain(spark, job)
+    assert summary.records == 2 and list(summary.held) == ["a"]
+    assert "NOT drained: server 'a': it does not know the opening in which it was read" in summary.line()
+    assert b.positions("r") == (10, 19), "nothing was truncated"
+    assert run_drain(spark, replace(job, accept_went_back=True)).records == 9
+
+    a.replace_by_nothing()
+    a.append("q", numbered("again", 0, 3))
+    b.append("r", [b"last"])
+    summary = run_drain(spark, job)
+    assert summary.records == 1 and "new and empty" not in summary.held["b"]
+    lost = summary.held["b"].partition("option forget: ")[2][:8]
+    assert run_drain(spark, replace(job, options={"forget": lost})).records == 3
+    assert not any(a.records().values()) and not any(b.records().values())
+
+    rows = DeltaTable(job.output).to_pyarrow_table(columns=["queue", "payload"]).to_pylist()
+    expected = [*numbered("q", 0, 17), *numbered("r", 0, 15), *numbered("again", 0, 3), *[b"new"] * 9, b"last"]
+    assert sorted(row["payload"] for row in rows) == sorted(expected)
