@@ -301,9 +301,7 @@ class Fleet:
         self._locate(starts.keys() & names.keys(), names)
         ranges: dict[str, list[Range]] = {}
         for key, asked in starts.items():
-            plans = self.client(key).plan(
-                asked, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES, log=self.log_of(key)
-            )
+            plans = self._plan_pieces(key, asked, names)
             shown = names.get(key, key)
             ranges[key] = [
                 piece for start, plan in zip(asked, plans, strict=True) for piece in self._pieces(shown, start, plan)
@@ -321,6 +319,21 @@ class Fleet:
                 names.get(key, key), pieces, size, log=self.log_of(key), address=self._places.get(key, key)
             )
         ]
+
+    def _plan_pieces(self, key: str, starts: list[PlanStart], names: Mapping[str, str]) -> list[QueuePlan]:
+        """Request the pieces of *starts*; if the log has moved since it was listed, at its new address."""
+        try:
+            return self._pieces_of(key, starts)
+        except ServiceRefusedError as error:
+            if error.code != "other_log" or key not in names:
+                raise
+        del self._places[key]
+        self._locate({key}, names)
+        return self._pieces_of(key, starts)
+
+    def _pieces_of(self, key: str, starts: list[PlanStart]) -> list[QueuePlan]:
+        client, log = self.client(key), self.log_of(key)
+        return client.plan(starts, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES, log=log)
 
     def name_of(self, key: str) -> str:
         """Return the name of the server that has the log *key*; *key* itself if it is a server."""

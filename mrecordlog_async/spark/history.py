@@ -117,11 +117,10 @@ def arrange(known: Checkpoint, found: Mapping[str, Listed], balanced: Mapping[st
         if len({found[name].opening for name in names}) > 1:
             standing.held[log] = Held(names[0], _copies(log, names))
             continue
-        # The place of a log that is missing is not for a log that the checkpoint does not know.
-        free = names if log in known.positions else [name for name in names if name not in taken]
-        if free:
+        # The place of a log that is missing is not for a log that the checkpoint does not know, under any of its names.
+        if log in known.positions or taken.isdisjoint(names):
             recorded = known.servers.get(log)
-            name = recorded if recorded in free else free[0]
+            name = recorded if recorded in names else names[0]
             standing.logs[log] = replace(found[name], server=name)
     return standing
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async.spark.checkpoint import At, Checkpoint
+from mrecordlog_async.spark.connection import ServiceRefusedError
+from mrecordlog_async.spark.fleet import LogMissingError
 from mrecordlog_async.spark.history import Opening, alternates, arrange, forgotten, lost_state, needs_openings, placed
 from mrecordlog_async.spark.offsets import DataLossError, HeldBackError
 from mrecordlog_async.spark.option_values import OptionError
@@ -54,7 +61,7 @@ def test_a_log_is_found_under_any_name() -> None:
 def test_a_log_that_another_one_replaced_is_held_back(now: Listed, looks: str) -> None:
     """So is the new one, unless the checkpoint knows it: it may belong to somebody else. The other logs go on."""
     known = Checkpoint({X: {"q": [1, 5]}, "second": {}}, {X: "a", "second": "b"}, {X: AT})
-    standing = arrange(known, {"a": now, "c": Listed({}, "third")})
+    standing = arrange(known, {"a": now, "also a": now, "c": Listed({}, "third")})
     assert set(standing.logs) == {"third"} | ({"second"} if now.log == "second" else set())
     assert looks in standing.held[X].why and f"option forget: {X[:8]}" in standing.held[X].why
     after = known.without(forgotten([X[:8]], known, {"a": now}))
@@ -205,6 +212,77 @@ def test_two_names_of_one_server_are_read_once(service: ThreadedService) -> None
     query.drain()
     assert query.rows == rows_of("b", "q", 0, 8)
     assert list(query.reader._fleet.distinct()) == ["a"]
+
+
+def test_a_load_balancer_is_refused(new_service: NewService) -> None:
+    """Its address leads to another log with each connection, so positions of one would be used for another."""
+    first, second, alone = new_service(), new_service(), new_service()
+    for service in (first, second, alone):
+        service.append("q", numbered("q", 0, 5))
+    with balancing(first.port, second.port) as url:
+        query = Query(url)
+        with pytest.raises(HeldBackError, match=r"responds with several logs .* load balancer"):
+            query.step()
+        query = Query(f"a={url},b={alone.url}", readAgain="{}")
+        query.drain()
+    assert query.rows == rows_of("b", "q", 0, 5)
+
+
+@contextmanager
+def balancing(*ports: int) -> Iterator[str]:
+    """Forward each new connection to the next of *ports*; yield the address."""
+    listener, sockets = socket.create_server(("127.0.0.1", 0)), list[socket.socket]()
+    threads: list[threading.Thread] = []
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with suppress(OSError):
+            for port in cycle(ports):
+                client, _ = listener.accept()
+                sockets.append(client)
+                server = socket.create_connection(("127.0.0.1", port))
+                sockets.append(server)
+                for ends in ((client, server), (server, client)):
+                    threads.append(threading.Thread(target=forward, args=ends, daemon=True))
+                    threads[-1].start()
+
+    accepting = threading.Thread(target=serve, daemon=True)
+    accepting.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        accepting.join(10)
+        for each in sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(10)
+        for each in sockets:
+            each.close()
+
+
+def test_a_task_is_refused_by_another_log(service: ThreadedService) -> None:
+    """Also if its queue has the same name and positions: the request names the log that was planned."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url)
+    query.step()
+    end = query.reader.latestOffset(query.committed, query.reader.getDefaultReadLimit())
+    (partition,) = query.reader.partitions(query.committed, end)
+    service.replace_by_nothing()
+    service.append("q", numbered("q", 0, 5))
+    with pytest.raises(ServiceRefusedError, match=r"status 412: this is the log"):
+        list(query.reader.read(partition))
+    with pytest.raises(LogMissingError, match=r"a batch that was begun reads the log \w+, and no server has it"):
+        query.reader.partitions(query.committed, end)
 
 
 def test_two_live_copies_are_refused(new_service: NewService, tmp_path: Path) -> None:
