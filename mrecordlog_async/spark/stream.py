@@ -128,6 +128,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if checked.back and self._options.read_again is not None:
             raise DataLossError("; ".join(checked.back))
         self._fleet.report_losses(checked.lost)
+        for log in again:  # `_enrol` returns the same; a consumer moves back to it
+            checked.positions[log] = _firsts(surveys[log].queues)
         self._committed.release(checked, surveys)
         self._committed.move_back(checked, surveys)
         self._settled = start  # commit(start), which Spark calls next, has nothing left to do
@@ -385,6 +387,10 @@ def _stated(
         marks = known.marks.get(log, {})
         end.marks[log] = {queue: mark for queue, mark in marks.items() if not includes(queue)}
     return end
+
+
+def _firsts(listing: Listing) -> dict[str, list[int]]:
+    return {queue: [summary.id, summary.first_position] for queue, summary in listing.items()}
 
 
 def _ends(listing: Listing) -> dict[str, list[int]]:

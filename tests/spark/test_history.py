@@ -159,6 +159,22 @@ def test_a_log_that_went_back_holds_back_only_itself(
     query.drain()
 
 
+def test_a_consumer_moves_back_with_a_log_that_is_accepted(service: ThreadedService, tmp_path: Path) -> None:
+    """The log had acknowledged records that are read again: they must not be dropped before that."""
+    service.append("q", numbered("q", 0, 10))
+    query = Query(service.url, consumer="lake", consumerOwner="11111111-1111-1111-1111-111111111111")
+    query.drain()
+    query.drain()
+    service.keep_copy(tmp_path / "copy")
+    service.append("q", numbered("q", 10, 15))
+    query.drain()
+    service.go_back(tmp_path / "copy")
+    service.append("q", numbered("new", 10, 12))
+    query.options["acceptWentBack"] = "true"
+    query.drain()
+    assert [row[3] for row in query.rows[15:]] == numbered("q", 0, 10) + numbered("new", 10, 12)
+
+
 def test_a_run_that_ends_fails_once_it_has_read_the_rest(new_service: NewService) -> None:
     """Otherwise it would look as if everything had been read."""
     a, b = new_service(), new_service()
