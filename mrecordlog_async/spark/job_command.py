@@ -141,6 +141,8 @@ def cause_of(text: str) -> str:
         return str(ours[-1])
     if "XXKST" in text and re.search(r"Broken pipe|exception: +SQLSTATE", text):
         return "the data source's Python process ended during the job: it was killed or ran out of memory; start again"
+    if "Python worker exited unexpectedly" in text:
+        return "a Python process of Spark ended during the job: it was killed or ran out of memory; start again"
     if java := re.findall(r"java\.[\w.]*IOException: (.+?)(?: SQLSTATE|$)", text, re.MULTILINE):
         return (
             f"Spark could not use the checkpoint or its own temporary files: {java[-1]}. What was committed is kept; "
