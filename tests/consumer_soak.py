@@ -69,8 +69,9 @@ class ConsumerSoak:
 
     async def _consume_in_bursts(self) -> None:
         async with self.log.consumer("q", "slow") as consumer:
-            while time.monotonic() < self.end:
-                await asyncio.sleep(min(PAUSE_SECONDS, max(self.end - time.monotonic(), 0.0)))
+            # A pause that the end cuts short leaves less than a segment, which nothing keeps.
+            while time.monotonic() + PAUSE_SECONDS <= self.end:
+                await asyncio.sleep(PAUSE_SECONDS)
                 self.peaks.append(await self._look("pause over"))
                 await self._check_inspect()
                 behind = self.log.next_position("q")
