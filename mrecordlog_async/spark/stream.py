@@ -284,7 +284,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._committed.release(self._check(known, surveys), surveys)
 
     def expect_kept(self) -> None:
-        """Log no warning about queues that keep what is acknowledged."""
+        """Log no warning about queues that keep what is released."""
         self._committed.expect_kept()
 
     def stop(self) -> None:

@@ -186,6 +186,21 @@ async def test_many_consumers_attach_and_acknowledge_in_one_request(served: Serv
     assert "was not assigned yet" in results[1]["detail"]
 
 
+async def test_a_thousand_queues_are_attached_to_and_acknowledged(served: Served) -> None:
+    """Neither request is mistaken for one that repeats members; more entries than a request may have are 413."""
+    names = [f"queue {number}" for number in range(1_000)]
+    await asyncio.gather(*(served.log.create_queue(name) for name in names))
+    await asyncio.gather(*(served.log.append_record(name, None, b"a") for name in names))
+    body = {"consumer": "lake", "queues": names, "create": True, "owner": str(uuid.uuid4()), "take_over": False}
+    attached = (await served.call("POST", "/v1/attach", body)).json()["queues"]
+    done = [{"queue": each["queue"], "consumer": "lake", "id": each["id"], "epoch": each["epoch"]} for each in attached]
+    wanted = {"consumers": [{**each, "position": 0} for each in done]}
+    results = (await served.call("POST", "/v1/acknowledge", wanted)).json()["consumers"]
+    assert {one["position"] for one in results} == {1} and len(results) == 1_000
+    many = {**body, "queues": ["q"] * (served.service.options.entries + 1)}
+    assert (await served.call("POST", "/v1/attach", many)).status == 413
+
+
 async def test_options_are_set_at_creation_and_replaced(served: Served) -> None:
     """A queue shows its options; what contradicts, or is below what it holds, is refused with a reason."""
     created = await served.call("PUT", "/v1/queues/small", {"max_records": 2, "when_full": "drop_oldest"})

@@ -47,18 +47,19 @@ One = TypeVar("One")
 
 @asynccontextmanager
 async def bulk_request(
-    service: Service, request: web.Request, decoder: msgspec.json.Decoder[Body]
+    service: Service, request: web.Request, decoder: msgspec.json.Decoder[Body], *, strings_max: int = 0
 ) -> AsyncIterator[tuple[MultiRecordLog, Body]]:
     """Receive and decode the body of a bulk request; it is charged until the end of the `with` block.
 
-    Few such blocks run at once (`HEAVY`). An empty body means `{}`.
+    strings_max: how many of its entries may be plain strings. Few such blocks run at once (`HEAVY`). An empty body
+    means `{}`.
     """
     check_query(request, ())
     log = service.log
     with service.bodies.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
         async with service.heavy:
-            requested = await decode_control(decoder, body or b"{}", service.options.entries)
+            requested = await decode_control(decoder, body or b"{}", service.options.entries, strings_max)
             del body
             yield log, requested
 

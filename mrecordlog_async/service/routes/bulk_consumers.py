@@ -31,7 +31,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
     AttachManyResponse,
     ConsumerStatus,
 )
-from mrecordlog_async.service.queue_checks import status_of, summary_of
+from mrecordlog_async.service.queue_checks import check_entries, status_of, summary_of
 from mrecordlog_async.service.routes.bulk import bulk_request
 from mrecordlog_async.service.routes.consumers import checked_owner
 from mrecordlog_async.service.routes.route import Route, encode_list, send_json
@@ -55,7 +55,9 @@ STATUSES: dict[type[RecordLogError], ConsumerStatus] = {
 
 async def attach_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Become the holder of the consumer of one name on many queues."""
-    async with bulk_request(service, request, _attach_decoder) as (log, wanted):
+    entries = service.options.entries
+    async with bulk_request(service, request, _attach_decoder, strings_max=entries) as (log, wanted):
+        check_entries(len(wanted.queues), service.options)
         check_consumer_name(wanted.consumer)
         checked_owner(wanted.owner)
         results = await _each(wanted.queues, lambda queue: _attach(log, wanted, queue))

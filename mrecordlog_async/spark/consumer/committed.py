@@ -32,6 +32,7 @@ class Committed:
     def __init__(self, options: Options, fleet: Fleet) -> None:
         self._options = options
         self._fleet = fleet
+        self._expects_kept = False
         self._kept = set[tuple[str, str]]()  # (server, queue): not truncated, because a consumer is behind
         self._holder = Holder(options.consumer, options, fleet) if options.consumer is not None else None
         if self._holder is not None:
@@ -46,7 +47,8 @@ class Committed:
         return self._options.truncate or self._holder is not None
 
     def expect_kept(self) -> None:
-        """Log no warning about queues that keep what is acknowledged."""
+        """Log no warning about queues that keep what is released here: the query has logged it."""
+        self._expects_kept = True
         if self._holder is not None:
             self._holder.expect_kept()
 
@@ -117,7 +119,7 @@ class Committed:
         """Log that a queue was not truncated; for a consumer that is behind only once, as that may last."""
         if answer.status != "consumer_behind":
             logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
-        elif (server, answer.queue) not in self._kept:
+        elif not self._expects_kept and (server, answer.queue) not in self._kept:
             self._kept.add((server, answer.queue))
             logger.warning(
                 "server %r did not truncate %s. To share the queue, make this stream a consumer as well: set "

@@ -103,7 +103,8 @@ class Holder:
             if self._openings.get(server) != listed.opening:
                 # Under a weak policy, an opening that follows a power cut makes all earlier epochs invalid.
                 self._openings[server], self._holds[server] = listed.opening, {}
-            wanted = [queue for queue, summary in listed.queues.items() if not self.holds(server, queue, summary.id)]
+            holds = self._holds[server]
+            wanted = [queue for queue, at in listed.queues.items() if queue not in holds or holds[queue].id != at.id]
             try:
                 attached |= bool(wanted) and self._attach(server, wanted)
             except ServerDownError as error:
@@ -205,7 +206,9 @@ class Holder:
     def _uncompared(self, positions: Offset, surveys: Mapping[str, Listed]) -> Iterator[tuple[str, str, Hold, int]]:
         """Yield (server, queue, hold, position that it may have) for what was attached since the last comparison."""
         for server, fresh in self._fresh.items():
-            for queue in sorted(fresh & positions.get(server, {}).keys()) if server in surveys else ():
+            if not fresh or server not in surveys:
+                continue
+            for queue in sorted(fresh & positions.get(server, {}).keys()):
                 queue_id, position = positions[server][queue]
                 if self.holds(server, queue, queue_id) and queue in surveys[server].queues:
                     goal = max(position, surveys[server].queues[queue].first_position)
