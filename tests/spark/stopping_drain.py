@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -52,18 +52,16 @@ def in_halves(steps: Sequence[str], queues: Mapping[K, V], send: Callable[[dict[
 _truncate, _acknowledge = ServiceClient.truncate, calls.acknowledge
 
 
-def truncate(
-    client: ServiceClient, queues: Mapping[str, Sequence[int]], *, opening: str | None = None
-) -> list[Truncated]:
+def truncate(client: ServiceClient, queues: Mapping[str, Sequence[int]], **named: Any) -> list[Truncated]:
     """Truncate as a client does, in two requests."""
-    return in_halves(TRUNCATE_STEPS, queues, lambda part: _truncate(client, part, opening=opening))
+    return in_halves(TRUNCATE_STEPS, queues, lambda part: _truncate(client, part, **named))
 
 
 def acknowledge(
-    client: ServiceClient, consumer: str, queues: Mapping[str, tuple[int, int, int]], *, opening: str
+    client: ServiceClient, consumer: str, queues: Mapping[str, tuple[int, int, int]], **named: Any
 ) -> list[Acknowledged]:
     """Acknowledge as a consumer does, in two requests."""
-    return in_halves(ACKNOWLEDGE_STEPS, queues, lambda part: _acknowledge(client, consumer, part, opening=opening))
+    return in_halves(ACKNOWLEDGE_STEPS, queues, lambda part: _acknowledge(client, consumer, part, **named))
 
 
 class StoppingSource(RecordLogDataSource):
