@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mrecordlog_async.errors import RecordLogError
@@ -79,6 +80,7 @@ class Fleet:
         self._down_until: dict[str, float] = {}
         self._probes: dict[str, Probe] = {}  # of servers that were down
         self._clients: dict[str, ServiceClient] = {}
+        self._listed: dict[str, tuple[ServiceListing, Listed]] = {}
         self._places: dict[str, str] = {}  # log → the server that has it, as of the last listing
         self._logs: dict[str, str] = {}  # server → its log, as of the last listing
         self._seen: dict[str, list[tuple[str, str]]] = {}  # server → (log, opening) that it responded with
@@ -147,11 +149,12 @@ class Fleet:
             raise OptionError("; ".join(f"servers: {held.sentence}" for held in standing.held.values()))
         return {listed.server: listed for listed in standing.logs.values()}
 
-    def standing(self, known: Checkpoint) -> tuple[Checkpoint, Standing]:
+    def standing(self, known: Checkpoint, found: dict[str, Listed] | None = None) -> tuple[Checkpoint, Standing]:
         """List all logs, and compare their histories with the checkpoint.
 
         Args:
             known: the checkpoint.
+            found: what `survey` has just returned; None to request it.
 
         Returns:
             The checkpoint by the ids of logs, without those that the options forget; and which logs may be read.
@@ -161,7 +164,7 @@ class Fleet:
             ReopenedError: a log was opened since it was listed.
             ServerDownError: a server is down, unless the options say to skip it.
         """
-        found = self.survey()
+        found = self.survey() if found is None else found
         known = placed(known, found)
         known = known.without(forgotten(self.options.forget, known, found))
         standing = arrange(known, found, self._balanced)
@@ -274,20 +277,32 @@ class Fleet:
         client, opening = self.client(name), listed.opening
         try:
             return _same_opening(
-                lambda: client.plan(starts, records_max=records, bytes_max=size, opening=opening, log=listed.log)
+                lambda: client.plan(
+                    starts,
+                    records_max=records,
+                    bytes_max=size,
+                    piece_records=PIECE_RECORDS,
+                    piece_bytes=PIECE_BYTES,
+                    opening=opening,
+                    log=listed.log,
+                )
             )
         except ServerDownError as error:
             self.report_down(error)
             return []
 
     def partitions(
-        self, wanted: Iterable[tuple[str, str, int, int, int]], names: Mapping[str, str] | None = None
+        self,
+        wanted: Iterable[tuple[str, str, int, int, int]],
+        names: Mapping[str, str] | None = None,
+        planned: Mapping[tuple[str, str], QueuePlan] = MappingProxyType({}),
     ) -> list[Partition]:
         """Divide what is *wanted*, (log or server, queue, id, start, stop), into partitions.
 
         Args:
             wanted: what is read; a log may be anywhere, as long as a server has it.
             names: log → the server's name that its rows carry; servers keep their own.
+            planned: (log, queue) → a plan; it is used instead of a request if it is that of the range.
 
         Raises:
             DataLossError: a range is no longer complete. With `failOnDataLoss=false` the rest of it is read.
@@ -296,16 +311,20 @@ class Fleet:
         """
         names = names or {}
         starts: dict[str, list[PlanStart]] = {}
-        for key, queue, queue_id, start, stop in wanted:
-            starts.setdefault(key, []).append(PlanStart(queue, queue_id, start, stop))
-        self._locate(starts.keys() & names.keys(), names)
         ranges: dict[str, list[Range]] = {}
+        for key, queue, queue_id, start, stop in wanted:
+            ready = planned.get((key, queue))
+            if ready is not None and (ready.status, ready.id, ready.start, ready.stop) == ("ok", queue_id, start, stop):
+                ranges.setdefault(key, []).extend(ready.pieces)
+            else:
+                starts.setdefault(key, []).append(PlanStart(queue, queue_id, start, stop))
+        self._locate(starts.keys() & names.keys(), names)
         for key, asked in starts.items():
             plans = self._plan_pieces(key, asked, names)
             shown = names.get(key, key)
-            ranges[key] = [
-                piece for start, plan in zip(asked, plans, strict=True) for piece in self._pieces(shown, start, plan)
-            ]
+            ranges.setdefault(key, []).extend(
+                piece for begun, plan in zip(asked, plans, strict=True) for piece in self._pieces(shown, begun, plan)
+            )
         options = self.options
         if not options.payload:  # then payloads are not transferred, and cost a task nothing
             ranges = {key: [piece._replace(bytes=0) for piece in pieces] for key, pieces in ranges.items()}
@@ -387,8 +406,12 @@ class Fleet:
             self._note(name, client, listing)
         except ServerDownError as error:
             return error
-        queues = select(listing.queues, self.options.subscription)
-        return Listed(queues, listing.log, listing.opening, listing.opened or {}, listing.at)
+        known = self._listed.get(name)
+        if known is None or known[0] is not listing:  # an unchanged listing is the same object
+            queues = select(listing.queues, self.options.subscription)
+            listed = Listed(queues, listing.log, listing.opening, listing.opened or {}, listing.at)
+            known = self._listed[name] = listing, listed
+        return known[1]
 
     def _note(self, name: str, client: ServiceClient, listing: ServiceListing) -> None:
         """Note which log *name* responds with; if it is another one than before, ask again on new connections."""

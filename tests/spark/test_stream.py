@@ -314,3 +314,38 @@ def test_a_small_batch_waits_for_more_records(service: ThreadedService, monkeypa
     assert not query.step()
     query.drain()
     assert len(query.rows) == 13
+
+
+def test_a_stream_that_waits_compares_nothing(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the logs do not change, a trigger costs a request and no look at each queue; then it continues."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url, truncate="true")
+    while query.step():
+        pass
+    assert not query.step()  # finds that the truncate before it is done
+    with monkeypatch.context() as quiet:
+        quiet.setattr(stream, "check", None)
+        assert not query.step()
+    service.append("q", numbered("q", 5, 8))
+    while query.step():
+        pass
+    assert [row[2] for row in query.rows] == list(range(8))
+    assert service.positions("q") == (8, 8)
+
+
+def test_a_batch_is_planned_with_one_request(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was planned to find the end of a batch also divides it; a restart, which knows no plan, requests one."""
+    service.append("q", numbered("q", 0, 20))
+    query = Query(service.url, maxRecordsPerTrigger="15")
+    query.step()
+    asked, send = list[str](), ServiceClient.send
+
+    def counted(client: ServiceClient, method: str, path: str, *given: Any) -> Any:
+        asked.append(path)
+        return send(client, method, path, *given)
+
+    monkeypatch.setattr(ServiceClient, "send", counted)
+    query.step(die_before_commit=True)
+    assert (asked, query.rows) == (["/v1/plan"], [])
+    query.step()
+    assert (asked, query.rows) == (["/v1/plan"] * 2, rows_of("default", "q", 0, 15))

@@ -78,8 +78,8 @@ class Committed:
         self._holder.compare(found, surveys)
         return found
 
-    def release(self, checked: Checked, surveys: Mapping[str, Listed]) -> None:
-        """Truncate or acknowledge what the checkpoint has committed.
+    def release(self, checked: Checked, surveys: Mapping[str, Listed]) -> bool:
+        """Truncate or acknowledge what the checkpoint has committed; return False if nothing was due.
 
         A service that does not respond is logged, and the next call releases more.
 
@@ -94,13 +94,14 @@ class Committed:
         elif self._options.truncate:
             due = truncations(checked.intact, {log: listed.queues for log, listed in surveys.items()})
         if not due:
-            return
+            return False
         sync_file_systems(self._options.sync_directories)
         for log, queues in due.items():
             try:
                 self._release_one(log, queues, surveys[log])
             except (ServerDownError, ServiceRefusedError) as error:
                 logger.warning("releasing what is committed failed; retrying at the next trigger: %s", error)
+        return True
 
     def move_back(self, checked: Checked, surveys: Mapping[str, Listed]) -> None:
         """Keep what is reread, or read after a loss that was accepted, from being dropped for this consumer."""
