@@ -53,8 +53,9 @@ class TupleReader(DataSourceReader):
         value = partition.value
         client = self._reader.fleet.client(value.server)
         for block in client.fetch(value):
+            time = block.times.time_at(block.first_position)  # one append of the benchmark has one time
             for position, payload in block.run().records():
-                yield value.server, block.queue, position, payload
+                yield value.server, block.queue, block.queue_id, position, time, payload
         client.close()
 
 
