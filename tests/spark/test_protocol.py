@@ -144,8 +144,17 @@ class Campaign:
         for _ in range(self.random.randrange(3)):
             service.stop()
             service.start()
-        if ahead:
+        if ahead or self.is_refused():
             self.refused_until_accepted(again=name)
+
+    def is_refused(self) -> bool:
+        """Return whether the query is refused: a copy may lack only batches that the query listed and did not read."""
+        try:
+            self.finish_batch()
+            self.query.step(ReadMaxRows(1))
+        except DataLossError:
+            return True
+        return False
 
     def refused_until_accepted(self, *, again: str | None = None) -> None:
         """Check that the query is refused, also after a restart; then accept it. again: the log that went back."""
