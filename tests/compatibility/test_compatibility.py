@@ -1,0 +1,56 @@
+"""What an earlier release wrote can be read, and what it promised still exists."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.maintenance import verify
+
+from .contents import contents
+from .record import DATA
+from .surface import surface
+
+RELEASES = sorted(path.name for path in DATA.iterdir())
+
+
+@pytest.fixture(scope="module")
+def now() -> dict[str, list[str]]:
+    return surface()
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("kind", ["python", "http", "commands", "settings", "metrics", "spark options"])
+def test_nothing_that_a_release_promised_is_missing(release: str, kind: str, now: dict[str, list[str]]) -> None:
+    """A name may be added at any time. Removing one breaks programs, scripts or dashboards of users."""
+    promised = json.loads((DATA / release / "surface.json").read_text())[kind]
+    assert promised
+    missing = sorted(set(promised) - set(now[kind]))
+    assert not missing, f"release {release} promised {missing}: docs/compatibility.md says how a name may go"
+
+
+def unpack(release: str, directory: Path) -> dict[str, Any]:
+    """Put the log and the snapshot of *release* into *directory*. Return what they hold."""
+    with tarfile.open(DATA / release / "log.tar.gz") as archive:
+        archive.extractall(directory, filter="data")
+    found: dict[str, Any] = json.loads((DATA / release / "contents.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("kept", ["log", "snapshot"])
+async def test_a_log_of_a_release_opens_with_all_that_it_held(release: str, kept: str, tmp_path: Path) -> None:
+    """Queues, ids, positions, payloads, times, options, seals, consumers and rules are the same; appends go on."""
+    expected = await asyncio.to_thread(unpack, release, tmp_path)
+    assert (await asyncio.to_thread(verify, tmp_path / kept)).ok
+    async with MultiRecordLog.open(tmp_path / kept) as log:
+        assert json.loads(json.dumps(contents(log))) == expected
+        assert await log.append("empty", b"more") == expected["queues"]["empty"]["next"]
+    async with MultiRecordLog.open(tmp_path / kept) as log:
+        assert [record.payload for record in log.range("empty")][-1] == b"more"
