@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+"""One program in several steps: it has a test of its own."""
 RUN = ("python", "bash", "console")
 SHOWN = ("text",)
 
