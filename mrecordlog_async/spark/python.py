@@ -20,12 +20,13 @@ from mrecordlog_async.spark.shims import install_shim
 
 _WRAPPER = """#!/bin/sh
 # Takes Spark's zips of pyspark off the path: the installed package has the same, compiled.
+# Its jar holds no Python; in Python 3.13, the search for data sources fails on it.
 set -f
 IFS=:
 kept=
 for entry in $PYTHONPATH; do
     case $entry in
-    */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip) ;;
+    */python/lib/pyspark.zip | */python/lib/py4j-*-src.zip | */jars/spark-core_*.jar) ;;
     *) kept=$kept:$entry ;;
     esac
 done

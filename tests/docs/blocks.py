@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-"""One program in several steps: it has a test of its own."""
+"""One program in several steps: it has a separate test."""
 RUN = ("python", "bash", "console")
 SHOWN = ("text",)
 

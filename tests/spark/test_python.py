@@ -42,9 +42,10 @@ def test_another_spark_keeps_its_zips(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_local_workers_import_the_installed_pyspark(tmp_path: Path) -> None:
-    """Spark's zips are removed from the path; its other entries and the arguments stay as they are."""
+    """Spark's zips and jar are removed from the path; its other entries and the arguments stay as they are."""
     lib = "/opt/spark/python/lib"
-    path = f"{lib}/pyspark.zip:{lib}/py4j-0.10-src.zip:/first place:{lib}/pyspark.zip:{tmp_path}/*:/mine/pyspark.zip"
+    path = f"/opt/spark/jars/spark-core_2.13-4.3.0.jar:{lib}/pyspark.zip"
+    path += f":{lib}/py4j-0.10-src.zip:/first place:{lib}/pyspark.zip:{tmp_path}/*:/mine/pyspark.zip"
     said = subprocess.run(
         [ensure_python(local=True), "-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])", "a b", ""],
         env={**os.environ, "PYTHONPATH": path},
