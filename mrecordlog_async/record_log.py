@@ -31,9 +31,9 @@ class RecordBatches(Protocol):
     def position(self) -> int | None:
         """The lowest position that may be handed out next; None if that is not known yet."""
 
-    async def batch(
+    def batch(
         self, *, max_records: int = ..., max_bytes: int = ..., max_wait: float | None = ...
-    ) -> Batch | None:
+    ) -> Coroutine[Any, Any, Batch | None]:
         """Return the next records together; None once no more can come."""
 
     def batches(

@@ -51,7 +51,7 @@ class Session:
                 return
             except HTTPError as error:
                 error.close()
-            except URLError:
+            except (URLError, ConnectionError):
                 pass
             time.sleep(0.05)
         raise AssertionError(f"it ended with {service.returncode}: {command}")
