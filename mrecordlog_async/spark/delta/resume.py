@@ -15,7 +15,6 @@ import json
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint, named
@@ -45,7 +44,7 @@ def resume(place: Place, checkpoint: Lake) -> dict[str, dict[str, int]]:
         raise RefusedError(f"the table at {place.address} was not created by a drain")
     if newest(checkpoint, COMMITS) >= 0:
         raise RefusedError(f"{checkpoint.path} has batches already: name a new directory")
-    found = positions(table)
+    found = positions(place)
     query = query_of(checkpoint)
     content = "\n".join(("v1", json.dumps(SPARK_OFFSET), json.dumps(found.encode())))
     checkpoint.write(f"{OFFSETS}/0", content.encode())
@@ -56,10 +55,10 @@ def resume(place: Place, checkpoint: Lake) -> dict[str, dict[str, int]]:
     return found.next_positions()
 
 
-def positions(table: DeltaTable) -> Checkpoint:
-    """Return where each queue continues after what *table* holds."""
+def positions(place: Place) -> Checkpoint:
+    """Return where each queue continues after what the table at *place* holds."""
     found: dict[tuple[str, str], list[int]] = {}
-    for row in _ends(table):
+    for row in _ends(place):
         key = (row["server"], row["queue"])
         # A queue that was recreated has rows of several incarnations; ids of a log only grow.
         if key not in found or found[key][0] < row["queue_id"]:
@@ -72,11 +71,12 @@ def positions(table: DeltaTable) -> Checkpoint:
     return checkpoint
 
 
-def _ends(table: DeltaTable) -> list[dict[str, Any]]:
+def _ends(place: Place) -> list[dict[str, Any]]:
     """Return the highest position of each incarnation of each queue, reading three columns of the table."""
     keys = ["server", "queue", "queue_id"]
     ends = []
-    for batch in table.to_pyarrow_dataset().to_batches(columns=[*keys, "position"]):
+    table = open_table(place).to_pyarrow_dataset(filesystem=place.native())
+    for batch in table.to_batches(columns=[*keys, "position"]):
         rows = pa.Table.from_batches([batch])
         ends.append(rows.group_by(keys, use_threads=False).aggregate([("position", "max")]))
     if not ends:

@@ -63,7 +63,7 @@ def bad_rows(place: Place) -> Iterator[dict[str, Any]]:
     table = open_table(place)
     if ERROR not in columns_of(table.schema()):
         raise TableError(f"{place.address} has no column {ERROR!r}: its drain does not parse payloads (--schema)")
-    found = table.to_pyarrow_dataset().to_batches(filter=ds.field(ERROR).is_valid())
+    found = table.to_pyarrow_dataset(filesystem=place.native()).to_batches(filter=ds.field(ERROR).is_valid())
     for batch in found:
         for row in batch.to_pylist():
             yield {name: row[name] for name in row if row[name] is not None}
