@@ -171,12 +171,7 @@ def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: notified.extend(lines))
     now = 0.0
     service = Service()
-    service.attach(
-        cast(
-            MultiRecordLog,
-            SimpleNamespace(failure=None, state=LogState.OPEN, next_positions=dict, under_way_seconds=0.0),
-        )
-    )
+    service.attach(cast(MultiRecordLog, _open_log()))
     status = Status(service, "http://x", lambda: now)
     for second in range(200):
         now = float(second)
@@ -186,11 +181,18 @@ def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch
     assert notified == ["STATUS=the disk is full, appends are refused", "STATUS=serving on http://x"]
 
 
+def _open_log() -> SimpleNamespace:
+    """Return what a service asks a log about before the first request."""
+    return SimpleNamespace(
+        failure=None, state=LogState.OPEN, next_positions=dict, under_way_seconds=0.0, public_id="0" * 32
+    )
+
+
 def test_systemd_is_notified_of_a_disk_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once while it hangs, and once when it is back."""
     notified: list[str] = []
     monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: notified.extend(lines))
-    log = SimpleNamespace(failure=None, state=LogState.OPEN, next_positions=dict, under_way_seconds=0.0)
+    log = _open_log()
     service = Service(ServiceOptions(stall_seconds=5.0))
     service.attach(cast(MultiRecordLog, log))
     status = Status(service, "http://x")

@@ -297,6 +297,7 @@ def test_a_task_is_refused_by_another_log(service: ThreadedService) -> None:
     service.append("q", numbered("q", 0, 5))
     with pytest.raises(ServiceRefusedError, match=r"status 412: this is the log"):
         list(query.reader.read(partition))
+    query.restart()
     with pytest.raises(LogMissingError, match=r"a batch that was begun reads the log \w+, and no server has it"):
         query.reader.partitions(query.committed, end)
 
