@@ -8,7 +8,7 @@ Spark at work (`spark_throughput`) and at rest (`spark_idle`).
     pip install -e '.[dev]' --group benchmarks
     python -m tests.benchmarks suite --list
     python -m tests.benchmarks suite --gc-threshold 20000 --markdown
-    python -m tests.benchmarks publish    # the same, written into docs/; 15 to 25 minutes on a machine that is idle
+    python -m tests.benchmarks publish    # the same, written into docs/; about 10 minutes on a machine that is idle
     python -m tests.benchmarks compare main . --only one-caller --quick    # before and after a change
     python -m tests.benchmarks http-service
     python -m tests.benchmarks spark-throughput

@@ -34,7 +34,7 @@ FULL_RUN_HEAD = f"""# One full run
 
 Every row stands next to the raw disk in the same round: one thread, write and sync of the same bytes on blocks that
 exist. `--gc-threshold {GC_THRESHOLD}` has Python look for reference cycles less often, as `serve` does. Other stores
-run in processes of their own, in turn with this log. Targets that were missed are explained in
+run in separate processes, in turn with this log. Targets that were missed are explained in
 [Missed targets](missed_targets.md).
 """
 
