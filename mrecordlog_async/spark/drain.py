@@ -17,7 +17,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark import refusal
-from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
+from mrecordlog_async.spark.batches import Batches
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.drain_delta import run_delta
 from mrecordlog_async.spark.drain_metrics import metrics_served
@@ -27,6 +27,7 @@ from mrecordlog_async.spark.drain_steps import (
     accepted,
     held_back,
     impatient,
+    newest_position,
     refuse_missing,
     remaining,
     remembering,
@@ -109,7 +110,7 @@ def _run_proven(
     release, begun = Release(batches, fleet, truncate=job.truncate), time.monotonic()
     try:
         again = _recover(job, batches, release, fleet, report)
-        refuse_missing(job, options, fleet, _position(batches), report)
+        refuse_missing(job, options, fleet, newest_position(batches), report)
         progress = Progress()
         with (
             metrics_served(job.metrics, progress, batches, options, report),
@@ -149,14 +150,9 @@ def _recover(job: DrainJob, batches: Batches, release: Release, fleet: Fleet, re
     found = release.recover(adopt=job.adopt_output)
     if found:
         report(found)
-    again = refusal.check(batches.checkpoint, accepted(job), _position(batches))
+    again = refusal.check(batches.checkpoint, accepted(job), newest_position(batches))
     release.accept(again | reread(accepted(job), fleet, batches))
     return again
-
-
-def _position(batches: Batches) -> Offset:
-    """Return where the newest batch ends, committed or not; {} for a new checkpoint."""
-    return batches.end(newest(batches.checkpoint, OFFSETS)) or {}
 
 
 def _marker(job: DrainJob, output: Lake) -> AbstractContextManager[str | None]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark import refusal
-from mrecordlog_async.spark.batches import COMMITS, OFFSETS, Batches, newest
+from mrecordlog_async.spark.batches import COMMITS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.columns import parsed_schema, with_columns
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
@@ -24,6 +24,7 @@ from mrecordlog_async.spark.drain_steps import (
     accepted,
     held_back,
     impatient,
+    newest_position,
     refuse_missing,
     remaining,
     remembering,
@@ -90,6 +91,7 @@ def _run(
     synced = checkpoint.path if isinstance(checkpoint, LocalLake) else None
     options = Options.parse(job.source_options())
     begun, progress, fleet = time.monotonic(), Progress(), Fleet(impatient(options))
+    batches = Batches(checkpoint, checkpoint)
     try:
         query_id = query_of(checkpoint)
         rows = _columns(job, source_rows(session, _source_options(job, synced, {}, query_id)))
@@ -100,22 +102,21 @@ def _run(
             raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
         for line in prepare(checkpoint, place, columns, job.partition_by, query_id):
             report(line)
-        position = Batches(checkpoint, checkpoint).end(newest(checkpoint, OFFSETS)) or {}
+        position = newest_position(batches)
         again = refusal.check(checkpoint, accepted(job), position)
         refuse_missing(job, options, fleet, position, report)
         given = _source_options(job, synced, again, query_id)
         session.dataSource.register(DeltaSink)
         rows = _columns(job, source_rows(session, given))
         writer = rows.writeStream.format(FORMAT).options(**sink.encode())
-        batches = Batches(checkpoint, checkpoint)
         with metrics_served(job.metrics, progress, batches, options, report), remembering(checkpoint):
             query = started(job, writer)
             with ending(query, stopped):
                 follow(query, progress, report, stopped)
         if job.truncate:
-            _release_rest(given, checkpoint, report)
+            _release_rest(given, batches, report)
         left, down = remaining(options, fleet)
-        held = held_back(fleet, Batches(checkpoint, checkpoint))
+        held = held_back(fleet, batches)
     finally:
         fleet.close()
     return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down, held=held)
@@ -139,12 +140,12 @@ def _source_options(job: DrainJob, synced: str | None, again: Offset, query: str
     return found | ({"syncDirs": json.dumps([synced])} if synced is not None else {})
 
 
-def _release_rest(options: dict[str, str], checkpoint: Lake, report: Report) -> None:
+def _release_rest(options: dict[str, str], batches: Batches, report: Report) -> None:
     """Release up to the last committed batch, which the data source does at the start of the next batch only."""
     from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError
     from mrecordlog_async.spark.stream import LogStreamReader
 
-    batches, last = Batches(checkpoint, checkpoint), newest(checkpoint, COMMITS)
+    last = newest(batches.checkpoint, COMMITS)
     end = batches.checkpoint_at(last) if last >= 0 and batches.is_committed(last) else None
     if end is None:
         return

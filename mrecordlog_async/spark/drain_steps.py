@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mrecordlog_async.spark import history, refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
-from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.identity import RefusedError
@@ -72,28 +72,36 @@ def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offs
 
 def reread(accepted: set[str], fleet: Fleet, batches: Batches) -> Offset:
     """Return the positions, by server, of logs that went back and are reread because *accepted* has the flag for it."""
-    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS))
-    if known is None or refusal.WENT_BACK not in accepted:
+    found = _standing(fleet, batches) if refusal.WENT_BACK in accepted else None
+    if found is None:
         return {}
-    try:
-        known, standing = fleet.standing(known)
-    except (OSError, ReopenedError, ServerDownError, ServiceRefusedError):
-        return {}  # the query reports it
+    known, standing = found
     return {standing.logs[log].server: known.positions[log] for log in standing.back}
 
 
 def held_back(fleet: Fleet, batches: Batches) -> dict[str, str]:
     """Return the servers whose logs are held back at the end, and why."""
-    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS))
-    if known is None:
+    now = _standing(fleet, batches)
+    if now is None:
         return {}
-    try:
-        known, standing = fleet.standing(known)
-    except (OSError, ReopenedError, ServerDownError, ServiceRefusedError):
-        return {}
+    _, standing = now
     found = [*standing.held.values()]
     found += [history.held_back(standing.logs[log].server, evidence) for log, evidence in standing.back.items()]
     return {each.server: each.why for each in found}
+
+
+def _standing(fleet: Fleet, batches: Batches) -> tuple[Checkpoint, history.Standing] | None:
+    """Compare the newest batch with the logs; None if it cannot be read, or a server cannot: the query reports that."""
+    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS))
+    try:
+        return fleet.standing(known) if known is not None else None
+    except (OSError, ReopenedError, ServerDownError, ServiceRefusedError):
+        return None
+
+
+def newest_position(batches: Batches) -> Offset:
+    """Return where the newest batch ends, committed or not; {} for a new checkpoint."""
+    return batches.end(newest(batches.checkpoint, OFFSETS)) or {}
 
 
 def remaining(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.checkpoint import At, Checkpoint, Offset, named
@@ -41,6 +41,8 @@ from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
 from mrecordlog_async.spark.responses import QueuePlan, ServiceListing
 
 logger = logging.getLogger("mrecordlog_async.spark")
+
+T = TypeVar("T")
 
 PIECE_RECORDS = 8_192
 PIECE_BYTES = 8 << 20
@@ -97,7 +99,7 @@ class Fleet:
 
     def client(self, name: str) -> ServiceClient:
         """Return the client of one server, given by its name, or by its log after `standing`."""
-        name = self._places.get(name, name)
+        name = self.name_of(name)
         if name not in self._clients:
             self._clients[name] = self._new_client(name)
         return self._clients[name]
@@ -233,7 +235,7 @@ class Fleet:
 
     def _plan(self, name: str, starts: list[PlanStart], listed: Listed, *, tails: bool = False) -> list[QueuePlan]:
         client = self.client(name)
-        return _same_opening(lambda: client.plan(starts, opening=listed.opening, tails=tails, log=listed.log))
+        return same_opening(lambda: client.plan(starts, opening=listed.opening, tails=tails, log=listed.log))
 
     def advance(
         self, positions: Offset, surveys: Mapping[str, Listed], stops: Offset | None, limits: Limits
@@ -265,7 +267,7 @@ class Fleet:
         found: list[tuple[str, QueuePlan]] = []
         for key, part in asked.items():
             name = key[0]
-            if self._places.get(name, name) not in self.down:
+            if self.name_of(name) not in self.down:
                 plans = self._advance_one(name, surveys[name], part, records.get(key), size.get(key))
                 found += [(name, plan) for plan in plans]
         # A queue that was truncated or recreated between listing and plan does not advance: the next check reports it.
@@ -276,7 +278,7 @@ class Fleet:
     ) -> list[QueuePlan]:
         client, opening = self.client(name), listed.opening
         try:
-            return _same_opening(
+            return same_opening(
                 lambda: client.plan(
                     starts,
                     records_max=records,
@@ -334,9 +336,7 @@ class Fleet:
         return [
             partition
             for key, pieces in sorted(ranges.items(), key=lambda each: names.get(each[0], each[0]))
-            for partition in pack(
-                names.get(key, key), pieces, size, log=self.log_of(key), address=self._places.get(key, key)
-            )
+            for partition in pack(names.get(key, key), pieces, size, log=self.log_of(key), address=self.name_of(key))
         ]
 
     def _plan_pieces(self, key: str, starts: list[PlanStart], names: Mapping[str, str]) -> list[QueuePlan]:
@@ -360,7 +360,7 @@ class Fleet:
 
     def log_of(self, key: str) -> str:
         """Return the log that requests about *key*, a log or a server, are for; "" for any."""
-        return self._logs.get(self._places.get(key, key), "")
+        return self._logs.get(self.name_of(key), "")
 
     def _locate(self, logs: Collection[str], names: Mapping[str, str]) -> None:
         """Find the servers that have *logs*, unless the last listing has shown it: the first call may plan a batch."""
@@ -400,9 +400,6 @@ class Fleet:
         try:
             self.before_listing(name)
             listing = client.listing()
-        except ServerDownError as error:
-            return error
-        try:
             self._note(name, client, listing)
         except ServerDownError as error:
             return error
@@ -489,7 +486,8 @@ def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset 
     return found
 
 
-def _same_opening(ask: Callable[[], list[QueuePlan]]) -> list[QueuePlan]:
+def same_opening(ask: Callable[[], T]) -> T:
+    """Return what *ask* returns. Raises ReopenedError if it is refused because the log was reopened or moved."""
     try:
         return ask()
     except ServiceRefusedError as error:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 from mrecordlog_async.memory.times import FUTURE_SECONDS_MAX
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.fleet import Fleet, ReopenedError
+from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.fleet import Fleet, same_opening
 from mrecordlog_async.spark.option_values import Bound, OptionError, Positions
 from mrecordlog_async.spark.proof import Listed
 
@@ -73,12 +73,8 @@ def _positions(time: datetime, fleet: Fleet, surveys: dict[str, Listed], servers
 
 def _of_server(time: datetime, fleet: Fleet, name: str, listed: Listed) -> dict[str, int]:
     queues = {queue: summary.id for queue, summary in listed.queues.items()}
-    try:
-        found = fleet.client(name).positions_at(time, queues, opening=listed.opening)
-    except ServiceRefusedError as error:
-        if error.code == "reopened":
-            raise ReopenedError from error
-        raise
+    client = fleet.client(name)
+    found = same_opening(lambda: client.positions_at(time, queues, opening=listed.opening))
     return {each.queue: _listed(each.position, listed.queues[each.queue]) for each in found if each.status == "ok"}
 
 

@@ -25,6 +25,7 @@ from mrecordlog_async.model import Batch, Record
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
+    from mrecordlog_async.client.fleet.reader import FleetBatch
 
 BATCH_RECORDS = 1_000
 
@@ -56,20 +57,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _consume_fleet(arguments: argparse.Namespace) -> int:
     """Consume the queue of every server, as batches arrive."""
-    take, queue = _take(arguments), arguments.queue
+    queue = arguments.queue
     async with open_fleet(arguments) as fleet, fleet.consumer(queue, arguments.consumer) as consumer:
         ends = await _ends(servers_of(fleet), queue, arguments.consumer) if arguments.once else None
-        while ends is None or ends:
-            batch = await consumer.batch(max_records=arguments.batch, max_wait=arguments.wait)
-            if batch is None:
-                return FINE
-            code = await take(batch)
-            if code != 0:
-                return _refused(code)
-            await consumer.acknowledge(batch)
-            if ends is not None and batch.next_position >= ends.get(batch.log_id, batch.next_position + 1):
-                del ends[batch.log_id]
-    return FINE
+
+        def is_done(last: FleetBatch | None) -> bool:
+            if ends is None:
+                return False
+            if last is not None and last.next_position >= ends.get(last.log_id, last.next_position + 1):
+                del ends[last.log_id]
+            return not ends
+
+        return await _hand_out(consumer, arguments, is_done)
 
 
 async def _ends(servers: list[One], queue: str, consumer: str) -> dict[str, int]:
@@ -86,27 +85,34 @@ async def _ends(servers: list[One], queue: str, consumer: str) -> dict[str, int]
     return {one.log_id: end for one, end in await each(servers, end_of) if end is not None}
 
 
-def _take(arguments: argparse.Namespace) -> Take:
-    return _to_command(arguments.command) if arguments.command else _to_output
-
-
-def _refused(code: int) -> int:
-    print(f"the command exited with {code}; its batch is not acknowledged", file=sys.stderr)
-    return FAILED
-
-
 async def _consume(arguments: argparse.Namespace) -> int:
-    take = _take(arguments)
     async with open_target(arguments) as log, log.consumer(arguments.queue, arguments.consumer) as consumer:
         stop = await _end(log, arguments.queue) if arguments.once else None
-        while stop is None or consumer.position < stop:
-            batch = await consumer.batch(max_records=arguments.batch, max_wait=arguments.wait)
-            if batch is None:
-                return FINE
-            code = await take(batch)
-            if code != 0:
-                return _refused(code)
-            await consumer.acknowledge(batch)
+        return await _hand_out(consumer, arguments, lambda last: stop is not None and consumer.position >= stop)
+
+
+async def _hand_out(consumer: Any, arguments: argparse.Namespace, is_done: Callable[[Any], bool]) -> int:
+    """Hand out and acknowledge batches of a consumer, of a log or of a fleet.
+
+    Args:
+        consumer: The consumer.
+        arguments: The command line: what takes the batches, and how large they are.
+        is_done: Called with the last batch, None before the first one; returns whether that was enough.
+
+    Returns:
+        The exit code of this command.
+    """
+    take = _to_command(arguments.command) if arguments.command else _to_output
+    batch: Batch | None = None
+    while not is_done(batch):
+        batch = await consumer.batch(max_records=arguments.batch, max_wait=arguments.wait)
+        if batch is None:
+            return FINE
+        code = await take(batch)
+        if code != 0:
+            print(f"the command exited with {code}; its batch is not acknowledged", file=sys.stderr)
+            return FAILED
+        await consumer.acknowledge(batch)
     return FINE
 
 
