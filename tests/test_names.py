@@ -21,6 +21,7 @@ OLD = "a/b\n\x1b[31m\x85"
 """A queue and a consumer have this name."""
 NEW = "c\r\nd"
 LONG = "x" * 300
+DAMAGED = b"the record that is damaged"
 
 
 @pytest.fixture
@@ -29,9 +30,9 @@ def directory(tmp_path: Path) -> Path:
 
     async def build() -> None:
         async with await open_placed_log(tmp_path / "wal", create=True, kind=RebuiltLog) as log:
-            for queue in (OLD, LONG):
+            for queue, last in ((OLD, b"2"), (LONG, DAMAGED)):
                 await log.create_queue(queue)
-                await log.append_records(queue, None, [b"0", b"1", b"2"])
+                await log.append_records(queue, None, [b"0", b"1", last])
             await log.create_consumer(OLD, OLD)
             await log.create_consumer("a*", OLD)
 
@@ -96,7 +97,7 @@ def test_the_shell_prints_them_quoted_and_repair_keeps_them(directory: Path, tmp
     loaded = mrecordlog("load", tmp_path / "other", stdin=dumped)
     assert loaded.code == 1 and "contains control characters; remove them" in loaded.err
     segment = damage.segments(directory)[0]
-    damage.flip_byte(segment, segment.read_bytes().rindex(b"2"))
+    damage.flip_byte(segment, segment.read_bytes().index(DAMAGED))
     assert mrecordlog("repair", directory, "--apply").code == 0
     with ReadOnlyLog.open(f"{directory}.repaired") as log:
         assert {OLD, LONG} == set(log.summary()) and list(log.consumers(OLD)) == [OLD]

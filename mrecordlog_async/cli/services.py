@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -40,10 +41,19 @@ def refuse_several(arguments: argparse.Namespace, why: str) -> None:
 async def open_fleet(
     arguments: argparse.Namespace, retry_seconds: float = RETRY_SECONDS
 ) -> AsyncIterator[RecordLogFleet]:
-    """Open the fleet that LOG names. Raises NotReadyError if no server responds."""
+    """Open the fleet that LOG names.
+
+    A server that does not respond may be starting: it is probed for as long as a single one would be.
+
+    Raises:
+        NotReadyError: No server responds.
+    """
     from mrecordlog_async.client.fleet.fleet import RecordLogFleet
 
+    until = time.monotonic() + RETRY_SECONDS
     async with RecordLogFleet(arguments.log, token=token_of(arguments), retry_seconds=retry_seconds) as fleet:
+        while fleet.failures() and time.monotonic() < until:
+            await fleet.look()
         if not any(one.reads for one in fleet.servers()):
             reasons = "; ".join(f"{place}: {why}" for place, why in sorted(fleet.failures().items()))
             raise NotReadyError(f"no service responds at {arguments.log} ({reasons})")

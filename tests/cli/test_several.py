@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from mrecordlog_async.cli.main import main
+from mrecordlog_async.cli.services import open_fleet
 from mrecordlog_async.client import RecordLogClient
 from tests.cli.running import Ran, mrecordlog
-from tests.serving import Process
+from tests.cli.test_serve import wait_ready
+from tests.serving import Process, serving
 
 Run = Callable[..., Ran]
 
@@ -21,6 +25,8 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run two services; yield how the shell names both."""
     directory = tmp_path_factory.mktemp("several")
     with Process(directory / "a", ["--name", "wal-a"]) as a, Process(directory / "b", ["--name", "wal-b"]) as b:
+        wait_ready(a)
+        wait_ready(b)
         yield f"{a.address},{b.address}"
 
 
@@ -114,3 +120,19 @@ def test_a_server_that_does_not_respond_is_named(services: str, run: Run) -> Non
     none = run("ls", "dns+http://127.0.0.1:1")
     assert (none.code, "no service responds at dns+http://127.0.0.1:1" in none.err) == (5, True)
     assert "--key chooses among several" in run("append", "http://h:1", "q", "--key", "k").err
+
+
+async def test_a_server_that_is_starting_is_waited_for(tmp_path: Path) -> None:
+    """As a single one would be: `configure` and `ls` do not pass over a server that opens its log at that moment."""
+    async with serving(tmp_path / "a") as ready, serving(tmp_path / "b", recovered=False) as starting:
+        arguments = argparse.Namespace(log=f"{ready.url},{starting.url}", token_file=None)
+        opening = asyncio.create_task(_servers(arguments))
+        while not starting.service.requests:
+            await asyncio.sleep(0.001)
+        await starting.service.open(tmp_path / "b")
+        assert await opening == sorted([ready.url, starting.url])
+
+
+async def _servers(arguments: argparse.Namespace) -> list[str]:
+    async with open_fleet(arguments) as fleet:
+        return sorted(one.url for one in fleet.servers())

@@ -134,6 +134,10 @@ class RecordLogFleet:
         """Return why addresses and names gave no server at the last look, by address or name."""
         return dict(self._membership.failures)
 
+    async def look(self) -> None:
+        """Look up names and probe every server now, instead of within 10 s."""
+        await self._membership.look_soon()
+
     def client(self, log_id: str) -> RecordLogClient:
         """Return the client of one server, for what a fleet has no method for. The fleet closes it.
 

@@ -94,6 +94,8 @@ class Membership:
     async def look(self) -> None:
         """Look up the names if that is due, probe every place, and settle what leaves a doubt."""
         await self._look_up()
+        known = {str(one) for one in (*self._wanted, *self._roster.places())}
+        self.failures = {what: why for what, why in self.failures.items() if what in known}
         doubt = await self._probe_all()
         for _ in range(ROUNDS_IN_DOUBT):
             if not doubt:
@@ -139,10 +141,10 @@ class Membership:
         self._roster.note_listed(places, self._clock())
 
     async def _look_up_one(self, lookup: Lookup) -> None:
-        self.failures.pop(str(lookup), None)
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 self._found[lookup] = await look_up(lookup, self._resolver)
+            self.failures.pop(str(lookup), None)
         except (OSError, TimeoutError) as error:  # what it returned last stands
             self.failures[str(lookup)] = str(error) or type(error).__name__
 
@@ -154,7 +156,6 @@ class Membership:
         doubt = False
         for _ in range(PROBES_OF_NEW if self._roster.is_new(place) else 1):
             asked = self._clock()
-            self.failures.pop(str(place), None)
             try:
                 seen = await probe(place, self._connecting)
             except RecordLogError as error:
@@ -162,6 +163,7 @@ class Membership:
                 self._roster.miss(place, self._clock())
                 return doubt
             doubt = self._roster.see(place, seen, asked, self._clock()) or doubt
+        self.failures.pop(str(place), None)
         return doubt
 
     def _take_over(self) -> None:

@@ -61,6 +61,21 @@ async def test_a_server_that_is_down_is_passed_over_and_its_keys_stay_away_for_a
         assert sorted(here.payloads("q")) == [[b"a", b"d"], [b"b", b"c"]]
 
 
+async def test_why_a_server_does_not_respond_is_said_until_it_does(tmp_path: Path) -> None:
+    """Also while it is being probed; `look` finds it again at once."""
+    async with running(tmp_path) as here:
+        here.proxies[1].targets, target = [1], here.proxies[1].targets  # nothing listens there
+        await here.fleet.look()
+        assert list(here.fleet.failures()) == [here.proxies[1].url]
+        here.proxies[1].targets = target
+        looking = asyncio.create_task(here.fleet.look())
+        while not here.proxies[1].open:
+            await asyncio.sleep(0)
+        assert list(here.fleet.failures()) == [here.proxies[1].url]
+        await looking
+        assert not here.fleet.failures()
+
+
 async def test_without_any_server_a_call_waits_and_then_says_that_nothing_is_stored(tmp_path: Path) -> None:
     """A server that comes back in time takes the record."""
     async with running(tmp_path, 1, retry_seconds=0.3) as here:
