@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -126,6 +127,17 @@ def _quiet(session: SparkSession) -> None:
     for name in REPORTED_BY:
         log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
     _quiet_server(session.sparkContext._accumulatorServer)
+    logging.getLogger().addFilter(_is_no_loss_of_java)
+
+
+def _is_no_loss_of_java(record: logging.LogRecord) -> bool:
+    """Return False for the traceback that py4j logs, as the root logger, if Java is killed during a call.
+
+    The call fails, and the command says so in a sentence.
+    """
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it has none
+
+    return not (record.exc_info and isinstance(record.exc_info[1], Py4JNetworkError))
 
 
 def _quiet_server(server: BaseServer) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+import struct
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.java_gateway import GatewayClient, GatewayParameters  # type: ignore[import-untyped]  # it has no types
+from py4j.protocol import ERROR  # type: ignore[import-untyped]
 
 from mrecordlog_async.spark import session
 from mrecordlog_async.spark.drain_query import source_rows
@@ -60,3 +66,32 @@ def test_a_killed_java_leaves_no_traceback_of_pyspark(failure: Exception, printe
     except Exception:
         server.handle_error(None, "java")
     assert reported == (["java"] if printed else [])
+
+
+def test_a_java_that_is_killed_during_a_call_leaves_no_traceback_of_py4j() -> None:
+    """The call fails, and the command says so in a sentence; py4j would print its own."""
+    with socket.create_server(("127.0.0.1", 0)) as java:
+
+        def die() -> None:
+            connection = java.accept()[0]
+            connection.recv(100)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # sends a reset
+            connection.close()
+
+        dying = threading.Thread(target=die)
+        dying.start()
+        client = GatewayClient(gateway_parameters=GatewayParameters(port=java.getsockname()[1]))
+        records: list[logging.LogRecord] = []
+        handler: Any = logging.Handler()
+        handler.emit = records.append
+        root = logging.getLogger()
+        root.addHandler(handler)
+        root.addFilter(session._is_no_loss_of_java)
+        try:
+            assert client.send_command("c\n") == ERROR
+            logging.getLogger().error("something else")
+        finally:
+            root.removeFilter(session._is_no_loss_of_java)
+            root.removeHandler(handler)
+            dying.join()
+    assert [record.getMessage() for record in records] == ["something else"]
