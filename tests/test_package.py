@@ -1,62 +1,75 @@
-"""What is published: the files in wheel and sdist, and what the package index shows."""
+"""What is published: the files in wheel and sdist, what an installed wheel does, and what the package index shows."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
-from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
 
+from tests.built import build, install, known_files
 from tests.docs.blocks import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = ("mrecordlog_async/", "pyspark_mrecordlog.py")
+BARE = ("aiofiles", "crc32c")
+"""All that is installed with the package if no extra is named."""
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Build both from the files that git knows, with something in the tree that must not be published."""
-    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    known = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, known.split("\0")):
-        if (ROOT / name).is_file():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    (source / "token.txt").write_text("secret")
-    (source / "wal").mkdir()
-    (source / "wal" / "00000000000000000000.wal").write_bytes(b"records")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield dist
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build both, and the wheel from the sdist."""
+    return build(tmp_path_factory.mktemp("built"))
 
 
-def wheel_names(dist: Path) -> list[str]:
-    (wheel,) = dist.glob("*.whl")
-    return zipfile.ZipFile(wheel).namelist()
+@pytest.fixture(scope="module")
+def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel into an empty environment, with the two packages that it needs; return its Python."""
+    (wheel,) = built.glob("*.whl")
+    python = install(wheel, tmp_path_factory.mktemp("environment"), extras=False)
+    (packages,) = python.parents[1].glob("lib/python*/site-packages")
+    for name in BARE:
+        for file in distribution(name).files or ():
+            if ".." not in file.parts:
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                (packages / file).write_bytes(file.locate().read_bytes())  # type: ignore[attr-defined]  # it is a Path
+    return python
+
+
+def run(python: Path, *arguments: str) -> str:
+    """Run an installed command or Python, away from the source; return what it prints."""
+    done = subprocess.run([python, *arguments], cwd=python.parents[1], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     """Source, type marker, the page and the module that Spark looks for: no tests, no data, no other top level."""
-    names = wheel_names(built)
-    code = [name for name in names if ".dist-info/" not in name]
-    assert {name.partition("/")[0] for name in code} == {"mrecordlog_async", "pyspark_mrecordlog.py"}
-    assert {Path(name).suffix for name in code} <= {".py", ".typed", ".html", ".css", ".js", ".svg"}
-    assert "mrecordlog_async/py.typed" in names
-    page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "mrecordlog_async" / "service" / "page").glob("*.*")}
-    assert page <= set(names)
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+    (wheel,) = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    about = {name.partition(".dist-info/")[2] for name in names if ".dist-info/" in name}
+    assert about == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+    code = {name for name in names if ".dist-info/" not in name}
+    assert code == {name for name in known_files() if name.startswith(PACKAGES)}
+    assert {"mrecordlog_async/py.typed", "mrecordlog_async/service/page/page.html", "pyspark_mrecordlog.py"} <= code
 
 
 def test_the_sdist_can_be_tested_and_holds_no_stray_file(built: Path) -> None:
-    """It has tests, documents and examples; neither a token nor a log that lay in the tree."""
+    """It has tests, documents and examples; neither a token nor a log that was in the tree."""
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"tests/test_package.py", "docs/index.md", "examples/worker.py", "README.md", "LICENSE"} <= names
-    assert not [name for name in names if name.startswith("wal") or "token.txt" in name]
+    own = (*PACKAGES, "tests/", "docs/", "examples/")
+    assert names - {"PKG-INFO", ".gitignore"} <= set(known_files())
+    assert {name for name in known_files() if name.startswith(own)} <= names
+    assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "mkdocs.yml", "noxfile.py"} <= names
 
 
 def test_the_package_index_can_show_it(built: Path) -> None:
@@ -71,3 +84,39 @@ def test_the_package_index_can_show_it(built: Path) -> None:
     links = re.findall(r"\]\(([^)]+)\)", description)
     assert all(link.startswith("https://") for link in links)
     assert "Durability lists every promise" in description  # a page of this repository: its name without a link
+
+
+def test_a_wheel_from_the_sdist_works_and_says_its_version(python: Path) -> None:
+    """Library, command and module run from the installation; the version is that of its metadata."""
+    script = "import mrecordlog_async as package; print(package.__version__, package.__file__)"
+    version, file = run(python, "-c", script).split()
+    assert version == PROJECT["version"]
+    assert Path(file).is_relative_to(python.parents[1])
+    assert run(python.with_name("mrecordlog"), "--version").strip().endswith(version)
+    run(python, "-m", "mrecordlog_async", "ls", "--help")
+
+
+def test_importing_the_package_loads_the_log_alone(python: Path) -> None:
+    """Nothing is loaded before a name is used; then the core, its two packages, and the standard library."""
+    script = "import json, sys; {}; print(json.dumps(list(sys.modules)))"
+    first = json.loads(run(python, "-c", script.format("import mrecordlog_async")))
+    assert {name for name in first if name.startswith("mrecordlog_async")} == {"mrecordlog_async"}
+    assert "asyncio" not in first
+    loaded = json.loads(run(python, "-c", script.format("from mrecordlog_async import MultiRecordLog")))
+    assert {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names == {
+        "__main__",
+        "aiofiles",
+        "crc32c",
+        "mrecordlog_async",
+    }
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("mrecordlog_async.")}
+    assert rooms.isdisjoint({"aiohttp", "bench", "cli", "client", "fastapi", "maintenance", "protocol", "quickwit"})
+    assert rooms.isdisjoint({"service", "spark"})
+
+
+def test_a_bare_installation_is_small(python: Path) -> None:
+    """The package and the two that it needs take 30 MB at most, with the compiled files that pip writes."""
+    assert [re.split(r"[<>=]", each)[0] for each in PROJECT["dependencies"]] == list(BARE)
+    (packages,) = python.parents[1].glob("lib/python*/site-packages")
+    run(python, "-m", "compileall", "-q", str(packages))
+    assert sum(path.stat().st_size for path in packages.rglob("*") if path.is_file()) < 30_000_000
