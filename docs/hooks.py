@@ -143,6 +143,7 @@ async def _scrape() -> str:
     with TemporaryDirectory() as directory:
         async with MultiRecordLog.open(directory, segment_bytes=4 * 32_768) as log:
             await log.create_queue("q")
+            await log.create_consumer("q", "c")
             service = Service(ServiceOptions(metrics_per_queue=True))
             service.attach(log)
             service.connections.known = True  # as under `serve`

@@ -1,6 +1,7 @@
 """Keep what this version writes and promises for later versions: `python -m tests.compatibility.record 0.2.0`.
 
-Run it once for a release, and commit data/VERSION. Never change it afterwards: users have such logs.
+Run it once for a release, and commit data/VERSION. Never change it afterwards: users have such logs. Until the release
+is published, delete a file of it and run this again to keep that part as it is now.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.maintenance import snapshot
 
 from .contents import contents, write
+from .pipeline import make_pipeline
 from .surface import surface
 
 DATA = Path(__file__).parent / "data"
@@ -31,18 +33,44 @@ async def make_log(directory: Path) -> dict[str, object]:
         return contents(log)
 
 
-def main(version: str) -> None:
-    target = DATA / version
-    target.mkdir(parents=True)
+def keep_log(target: Path) -> None:
+    """Keep a log, a snapshot of it, and what they hold."""
     with TemporaryDirectory() as place:
         log, copy = Path(place, "log"), Path(place, "snapshot")
         held = asyncio.run(make_log(log))
         snapshot(log, copy, link=False)
-        with tarfile.open(target / "log.tar.gz", "w:gz") as archive:
-            archive.add(log, "log")
-            archive.add(copy, "snapshot")
+        _pack(Path(place), target / "log.tar.gz")
     (target / "contents.json").write_text(json.dumps(held, ensure_ascii=False) + "\n")
+
+
+def keep_pipeline(target: Path) -> None:
+    """Keep what drains and a stream leave. Starts Spark three times."""
+    with TemporaryDirectory() as place:
+        make_pipeline(Path(place))
+        _pack(Path(place), target / "pipeline.tar.gz")
+
+
+def keep_surface(target: Path) -> None:
+    """Keep the names that the release promises."""
     (target / "surface.json").write_text(json.dumps(surface(), indent=1) + "\n")
+
+
+PARTS = {"log.tar.gz": keep_log, "pipeline.tar.gz": keep_pipeline, "surface.json": keep_surface}
+
+
+def _pack(directory: Path, archive: Path) -> None:
+    with tarfile.open(archive, "w:gz") as packed:
+        for path in sorted(directory.iterdir()):
+            packed.add(path, path.name)
+
+
+def main(version: str) -> None:
+    """Make the parts that are missing."""
+    target = DATA / version
+    target.mkdir(exist_ok=True)
+    for name, keep in PARTS.items():
+        if not (target / name).exists():
+            keep(target)
 
 
 if __name__ == "__main__":

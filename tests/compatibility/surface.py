@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mrecordlog_async.cli import settings
+from mrecordlog_async.cli import exit_codes, settings
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.service.openapi import document
-from mrecordlog_async.spark import option_names
+from mrecordlog_async.spark import columns, drain_metrics, option_names
+from mrecordlog_async.spark.blocks import READ_SCHEMA
 from tests.docs.blocks import ROOT
 
 MODULES = ("mrecordlog_async", "mrecordlog_async.client", "mrecordlog_async.fastapi", "mrecordlog_async.aiohttp")
@@ -25,8 +28,11 @@ def surface() -> dict[str, list[str]]:
         "http": _http(),
         "commands": _commands(),
         "settings": (f"{one.name} {settings.PREFIX}{one.name.upper()}" for one in settings.SETTINGS),
-        "metrics": iter(re.findall(r"^\| `(\w+)`", _hooks().metrics(), re.MULTILINE)),
+        "exit codes": (f"{name} {code}" for name, code in vars(exit_codes).items() if name.isupper()),
+        "problem codes": _problem_codes(),
+        "metrics": _metrics(),
         "spark options": iter(option_names._NAMES.values()),
+        "columns": _columns(),
     }
     return {kind: sorted(set(lines)) for kind, lines in kinds.items()}
 
@@ -77,6 +83,50 @@ def _http() -> Iterator[str]:
             yield from (f"{method.upper()} {path} {status}" for status in operation["responses"])
     for name, schema in described["components"]["schemas"].items():
         yield from (f"{name}.{member}" for member in schema.get("properties", {}))
+
+
+def _problem_codes() -> Iterator[str]:
+    """Yield "409 queue_exists": what the package passes to the functions that make problems."""
+    package = ROOT / "mrecordlog_async"
+    for path in (*package.glob("*.py"), *package.glob("protocol/*.py"), *package.glob("service/**/*.py")):
+        yield from filter(None, map(_problem_code, _calls(path)))
+
+
+def _calls(path: Path) -> Iterator[tuple[str, list[Any]]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id, [each.value if isinstance(each, ast.Constant) else None for each in node.args]
+
+
+def _problem_code(call: tuple[str, list[Any]]) -> str | None:
+    match call:
+        case "ProblemError" | "retry", [int(status), str(code), *_]:
+            return f"{status} {code}"
+        case "ProblemError" | "retry", [None, str(code), *_]:
+            return code
+        case "bad_request", [_, str(code), *_]:
+            return f"400 {code}"
+        case "bad_request", [_]:
+            return "400 bad_request"
+    return None
+
+
+def _metrics() -> Iterator[str]:
+    """Yield each metric, and each with its label: of the service, then of a drain."""
+    for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", _hooks().metrics(), re.MULTILINE):
+        yield name
+        yield from (f"{name} {label}" for label in filter(None, labels.split(", ")))
+    source = inspect.getsource(drain_metrics)
+    for name in {*drain_metrics.COUNTERS, *re.findall(r'"(drain_\w+)"', source)}:
+        yield f"mrecordlog_{name}"
+        if re.search(rf'metric_line\("{name}".*server=', source):
+            yield f"mrecordlog_{name} server"
+
+
+def _columns() -> Iterator[str]:
+    """Yield the columns of rows in Spark and in tables."""
+    yield from (f"{field.name} {field.type}" for field in READ_SCHEMA)
+    yield from columns.TAKEN
 
 
 def _commands() -> Iterator[str]:

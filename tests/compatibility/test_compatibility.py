@@ -18,6 +18,7 @@ from .record import DATA
 from .surface import surface
 
 RELEASES = sorted(path.name for path in DATA.iterdir())
+KINDS = ("python", "http", "problem codes", "commands", "exit codes", "settings", "metrics", "spark options", "columns")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def now() -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-@pytest.mark.parametrize("kind", ["python", "http", "commands", "settings", "metrics", "spark options"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_nothing_that_a_release_promised_is_missing(release: str, kind: str, now: dict[str, list[str]]) -> None:
     """A name may be added at any time. Removing one breaks programs, scripts or dashboards of users."""
     promised = json.loads((DATA / release / "surface.json").read_text())[kind]

@@ -77,12 +77,13 @@ class Engine:
             return run.release.rows
 
     def rows(self) -> list[tuple[str, str, int, bytes]]:
-        """Read the rows of all files that the manifest names."""
+        """Read the rows of all files that the manifest names: server, queue, position, payload."""
+        names = ["server", "queue", "position", "payload"]
         output = LocalLake(str(self.output_path))
         files = Batches(output, output).files_up_to(newest(output, MANIFEST))
         output.close()
         assert files is not None
-        tables = [pq.read_table(unquote(urlsplit(each.uri).path)) for each in files]
+        tables = [pq.read_table(unquote(urlsplit(each.uri).path), columns=names) for each in files]
         return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
 
     def empty(self, *names: str) -> None:

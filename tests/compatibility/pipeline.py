@@ -1,0 +1,77 @@
+"""What the pipeline of a release leaves: a log, and three queries that have read a part of it. Made by real Spark.
+
+    log               orders, payments and clicks, with records that no query has read
+    orders            `mrecordlog drain` of a queue into a Delta table: table, checkpoint
+    payments          the same with `--format parquet`: out, checkpoint
+    clicks            a plain `readStream` of a queue: checkpoint
+
+Spark's manifest of Parquet files has absolute paths. `PLACE` is in them instead of the directory.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from mrecordlog_async.client import BlockingRecordLogClient
+from tests.serving import Process
+
+PLACE = "/the/directory"
+DRAINS = {"orders": ("table", "delta"), "payments": ("out", "parquet")}
+"""Queue → the name of the output, and its format."""
+READ, BATCH = 40, 20
+"""How many records of each queue its query has stored, and in batches of how many; as many records are left."""
+
+STREAM = """
+import sys
+from mrecordlog_async.spark.session import spark_session
+server, place = sys.argv[1:]
+options = {"servers": server, "subscribe": "clicks", "maxRecordsPerTrigger": "20"}
+rows = spark_session().readStream.format("mrecordlog").options(**options).load()
+query = rows.writeStream.format("noop").option("checkpointLocation", place).trigger(availableNow=True).start()
+query.awaitTermination()
+"""
+
+
+def payloads(queue: str, start: int, stop: int) -> list[bytes]:
+    """Return what is stored in *queue* from position *start* to before *stop*."""
+    return [f"{queue}:{position}".encode() for position in range(start, stop)]
+
+
+def make_pipeline(place: Path) -> None:
+    """Write all of it below *place*, with a service, two drains and a stream as processes of their own."""
+    with Process(place / "log", ["--segment-bytes", "131072"]) as service:
+        _append(service.address, 0, READ)
+        for queue in DRAINS:
+            _drain(service.address, queue, place)
+        server = f"shop={service.address}"
+        subprocess.run([sys.executable, "-c", STREAM, server, str(place / "clicks" / "checkpoint")], check=True)
+        _append(service.address, READ, 2 * READ)
+        service.stop()
+    for path in _manifest(place):
+        path.write_text(path.read_text().replace(str(place), PLACE))
+
+
+def move_manifest(place: Path) -> None:
+    """Make Spark's manifest below *place* name the files there."""
+    for path in _manifest(place):
+        path.write_text(path.read_text().replace(PLACE, str(place)))
+
+
+def _manifest(place: Path) -> list[Path]:
+    return [path for path in (place / "payments" / "out" / "_spark_metadata").iterdir() if path.name.isdigit()]
+
+
+def _append(address: str, start: int, stop: int) -> None:
+    with BlockingRecordLogClient(address) as client:
+        for queue in (*DRAINS, "clicks"):
+            client.append_records(queue, start, payloads(queue, start, stop), create=True)
+
+
+def _drain(address: str, queue: str, place: Path) -> None:
+    output, written_as = DRAINS[queue]
+    command = [sys.executable, "-m", "mrecordlog_async", "drain", "--server", f"shop={address}"]
+    command += ["--subscribe", queue, "--format", written_as, "--max-records-per-trigger", str(BATCH)]
+    command += ["--output", str(place / queue / output), "--checkpoint", str(place / queue / "checkpoint")]
+    subprocess.run(command, check=True)

@@ -1,0 +1,85 @@
+"""A drain or stream of an earlier release goes on: with its checkpoint, its output and its log, each record once.
+
+The checkpoints and outputs are Spark's. They are continued without Spark: what depends on the release is the data
+source and the drain, which are the real ones here.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.client import BlockingRecordLogClient
+from tests.spark.services import ThreadedService
+
+from .pipeline import BATCH, READ, move_manifest, payloads
+from .record import DATA
+
+pytest.importorskip("pyspark")
+
+ALL = 2 * READ
+
+
+@pytest.fixture(params=sorted(path.name for path in DATA.iterdir()))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Unpack what the pipeline of a release left."""
+    with tarfile.open(DATA / request.param / "pipeline.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    move_manifest(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def service(place: Path) -> Iterator[ThreadedService]:
+    """Serve the log of the release, at an address and under a name that it did not have then: its id counts."""
+    service = ThreadedService(place / "log")
+    yield service
+    service.end()
+
+
+def expected(queue: str) -> list[tuple[str, int, bytes]]:
+    return [(queue, position, payload) for position, payload in enumerate(payloads(queue, 0, ALL))]
+
+
+def test_the_log_holds_what_no_query_has_read(service: ThreadedService) -> None:
+    """The drains truncated what they had stored; the stream left everything."""
+    with BlockingRecordLogClient(service.url) as client:
+        assert [client.first_position(queue) for queue in ("orders", "payments", "clicks")] == [READ, READ, 0]
+
+
+def test_a_drain_into_a_table_goes_on(service: ThreadedService, place: Path) -> None:
+    """The table then has every record once; the log is empty."""
+    from tests.spark.delta_engine import DeltaEngine
+
+    engine = DeltaEngine(f"a={service.url}", place / "orders", subscribe="orders")
+    assert [position for _, position, _ in engine.rows()] == list(range(READ))
+    assert engine.drain() == 1
+    assert engine.rows() == expected("orders")
+    assert engine.drain() == 0
+
+
+def test_a_drain_into_parquet_files_goes_on(service: ThreadedService, place: Path) -> None:
+    """The same for files of Spark's sink, which the drain reads back before it truncates."""
+    from tests.spark.engine import Engine
+
+    engine = Engine(f"a={service.url}", place / "payments", subscribe="payments")
+    assert engine.drain() == READ
+    assert sorted(row[1:] for row in engine.rows()) == expected("payments")
+    assert service.records()["payments"] == []
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_plain_stream_goes_on(service: ThreadedService, place: Path, killed: bool) -> None:
+    """It reads what it has not read, also a batch again that was planned and whose commit file is missing."""
+    from tests.spark.query import Query
+
+    offsets = (place / "clicks" / "checkpoint" / "offsets").glob("[0-9]*")
+    *_, before, last = (json.loads(path.read_text().splitlines()[2]) for path in sorted(offsets))
+    query = Query(f"a={service.url}", subscribe="clicks")
+    query.committed, query.planned = (before, last) if killed else (last, None)
+    query.drain()
+    assert [row[1:] for row in query.rows] == expected("clicks")[READ - BATCH if killed else READ :]
