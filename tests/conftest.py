@@ -3,19 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import uvloop
 from blockbuster import BlockBuster
 
 from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.engine import timers
 from tests.faults.explore import TALLY, Tally
 from tests.serving import Served, serving
+
+# Every run tries the same examples, on machines of any speed. HYPOTHESIS_PROFILE=random pytest … looks for others.
+_SLOW = [hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=_SLOW)
+hypothesis.settings.register_profile("random", deadline=None, suppress_health_check=_SLOW, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""For Java, which tests start two dozen times for a few seconds each: it needs half of the processor time."""
+
+LONG = (
+    "docs/test_blocks.py",
+    "docs/test_tutorial.py",
+    "spark/test_drain.py",
+    "spark/test_cluster.py",
+    "spark/test_command.py",
+    "spark/test_kill.py",
+    "spark/test_examples.py",
+    "spark/test_drain_delta.py",
+    "spark/test_discovery.py",
+    "spark/test_load.py",
+    "spark/test_real_disks.py",
+    "benchmarks/test_workloads.py",
+    "client/fleet/test_kills.py",
+    "cli/test_tour.py",
+    "cli/test_demo.py",
+    "faults/test_crash_states.py",
+    "faults/test_disk_faults.py",
+    "faults/test_seeded_bugs.py",
+    "faults/test_tools.py",
+    "service/test_adversary.py",
+)
+"""Files whose tests take tens of seconds. They come first: at the end, one process would run them while others wait."""
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -35,6 +72,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["tally"] = asdict(TALLY)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep pytest-xdist from sorting files by their number of tests: `pytest_collection_modifyitems` sorts better."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first, then those with many tests."""
+    here = Path(__file__).parent
+    counts = Counter(item.path for item in items)
+    first = {here / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: (first.get(item.path, len(LONG)), -counts[item.path]))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -72,6 +124,12 @@ def interruptible() -> Iterator[None]:
     yield
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGHUP, hangup)
+
+
+@pytest.fixture
+def never_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no log write the mark of an idle one: a test that counts batches would count it after a slow second."""
+    monkeypatch.setattr(timers, "MARK_SECONDS", 3_600.0)
 
 
 @pytest.fixture

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -92,26 +96,39 @@ async def serving(
                 await service.log_or_none.close()
 
 
+TIMEOUT_SECONDS = 120.0
+"""Only a test that fails waits this long."""
+PORTS = range(10_000, 32_000)
+"""Below the ports that the kernel gives to clients and for port 0: between a kill and a restart, nobody takes one."""
+_turns = count(os.getpid() * 1_009)
+"""Processes of one run of the suite begin at different ports."""
+
+
 def free_port() -> int:
-    """Return a port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a port on which nothing listens, another one in each call."""
+    while True:
+        port = PORTS[next(_turns) % len(PORTS)]
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 class Process:
-    """`mrecordlog serve` as a process."""
+    """`mrecordlog serve` as a process. As a context, it is ready; after `start`, it listens and may still recover."""
 
     def __init__(self, directory: Path, arguments: Sequence[str] = (), *, port: int = 0, scheme: str = "http") -> None:
         self._command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), *arguments]
-        self.port = port
+        self.port = port or free_port()
         self._scheme = scheme
         self.address = ""
         self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Process:
         self.start()
+        self.wait_ready()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,6 +151,30 @@ class Process:
                 return
         raise AssertionError("".join(log_lines))
 
+    def wait_ready(self) -> None:
+        """Wait until its log is open."""
+        while (status := self._status_of("/readyz")) != 200:
+            assert status == 503, status
+            time.sleep(0.01)
+
+    def _status_of(self, path: str) -> int:
+        connection = self._connection()
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._scheme == "https":
+            context = ssl._create_unverified_context()
+            return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS, context=context)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)
+        if self.address.startswith("unix:"):
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.connect(self.address.removeprefix("unix:"))
+        return connection
+
     def kill(self) -> None:
         """Kill it with SIGKILL, if it runs."""
         if self.process is not None:
@@ -145,7 +186,7 @@ class Process:
         """Send a signal; return the exit code and what it wrote to standard error."""
         assert self.process is not None
         self.process.send_signal(number)
-        _, stderr = self.process.communicate(timeout=30)
+        _, stderr = self.process.communicate(timeout=TIMEOUT_SECONDS)
         code = self.process.returncode
         self.process = None
         return code, stderr

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_serve import wait_ready
 from tests.serving import Process
 
 
@@ -18,5 +17,4 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield str(tmp_path / "wal")
         return
     with Process(tmp_path / "wal") as process:
-        wait_ready(process)
         yield process.address

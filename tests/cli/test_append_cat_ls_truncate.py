@@ -119,7 +119,7 @@ def test_follow_shows_records_as_they_come(tmp_path: Path) -> None:
             run("append", process.address, "q", stdin=b"two")
             assert following.stdout.readline() == b"two\n"
             following.send_signal(signal.SIGINT)
-            _, told = following.communicate(timeout=30)
+            _, told = following.communicate(timeout=60)
             assert (following.returncode, told) == (130, b"")
 
 
@@ -187,7 +187,7 @@ def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
             while run("cat", process.address, "q").stdout != b"a\nb\n":
                 pass
             appending.send_signal(signal.SIGINT)
-            assert appending.wait(30) == 130
+            assert appending.wait(60) == 130
             assert appending.stderr is not None
             assert b"2 lines stored, up to position 1" in appending.stderr.read()
         assert run("cat", process.address, "q").stdout == b"a\nb\n"

@@ -10,14 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.cli.settings import persist
-from tests.serving import Process
+from tests.serving import TIMEOUT_SECONDS, Process
 
 
 def run(
@@ -30,16 +29,11 @@ def run(
 
 
 def ask(process: Process, path: str, **headers: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=TIMEOUT_SECONDS)
     connection.request("GET", path, headers=headers)
     status = connection.getresponse().status
     connection.close()
     return status
-
-
-def wait_ready(process: Process) -> None:
-    while ask(process, "/readyz") != 200:
-        time.sleep(0.01)
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -47,7 +41,6 @@ def wait_ready(process: Process) -> None:
 def test_a_signal_ends_it_cleanly(tmp_path: Path, number: int) -> None:
     """SIGTERM, Ctrl-C and a closed terminal close the log; the next start finds a clean end and recovers nothing."""
     with Process(tmp_path / "wal") as process:
-        wait_ready(process)
         code, told = process.stop(number)
         assert code == 0
         assert f"info {signal.Signals(number).name} received: finishing requests, then closing" in told
@@ -58,9 +51,8 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, number: int) -> None:
 def test_a_tail_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """Open streams end with an event when the service shuts down."""
     with Process(tmp_path / "wal") as process:
-        wait_ready(process)
         assert run("append", process.address, "q", "--create", stdin=b"a").returncode == 0
-        connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=TIMEOUT_SECONDS)
         connection.request("GET", "/v1/queues/q/tail")
         stream = connection.getresponse()
         assert stream.readline() == b"id: 0\n"
@@ -71,7 +63,6 @@ def test_a_tail_does_not_hold_up_the_end(tmp_path: Path) -> None:
 def test_a_second_service_on_the_directory_is_refused(tmp_path: Path) -> None:
     """It exits with code 4, the owner's pid and what to do; the first service keeps running."""
     with Process(tmp_path / "wal") as process:
-        wait_ready(process)
         assert process.process is not None
         done = run("serve", str(tmp_path / "wal"), "--port", "0")
         assert done.returncode == 4
@@ -128,7 +119,6 @@ def test_a_token_file_is_needed_by_clients_too(tmp_path: Path) -> None:
     assert run("serve", str(tmp_path / "wal"), "--token-file", str(tokens)).returncode == 2
     tokens.chmod(0o600)
     with Process(tmp_path / "wal", ["--token-file", str(tokens)]) as process:
-        wait_ready(process)
         refused = run("ls", process.address)
         assert (refused.returncode, b"--token-file, or MRECORDLOG_TOKEN_FILE" in refused.stderr) == (1, True)
         assert run("ls", process.address, "--token-file", str(tokens)).returncode == 0
@@ -169,8 +159,8 @@ def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -
     process = Process(tmp_path / "wal", arguments)
     process.start({"MRECORDLOG_MEMORY_BYTES": "2MiB", "MRECORDLOG_RECORD_BYTES": "2000"})
     try:
-        wait_ready(process)
-        connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
+        process.wait_ready()
+        connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=TIMEOUT_SECONDS)
         connection.request("GET", "/v1/stats", headers={"Connection": "close"})
         assert json.loads(connection.getresponse().read())["usage"]["memory_limit_bytes"] == 3 * 1024 * 1024
         assert run("append", process.address, "q", "--create", stdin=bytes(2_000)).returncode == 0
@@ -229,7 +219,7 @@ def test_systemd_is_told_when_it_is_ready(tmp_path: Path) -> None:
     """Type=notify: READY=1 comes after recovery, STOPPING=1 before the end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
-        listener.settimeout(30)
+        listener.settimeout(TIMEOUT_SECONDS)
         process = Process(tmp_path / "wal")
         process.start({"NOTIFY_SOCKET": str(tmp_path / "notify")})
         try:

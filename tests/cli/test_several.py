@@ -14,7 +14,6 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.cli.services import open_fleet
 from mrecordlog_async.client import RecordLogClient
 from tests.cli.running import Ran, mrecordlog
-from tests.cli.test_serve import wait_ready
 from tests.serving import Process, serving
 
 Run = Callable[..., Ran]
@@ -25,8 +24,6 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run two services; yield how the shell names both."""
     directory = tmp_path_factory.mktemp("several")
     with Process(directory / "a", ["--name", "wal-a"]) as a, Process(directory / "b", ["--name", "wal-b"]) as b:
-        wait_ready(a)
-        wait_ready(b)
         yield f"{a.address},{b.address}"
 
 

@@ -187,6 +187,7 @@ def test_closed_standard_streams_are_no_traceback(place: Place) -> None:
     assert (ran.returncode, ran.stdout.count("\n")) == (FINE, 14)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("started", [["-m", "mrecordlog_async"], [str(Path(sys.executable).with_name("mrecordlog"))]])
 @pytest.mark.parametrize("module", ["crc32c", "argparse", "aiohttp"])
 def test_ctrl_c_during_imports_is_no_traceback(tmp_path: Path, started: list[str], module: str) -> None:

@@ -42,7 +42,6 @@ async def test_callers_share_connections_in_the_order_they_came() -> None:
 
 async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait counts towards retry_seconds; the error says that all connections of the client are in use."""
-    monkeypatch.setattr("mrecordlog_async.client.transport.CONNECT_SECONDS", 0.05)
     async with (
         scripted([Step(drip=True)]) as server,
         RecordLogClient(server.url, connections=1, retry_seconds=0.05) as client,
@@ -50,6 +49,7 @@ async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) ->
         blocking = asyncio.create_task(client.list_queues())
         while not server.requests:
             await asyncio.sleep(0.001)
+        monkeypatch.setattr("mrecordlog_async.client.transport.CONNECT_SECONDS", 0.05)
         with pytest.raises(ServiceUnreachableError, match="none of the client's 1 connections became free") as caught:
             await client.append_record("q", None, b"a")
         assert not caught.value.sent
@@ -73,7 +73,7 @@ async def test_a_long_poll_may_be_silent_for_as_long_as_it_waits(
 ) -> None:
     """The deadlines of a call neither cut a poll that waits for records nor end the tail."""
     monkeypatch.setattr("mrecordlog_async.client.tail.WAIT_SECONDS", 1)
-    async with RecordLogClient(served.url, timeout_seconds=0.2, response_seconds=0.3, retry_seconds=0.1) as client:
+    async with RecordLogClient(served.url, timeout_seconds=0.8, response_seconds=0.9, retry_seconds=0.1) as client:
         tail = client.tail("q")
         waiting = asyncio.create_task(anext(tail))
         before = served.service.requests

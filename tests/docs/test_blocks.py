@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import pytest
 
@@ -20,20 +17,7 @@ from .blocks import PAGES, RUN, SHOWN, TUTORIAL, Block, Reader, blocks, name_of
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     with Process(tmp_path / "wal") as service:
-        _wait_until_ready(service.address)
         yield service.address
-
-
-def _wait_until_ready(url: str) -> None:
-    """Wait until the log is open; the service responds with 503 until then."""
-    for _ in range(1_200):
-        try:
-            urlopen(f"{url}/readyz").close()
-            return
-        except HTTPError as error:
-            error.close()
-            time.sleep(0.05)
-    raise AssertionError("the log did not open")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
+
+from tests.serving import free_port
 
 from .blocks import ROOT, TUTORIAL, Block, Reader, blocks
 
@@ -64,10 +65,7 @@ class Session:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    found = Session(tmp_path, port)
+    found = Session(tmp_path, free_port())
     yield found
     found.end()
 

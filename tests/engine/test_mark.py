@@ -30,7 +30,7 @@ async def written(log: MultiRecordLog, batches: int) -> int:
 
 @pytest.mark.parametrize("policy", [PersistPolicy.always(), PersistPolicy.never()], ids=["always", "never"])
 async def test_a_damaged_mark_does_not_hide_later_batches(
-    directory: Path, tmp_path: Path, policy: PersistPolicy
+    directory: Path, tmp_path: Path, policy: PersistPolicy, monkeypatch: pytest.MonkeyPatch, never_idle: None
 ) -> None:
     """Whichever bit is damaged, the next batch is found or the log reports the damage."""
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
@@ -38,9 +38,12 @@ async def test_a_damaged_mark_does_not_hide_later_batches(
         await log.append_record("q", None, b"before")
         await log.sync()
         begin = log._opened.journal.end.offset
+        monkeypatch.setattr(timers, "MARK_SECONDS", 0.0)  # not before `begin` is known
+        log._writer._timers._on_mark()
         while log._opened.journal.end.offset == begin:
             await asyncio.sleep(0.001)
         end = log._opened.journal.end.offset
+        monkeypatch.setattr(timers, "MARK_SECONDS", 3_600.0)
         await log.append_record("q", None, b"after")
         await log.sync()
         shutil.copytree(directory, tmp_path / "killed")

@@ -14,7 +14,8 @@ import pytest
 
 from mrecordlog_async import ReadOnlyLog
 from tests.docs.blocks import ROOT, blocks
-from tests.examples.test_examples import EXAMPLES, ask, free_port, run, running
+from tests.examples.test_examples import EXAMPLES, ask, run, running
+from tests.serving import TIMEOUT_SECONDS, free_port
 
 
 def test_worker_continues_after_kill_9(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_batches_become_parquet_files(tmp_path: Path) -> None:
             for number in range(3):
                 assert ask(port, "POST", "/ingest", b"%d" % (3 * round_ + number))[0] == 202
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(TIMEOUT_SECONDS) == 0
     files = sorted((tmp_path / "lake").iterdir())
     rows = [row for file in files for row in pyarrow.parquet.read_table(file).to_pylist()]
     assert rows == [{"position": number, "payload": b"%d" % number} for number in range(6)]
@@ -78,7 +79,7 @@ def test_sigterm_delivers_what_was_stored(tmp_path: Path) -> None:
         assert process.stdout.readline() == "running\n"
         time.sleep(0.2)  # something to deliver; any amount is right
         process.send_signal(signal.SIGTERM)
-        printed, errors = process.communicate(timeout=60)
+        printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     assert (process.returncode, errors) == (0, "")
     found = re.fullmatch(r"stored (\d+), delivered (\d+)\n", printed)
     assert found is not None
@@ -104,5 +105,5 @@ def test_the_embeds_of_the_pages_work_as_they_stand(page: str, tmp_path: Path) -
             assert (status // 100, json.loads(body)) == (2, {"position": 0})
             assert ask(port, "GET", "/wal/v1/queues/clicks")[0] == 200
             process.send_signal(signal.SIGTERM)
-            assert "Traceback" not in process.communicate(timeout=30)[1]
+            assert "Traceback" not in process.communicate(timeout=TIMEOUT_SECONDS)[1]
     assert found

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.serving import TIMEOUT_SECONDS, free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -37,17 +38,11 @@ def running(*command: str, cwd: Path | None = None, **environment: str) -> Itera
         process.communicate()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     """Send one request, waiting until the server listens."""
-    for _ in range(400):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < end:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request(method, path, body)
             response = connection.getresponse()
@@ -93,7 +88,7 @@ def test_aiohttp_ingest(tmp_path: Path) -> None:
         assert [json.loads(line)["payload"] for line in lines] == ["one", "two"]
         assert ask(port, "GET", "/wal/readyz")[0] == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
     with running(*command):
         assert ask(port, "GET", "/wal/v1/queues/clicks/records?as=text")[1].splitlines() == lines
 
@@ -109,18 +104,18 @@ def test_fastapi_ingest_under_uvicorn(tmp_path: Path) -> None:
         assert json.loads(ask(port, "GET", "/recent/clicks")[1]) == ["one"]
         status, body = ask(port, "GET", "/recent/nothing")
         assert (status, json.loads(body)["code"]) == (404, "queue_not_found")
-        following = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        following = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
         following.request("GET", "/follow/clicks")
         stream = following.getresponse()
         assert stream.readline() == b"one\n"
         ask(port, "POST", "/ingest/clicks", b"two")
         assert stream.readline() == b"two\n"
         assert ask(port, "GET", "/wal/readyz")[0] == 200
-        tail = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        tail = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
         tail.request("GET", "/wal/v1/queues/clicks/tail?start=next")
         events = tail.getresponse()
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=TIMEOUT_SECONDS)
         assert stream.read() == b""
         assert events.read() == b"event: end\ndata: closing\n\n"
         following.close()

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecoveryProgress
+from mrecordlog_async.engine import timers
 from mrecordlog_async.format.frame import encode_frames, encode_unsplit, segment_seed
 from mrecordlog_async.format.header import (
     HEADER_BYTES,
@@ -166,15 +167,19 @@ async def test_a_commit_is_found_at_any_byte_behind_the_damage(directory: Path, 
     assert error.offset == ends[0]
 
 
-async def test_last_batch_is_known_as_durable_after_the_mark(directory: Path, tmp_path: Path) -> None:
+async def test_last_batch_is_known_as_durable_after_the_mark(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An idle log writes an empty batch, so that rot in the last acknowledged one is seen."""
     crashed = tmp_path / "crashed"
     async with MultiRecordLog.open(directory, segment_bytes=1 << 20) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"precious")
         size = log.resource_usage().disk_written_bytes
-        while log.resource_usage().disk_written_bytes == size:  # the mark comes about a second later
-            await asyncio.sleep(0.01)
+        monkeypatch.setattr(timers, "MARK_SECONDS", 0.0)  # not before the size is known
+        log._writer._timers._on_mark()
+        while log.resource_usage().disk_written_bytes == size:
+            await asyncio.sleep(0.001)
         damage.copy(directory, crashed)
     path = damage.last_segment(crashed)
     ends = damage.batch_ends(path)

@@ -66,7 +66,7 @@ async def _reading(log: MultiRecordLog, bench: Bench[Scale], appended: int, batc
         async def read_batches() -> int:
             seen = 0
             while seen < records:
-                batch = await consumer.batch(max_records=batch_records, max_bytes=LIMITS.memory_bytes)
+                batch = await consumer.batch(max_records=batch_records, max_bytes=LIMITS.memory_bytes, max_wait=0)
                 assert batch is not None
                 seen += _count_batch(batch) if what == "records" else count(batch.runs)
             return seen
@@ -175,7 +175,7 @@ async def _elapsed(call: Awaitable[object]) -> float:
 
 async def _waiting(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
     """Let consumers of as many queues wait for a first record, and measure the CPU time of the whole process."""
-    count, seconds = min(IDLE_CONSUMERS, bench.scale.records // 10), 4 * bench.scale.seconds
+    count, seconds = min(IDLE_CONSUMERS, bench.scale.records // 100), 4 * bench.scale.seconds
     bench.say(f"{count:,} consumers of {count:,} queues wait for {seconds:g} s")
     async with AsyncExitStack() as stack:
         waiting = []

@@ -216,7 +216,9 @@ async def test_a_load_balancer_is_refused(tmp_path: Path) -> None:
             await RecordLogFleet(both.url).start()
 
 
-async def test_a_resolver_that_fails_ends_nothing(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_resolver_that_fails_ends_nothing(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An error that no resolver should raise is logged, and the servers are looked at again."""
 
     class Failing(Resolver):
@@ -225,6 +227,7 @@ async def test_a_resolver_that_fails_ends_nothing(served: Served, caplog: pytest
                 raise LookupError("a bug")
             return ["127.0.0.1"]
 
+    monkeypatch.setattr("mrecordlog_async.client.fleet.membership.RETRY_SECONDS", 0.01)
     fails = False
     async with RecordLogFleet(
         f"dns+http://localhost:{served.port}", resolver=Failing(), clock=(clock := Clock())
@@ -234,7 +237,7 @@ async def test_a_resolver_that_fails_ends_nothing(served: Served, caplog: pytest
         while "looking at the servers of a fleet failed" not in caplog.text:
             await asyncio.sleep(0.01)
         fails = False
-        await fleet._membership.changed()
+        await fleet._membership.look_soon()
         assert (await fleet.append_record("q", b"a")).position == 0
 
 
