@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
@@ -166,10 +167,11 @@ class Process:
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
+        host = urlsplit(self.address).hostname or "127.0.0.1"
         if self._scheme == "https":
             context = ssl._create_unverified_context()
-            return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS, context=context)
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)
+            return http.client.HTTPSConnection(host, self.port, timeout=TIMEOUT_SECONDS, context=context)
+        connection = http.client.HTTPConnection(host, self.port, timeout=TIMEOUT_SECONDS)
         if self.address.startswith("unix:"):
             connection.sock = socket.socket(socket.AF_UNIX)
             connection.sock.connect(self.address.removeprefix("unix:"))

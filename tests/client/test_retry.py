@@ -12,7 +12,7 @@ from mrecordlog_async import LogFailedError, LogFullError, PositionInPastError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
 from mrecordlog_async.client.responses import Reply
 from mrecordlog_async.client.retry import Attempts, Repeat, retry_after
-from tests.client.scripted import DROP, REPEATED, Step, problem, scripted
+from tests.client.scripted import DROP, REPEATED, Scripted, Step, problem, scripted
 
 IN_PAST = problem(409, "position_in_past", queue="q", position=0, next_position=1)
 
@@ -47,17 +47,23 @@ async def test_what_does_not_pass_is_not_tried_again(status: int) -> None:
         assert len(server.requests) == 1
 
 
-async def test_a_failed_log_is_asked_again_until_its_service_was_started_again() -> None:
+def two_retries(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time of every call to *server* be over with its third request, whatever the clock says."""
+    monkeypatch.setattr(Attempts, "left_seconds", lambda _: 60.0 if len(server.requests) < 3 else 0.0)
+
+
+async def test_a_failed_log_is_asked_again_until_its_service_was_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A supervisor does that within seconds. A record that may have been stored is recognized by its position."""
     steps = [problem(503, "log_failed", written=written) for written in ("unknown", "no")]
     async with scripted([*steps, Step(body=REPEATED)]) as server, RecordLogClient(server.url) as client:
         assert await client.append_new("q", 0, [b"a"]) == 0
         assert len(server.requests) == 3
-    async with scripted([], last=steps[1]) as server, RecordLogClient(server.url, retry_seconds=0.2) as client:
+    async with scripted([], last=steps[1]) as server, RecordLogClient(server.url) as client:
+        two_retries(server, monkeypatch)
         with pytest.raises(LogFailedError) as caught:
             await client.append_record("q", None, b"a")
         assert caught.value.written == "no"
-        assert len(server.requests) > 1
+        assert len(server.requests) == 3
 
 
 async def test_a_record_without_a_position_is_not_sent_to_a_failed_log_again() -> None:
@@ -71,13 +77,14 @@ async def test_a_record_without_a_position_is_not_sent_to_a_failed_log_again() -
         assert (caught.value.written, len(server.requests)) == ("unknown", 1)
 
 
-async def test_a_full_log_is_the_error_in_the_end() -> None:
+async def test_a_full_log_is_the_error_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last refusal is the error."""
     step = problem(507, "disk_full")
-    async with scripted([], last=step) as server, RecordLogClient(server.url, retry_seconds=0.2) as client:
+    async with scripted([], last=step) as server, RecordLogClient(server.url) as client:
+        two_retries(server, monkeypatch)
         with pytest.raises(LogFullError, match="disk"):
             await client.append_record("q", 0, b"a")
-        assert len(server.requests) > 1
+        assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize("refusal", [IN_PAST, problem(404, "queue_not_found", queue="q"), problem(401, "unauthorized")])

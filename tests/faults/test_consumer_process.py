@@ -52,12 +52,12 @@ class Life(NamedTuple):
     appended: list[tuple[int, int]]
 
 
-def killed_after(seconds: float, directory: Path) -> Life:
-    """Run the process until it has attached, kill it some time later, and return its reports."""
+def killed_after(seconds: float, directory: Path, what: str) -> Life:
+    """Run the process until it reports *what*, kill it some time later, and return its reports."""
     process = start(KILLED, directory)
     assert process.stdout is not None and process.stderr is not None
     lines = [process.stdout.readline()]
-    while lines[-1] and not lines[-1].startswith("delivered"):
+    while lines[-1] and not lines[-1].startswith(what):
         lines.append(process.stdout.readline())
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -81,8 +81,8 @@ async def test_kill_9_in_a_loop_skips_nothing_and_brings_nothing_back(directory:
     """Each life goes on where the last acknowledgement was, without a gap; an epoch is never seen twice."""
     chance = random.Random(4)
     acknowledged, epochs, appended = 0, set[int](), -1
-    for _ in range(5):
-        life = killed_after(chance.uniform(0.05, 0.4), directory)
+    for what in ["delivered"] * 4 + ["acknowledged"]:
+        life = killed_after(chance.uniform(0.05, 0.4), directory, what)
         ((position, epoch),) = life.attached
         assert position >= acknowledged, "an acknowledgement came back"
         assert epoch not in epochs

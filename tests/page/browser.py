@@ -26,7 +26,7 @@ ARGUMENTS = (
     "--window-size=1280,1400",
 )
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 def missing() -> str | None:

@@ -202,7 +202,7 @@ async def test_nothing_is_left_of_a_response_that_was_not_read(
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             head = b"%s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n" % (target, headers, len(body))
             writer.write(head + body)
-            while not served.service.sending.used:
+            while not (served.service.sending.used or served.service.sending.dropped):
                 await asyncio.sleep(0.001)
             while served.service.sending.used and end == "drop":
                 await asyncio.sleep(0.01)

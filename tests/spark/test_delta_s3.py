@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from mrecordlog_async.spark.delta.content import ForeignBatchError, QueueRows
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NewBatch, Table
 from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize, vacuum
+from tests.serving import free_port
 from tests.spark.delta_engine import COLUMNS, STEPS, DeltaEngine, Killed
 from tests.spark.services import ThreadedService, numbered
 
@@ -26,8 +26,7 @@ AT_COMMIT = STEPS[STEPS.index("commit") : STEPS.index("commits") + 1]
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Start an S3 server with one bucket; yield what delta-rs needs to reach it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with open(tmp_path_factory.mktemp("s3") / "log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

@@ -83,7 +83,8 @@ def _race(place: Path, name: str, ready: object, results: object) -> None:
 
 def test_one_of_many_that_start_at_once_gets_the_output(tmp_path: Path) -> None:
     """The process that links the owner file first gets the output."""
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")  # a fork of this process, with its threads, could hang
+    context.set_forkserver_preload([__name__])
     for round_number in range(5):
         place = tmp_path / str(round_number)
         place.mkdir()
