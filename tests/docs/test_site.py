@@ -86,13 +86,14 @@ def test_the_architecture_names_every_room() -> None:
     assert named <= rooms | {"os_filesystem", "commands"}
 
 
-def test_durability_states_how_many_bugs_are_seeded() -> None:
-    """A seeded bug that is added or removed changes the number on the page."""
+def test_the_pages_state_how_many_bugs_are_seeded() -> None:
+    """A seeded bug that is added or removed changes the number on both."""
     from tests.faults.seeded_bugs import BUGS
     from tests.faults.survivors import SURVIVORS
 
-    page = (ROOT / "docs/durability.md").read_text()
-    assert re.findall(r"\*\*Seeded bugs.\*\* There are (\d+)", page) == [str(len({**BUGS, **SURVIVORS}))]
+    for page in ("durability.md", "proof.md"):
+        stated = re.findall(r"(\d+) (?:seeded )?bugs", (ROOT / "docs" / page).read_text())
+        assert stated and set(stated) == {str(len({**BUGS, **SURVIVORS}))}, page
 
 
 MINOR = {"gc_tuning", "quantities", "token_file"}
