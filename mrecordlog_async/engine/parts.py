@@ -71,6 +71,10 @@ class Parts:
             if not command.frees_space:
                 self._too_large = 0 if self._in_line and not for_ever else min(self._too_large, command.bytes)
 
+    def not_written(self) -> list[Command]:
+        """Return what was dropped or not tried yet: nothing of it is on the disk, whatever became of the last part."""
+        return [*self.given_up, *(command for part in self._todo for command in part)]
+
     def one(self) -> Command | None:
         """Return the last part's command if it has exactly one."""
         return self._part[0] if len(self._part) == 1 else None

@@ -95,6 +95,7 @@ class Writer:
         self._timers = Timers(self._loop, admission.wake)
         self._upkeep = Upkeep(journal, queues, admission, counters, thread, self._timers)
         self._unsynced = UnsyncedChanges(queues)
+        self._parts: Parts | None = None  # of the batch in flight, if the disk refused the whole of it
         self._straight: Straight | None = None
         if policy.syncs_each_batch:
             self._straight = Straight(
@@ -161,10 +162,13 @@ class Writer:
         parts = Parts(commands, in_line=waits)
         if not _is_full(refusal):
             parts.give_up_appends()
+        self._parts = parts
         while part := parts.next():
+            self._in_flight = part
             if (again := await self._store_part(part)) is not None:
                 refusal = again
                 self._note_refused(parts, refusal)
+        self._parts = None
         self._upkeep.state.disk_refused()
         if not waits or not _is_full(refusal):
             self._refuse(parts.given_up, refusal)
@@ -339,7 +343,7 @@ class Writer:
     # Failing.
 
     def _fail(self, error: BaseException, level: int = logging.CRITICAL) -> None:
-        """Stop for good. Whether the batch in flight was stored is unknown; later calls were not stored."""
+        """Stop for good. Whether the batch in flight, or its part, was stored is unknown; all other calls were not."""
         self.failure = error
         cause = str(error) if isinstance(error, LogIOError) else f"{type(error).__name__}: {error}"
         in_doubt = self.in_doubt()
@@ -349,6 +353,8 @@ class Writer:
         self._admission.stop(never.copy)
         self._refuse(self._all_in_flight(), unknown)
         self._in_flight = []
+        if self._parts is not None:
+            self._refuse(self._parts.not_written(), never)
         if self._straight is not None:
             self._straight.give_up()
         self._refuse(list(self._admission.take_all()), never)

@@ -150,6 +150,42 @@ async def test_a_large_append_without_room_takes_no_small_one_with_it(directory:
         assert [payload for _, payload in log.range("small")] == [b"%d" % number for number in range(100)]
 
 
+class FailingRoom(Room):
+    """Cannot sync either, once `fails` is set."""
+
+    fails = False
+
+    def sync(self, handle: int) -> None:
+        self._check()
+        super().sync(handle)
+
+    def write_durable(self, handle: int, buffers: Any, offset: int) -> int:
+        self._check()
+        return super().write_durable(handle, buffers, offset)
+
+    def _check(self) -> None:
+        if self.fails:
+            raise OSError(errno.EIO, "broken")
+
+
+async def test_a_disk_that_fails_when_it_is_full_leaves_only_one_part_unknown(directory: Path) -> None:
+    """A batch that found no room is stored in parts; what was in none that was tried is certainly not stored."""
+    disk = FailingRoom()
+    log = await MultiRecordLog.open(directory, filesystem=disk)
+    await log.create_queue("q")
+    await log.append_record("q", None, bytes(3 * MIB))
+    disk.left, disk.fails = 100 * KIB, True
+    sizes = [*[10] * 50, 3 * MIB, *[10] * 50]
+    results = await ends([log.append_records("q", None, [bytes(size)]) for size in sizes])
+    assert kinds(results) == {"LogFailedError"}
+    unknown = [number for number, error in enumerate(results) if error.written == "unknown"]
+    assert unknown and unknown[-1] < 50
+    assert {error.written for error in results[unknown[-1] + 1 :]} == {"no"}
+    await log.close()
+    async with MultiRecordLog.open(directory) as log:
+        assert log.next_position("q") - 1 in (0, len(unknown))
+
+
 async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(directory: Path) -> None:
     """At positions of the caller's choice it would leave a gap where the refused one belongs, and shut it out."""
     async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=4 * MIB)) as log:
