@@ -91,7 +91,9 @@ def decode_closed(data: bytes) -> Closed:
 
 def _check_version(version: int) -> None:
     if version == 1:
-        raise HeaderError("format version 1 was never released, and no release reads it; write the log again")
+        raise HeaderError(
+            "format version 1 is that of release 0.1.0: dump the log with that release, and load it with this one"
+        )
     if version != VERSION:
         raise HeaderError(f"format version {version} is unknown here, only version {VERSION} is read")
 

@@ -40,7 +40,7 @@ def payloads(queue: str, start: int, stop: int) -> list[bytes]:
 
 
 def make_pipeline(place: Path) -> None:
-    """Write all of it below *place*, with a service, two drains and a stream as processes of their own."""
+    """Write all of it below *place*, with a service, two drains and a stream as separate processes."""
     with Process(place / "log", ["--segment-bytes", "131072"]) as service:
         _append(service.address, 0, READ)
         for queue in DRAINS:

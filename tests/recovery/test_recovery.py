@@ -324,11 +324,11 @@ async def test_unknown_version_says_so(directory: Path, tmp_path: Path) -> None:
 
 
 async def test_version_1_is_refused_by_name(directory: Path, tmp_path: Path) -> None:
-    """A directory of the format before says that no release ever wrote it."""
+    """A directory of the format before says how its records come into this one."""
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed)
     damage.write_at(damage.last_segment(crashed), 8, b"\x01")
-    assert "version 1 was never released" in (await refuses(crashed)).reason
+    assert "dump the log with that release" in (await refuses(crashed)).reason
 
 
 async def test_segment_of_another_log_is_refused(directory: Path, tmp_path: Path) -> None:
