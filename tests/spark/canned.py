@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def serving(*responses: bytes) -> Iterator[tuple[str, list[bytes]]]:
             except OSError:
                 return
             with connection:
-                requests.append(connection.recv(65_536))
+                requests.append(receive(connection))
                 connection.sendall(response)
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -45,6 +46,18 @@ def serving(*responses: bytes) -> Iterator[tuple[str, list[bytes]]]:
             listener.shutdown(socket.SHUT_RDWR)  # wakes the thread if a response was not requested
         listener.close()
         thread.join(10)
+
+
+def receive(connection: socket.socket) -> bytes:
+    """Read one request, whole: a client must not be cut off while it sends."""
+    data = b""
+    while piece := connection.recv(65_536):
+        data += piece
+        head, end, body = data.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+        if end and len(body) >= (int(length[1]) if length else 0):
+            break
+    return data
 
 
 def http(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
@@ -73,7 +86,7 @@ def misbehaving(how: str) -> Iterator[tuple[str, list[bytes]]]:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            requests.append(connection.recv(65_536))
+            requests.append(receive(connection))
             connection.sendall(responses[how])
             if how == "hangs":
                 kept.append(connection)

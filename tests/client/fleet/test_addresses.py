@@ -57,7 +57,7 @@ async def test_srv_records_have_hosts_and_ports(monkeypatch: pytest.MonkeyPatch)
     asyncresolver = pytest.importorskip("dns.asyncresolver")
     async with name_server({"_http._tcp.wal.": [("wal-1.wal.", 8081), ("wal-0.wal.", 8080)]}) as port:
         own = asyncresolver.Resolver(configure=False)
-        own.nameservers, own.port, own.lifetime = ["127.0.0.1"], port, 5.0
+        own.nameservers, own.port, own.lifetime = ["127.0.0.1"], port, 60.0
         monkeypatch.setattr(asyncresolver, "default_resolver", own)
         (lookup,) = parse("dns+http://_http._tcp.wal")
         assert isinstance(lookup, Lookup)
