@@ -21,7 +21,14 @@ def add_drain_arguments(parser: argparse.ArgumentParser) -> None:
     _add_consumer(parser)
     _add_metrics(parser)
     _add_exceptions(parser)
-    _add_job(parser, "the services")
+    parser.add_argument(
+        "--token-file",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="file with the bearer token of the services; with NAME=, of the server of that name; may be repeated",
+    )
+    _add_job(parser)
 
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +43,8 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip-truncated", action="store_true", help="skip rows below the first position of their queue in the log"
     )
-    _add_job(parser, "the service")
+    parser.add_argument("--token-file", metavar="FILE", help="file with the bearer token of the service")
+    _add_job(parser)
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
@@ -197,8 +205,7 @@ def _add_exceptions(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_job(parser: argparse.ArgumentParser, of: str) -> None:
-    parser.add_argument("--token-file", metavar="FILE", help=f"file with the bearer token of {of}")
+def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--master", metavar="URL", help="where Spark runs (default: what spark-submit sets, else this machine)"
     )

@@ -56,9 +56,12 @@ class ServiceRefusedError(RecordLogError):
     def message(self) -> str:
         """Return which service refused, and why."""
         detail = self.problem.get("detail") or self.problem.get("title")
-        advice = (
-            "; set --token-file (the option `token` in Spark) to a token of this service" if self.status == 401 else ""
-        )
+        advice = ""
+        if self.status == 401:
+            advice = (
+                f"; set --token-file, or --token-file {self.server}=FILE (the options token and token.{self.server} in "
+                "Spark), to a token of this service"
+            )
         return f"server {self.server!r} returned status {self.status}: {detail}{advice}"
 
 

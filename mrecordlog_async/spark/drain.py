@@ -39,7 +39,7 @@ from mrecordlog_async.spark.job_command import (
     Report,
     Stop,
     failures_as_sentences,
-    read_token,
+    read_tokens,
     reporter,
     warnings_reported,
 )
@@ -178,7 +178,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def job_of(arguments: argparse.Namespace) -> DrainJob:
-    """Return the job that the command line describes. Raises RefusedError if the token file has no token."""
+    """Return the job that the command line describes. Raises RefusedError if a token file has no token."""
     options = {"maxRecordsPerTrigger": str(arguments.max_records_per_trigger)}
     given = {
         "maxBytesPerTrigger": arguments.max_bytes_per_trigger,
@@ -190,11 +190,12 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         "failOnServerDown": "false" if arguments.skip_down else None,
         "failOnDataLoss": "false" if arguments.allow_data_loss else None,
         "forget": ",".join(arguments.forget) or None,
-        "token": read_token(arguments.token_file),
     }
     options |= {name: str(value) for name, value in given.items() if value is not None}
+    servers = ",".join(arguments.server)
+    options |= read_tokens(arguments.token_file, servers)
     return DrainJob(
-        servers=",".join(arguments.server),
+        servers=servers,
         output=arguments.output.rstrip("/"),
         checkpoint=arguments.checkpoint.rstrip("/"),
         every_seconds=arguments.every,

@@ -111,7 +111,7 @@ class Fleet:
             timeout, retries = min(timeout, SKIPPED_TIMEOUT_SECONDS), min(retries, 1)
         return ServiceClient(
             next(server for server in options.servers if server.name == name),
-            token=options.token,
+            token=options.token_of(name),
             timeout_seconds=timeout,
             retries=retries,
             patience_seconds=self._patience_seconds,

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.drain_progress import Line
 from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.option_values import TOKEN_OF, OptionError, parse_servers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,4 +158,42 @@ def read_token(path: str | None) -> str | None:
     try:
         return None if path is None else token_file.read_token(path)
     except token_file.TokenFileError as error:
+        raise RefusedError(str(error)) from None
+
+
+def read_tokens(given: Sequence[str], servers: str) -> dict[str, str]:
+    """Read token files: FILE for all servers, NAME=FILE for the server of that name.
+
+    Args:
+        given: what was typed.
+        servers: as the option `servers`.
+
+    Returns:
+        The options of the data source that hold the tokens.
+
+    Raises:
+        RefusedError: a file has no token or cannot be read, no server has the name, a token is given twice, or
+            *servers* is malformed.
+    """
+    names, options = _names(servers), dict[str, str]()
+    for text in given:
+        name, equals, path = text.partition("=")
+        if not equals or "/" in name:
+            name, path = "", text
+        if name and name not in names:
+            raise RefusedError(
+                f"--token-file {text}: there is no --server {name}=…; the servers are {', '.join(names)}. Write "
+                f"./{text} for a file of that name"
+            )
+        option = f"{TOKEN_OF}{name}" if name else "token"
+        if option in options:
+            raise RefusedError(f"--token-file is given twice for {name or 'all servers'}: name one file")
+        options[option] = str(read_token(path))
+    return options
+
+
+def _names(servers: str) -> list[str]:
+    try:
+        return [server.name for server in parse_servers(servers)]
+    except OptionError as error:
         raise RefusedError(str(error)) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.option_values import OptionError, is_token_of_one
 
 _NAMES = {
     name.lower(): name
@@ -82,7 +82,8 @@ def without_table_properties(found: dict[str, str]) -> dict[str, str]:
 
 def refuse_unknown_options(found: Mapping[str, str]) -> None:
     """Raise OptionError for the first name that neither this data source nor Spark knows."""
-    unknown = next((name for name in found if name not in _NAMES and name not in _SPARK_OWN), None)
+    known = _NAMES.keys() | _SPARK_OWN
+    unknown = next((name for name in found if name not in known and not is_token_of_one(name)), None)
     if unknown is None:
         return
     if unknown == "paths":

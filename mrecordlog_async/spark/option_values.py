@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -23,6 +23,9 @@ from mrecordlog_async.spark.checkpoint import Checkpoint
 
 DEFAULT_SERVER = "default"
 """The name of the server if the option `servers` is a bare address."""
+
+TOKEN_OF = "token."
+"""How the option begins that has the token of one server. Spark redacts options with `token` in their names."""
 
 EARLIEST = -2
 LATEST = -1
@@ -219,6 +222,28 @@ def read_logs(found: Mapping[str, str], name: str) -> tuple[str, ...]:
         if not re.fullmatch(r"[0-9a-f]{8,}", log):
             raise OptionError(f"{name}: expected the id of a log, or at least its first 8 digits, not {log!r}")
     return logs
+
+
+def read_tokens(found: Mapping[str, str], servers: Sequence[Server]) -> dict[str, str]:
+    """Read `token.NAME`: server → its token. Spark spells the names of options in any case.
+
+    Raises:
+        OptionError: no server has that name, or two have it, in different cases.
+    """
+    tokens = {}
+    for option in filter(is_token_of_one, found):
+        asked = option.removeprefix(TOKEN_OF)
+        names = [server.name for server in servers if server.name.lower() == asked]
+        if len(names) != 1:
+            why = f"the servers {' and '.join(names)}: give them" if names else "no server of this name: check"
+            raise OptionError(f"{option} is for {why} names in the option servers")
+        tokens[names[0]] = found[option]
+    return tokens
+
+
+def is_token_of_one(option: str) -> bool:
+    """Return whether *option*, in lower case, is the token of one of several servers."""
+    return option.startswith(TOKEN_OF)
 
 
 def read_count(found: Mapping[str, str], name: str, *, least: int = 1, default: int | None = None) -> int | None:

@@ -26,6 +26,7 @@ from mrecordlog_async.spark.option_values import (
     read_size,
     read_subscription,
     read_switch,
+    read_tokens,
     read_uuid,
 )
 
@@ -70,7 +71,8 @@ class Options:
         payload: False reads positions without payloads.
         queue: the queue of a write whose rows have no column `queue`.
         create_queues: create missing queues when writing (`createQueues`).
-        token: bearer token of the services.
+        token: bearer token of the services (`token`) …
+        tokens: … and of those that have another one, by the name of the server (`token.NAME`).
         timeout_seconds: for each response of a service (`timeout`).
         retries: further attempts after a failed request.
         server_wait_seconds: how long a stream waits for a service that it has reached before (`serverWait`).
@@ -104,6 +106,7 @@ class Options:
     queue: str | None = None
     create_queues: bool = True
     token: str | None = field(default=None, repr=False)
+    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_seconds: float = 60.0
     retries: int = 5
     server_wait_seconds: float = SERVER_WAIT_SECONDS
@@ -118,8 +121,9 @@ class Options:
         """
         found = without_table_properties({name.lower(): str(value) for name, value in given.items()})
         refuse_unknown_options(found)
+        servers = parse_servers(found["servers"]) if "servers" in found else ()
         options = cls(
-            servers=parse_servers(found["servers"]) if "servers" in found else (),
+            servers=servers,
             path=read_path(found),
             subscription=read_subscription(found),
             starting=read_bound(found, "startingOffsets", "startingTimestamp", "earliest", ("earliest", "latest")),
@@ -146,6 +150,7 @@ class Options:
             queue=found.get("queue"),
             create_queues=read_switch(found, "createQueues", True),
             token=found.get("token"),
+            tokens=read_tokens(found, servers),
             timeout_seconds=read_seconds(found, "timeout", 60.0),
             retries=read_count(found, "retries", least=0, default=5) or 0,
             server_wait_seconds=read_seconds(found, "serverWait", SERVER_WAIT_SECONDS, zero=True),
@@ -153,6 +158,10 @@ class Options:
         )
         options._check(late_commits=read_switch(found, "asyncProgressTrackingEnabled", False))
         return options
+
+    def token_of(self, name: str) -> str | None:
+        """Return the bearer token of the server *name*."""
+        return self.tokens.get(name, self.token)
 
     def _check(self, *, late_commits: bool) -> None:
         """Raise OptionError for options that exclude each other. late_commits: Spark writes commits asynchronously."""

@@ -98,7 +98,7 @@ class DrainJob:
     schema: str | None = None
     payload: bool = True
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the tokens
 
     def source_options(self, shared_marker: str | None = None, again: Offset | None = None) -> dict[str, str]:
         """Return the options of the data source. It does not truncate: `release` does, after the proof.

@@ -25,16 +25,16 @@ if find_spec("pyspark") is None:
 FOREIGN = Path(__file__).parent / "foreign"
 """Where the data source of another project is, which Spark discovers too."""
 
-NewService = Callable[[], ThreadedService]
+NewService = Callable[..., ThreadedService]
 
 
 @pytest.fixture
 def new_service(tmp_path: Path) -> Iterator[NewService]:
-    """Start services, each with its own log."""
+    """Start services, each with its own log; with a token, they require it."""
     started: list[ThreadedService] = []
 
-    def make() -> ThreadedService:
-        started.append(ThreadedService(tmp_path / f"wal-{len(started)}"))
+    def make(token: str | None = None) -> ThreadedService:
+        started.append(ThreadedService(tmp_path / f"wal-{len(started)}", token))
         return started[-1]
 
     yield make

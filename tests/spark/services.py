@@ -16,6 +16,7 @@ from aiohttp import web
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.service.app import build_app
+from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
 
 T = TypeVar("T")
@@ -24,8 +25,9 @@ T = TypeVar("T")
 class ThreadedService:
     """A log and its service on an event loop in a thread; the test can use both."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, token: str | None = None) -> None:
         self.directory = directory
+        self._options = ServiceOptions(tokens=frozenset({token.encode()} if token else ()))
         self.port = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -116,7 +118,7 @@ class ThreadedService:
         return self.call(records())
 
     async def _start(self) -> None:
-        service = Service()
+        service = Service(self._options)
         self.log = await service.open(self.directory)
         self._runner = web.AppRunner(build_app(service), handle_signals=False)
         await self._runner.setup()

@@ -57,6 +57,24 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
     )
 
 
+def test_each_server_may_have_a_token_file(tmp_path: Path) -> None:
+    """NAME=FILE is for one server; a name that no server has is refused, and no token is shown."""
+    common, own = tmp_path / "common", tmp_path / "own=1"
+    common.write_text("for all\n".replace(" ", "-"))
+    own.write_text("for-b\n")
+    line = ["drain", "--server", "a=http://h1:8080", "--server", "b=http://h2:8080", *WHERE]
+    job = job_of(build_parser().parse_args([*line, "--token-file", str(common), "--token-file", f"b={own}"]))
+    assert {name: text for name, text in job.options.items() if "token" in name} == {
+        "token": "for-all",
+        "token.b": "for-b",
+    }
+    assert "for-b" not in repr(job)
+    for given, why in (([f"c={own}"], "no --server c="), ([str(common), str(common)], "given twice for all servers")):
+        typed = [word for file in given for word in ("--token-file", file)]
+        with pytest.raises(RefusedError, match=why):
+            job_of(build_parser().parse_args([*line, *typed]))
+
+
 def test_a_drain_stops_when_it_has_caught_up_and_truncates() -> None:
     """Without flags, a drain runs once and truncates."""
     job = job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE]))

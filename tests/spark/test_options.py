@@ -37,6 +37,18 @@ def test_servers_that_make_no_sense_are_refused(text: str) -> None:
         parse_servers(text)
 
 
+def test_servers_may_have_a_token_each() -> None:
+    """`token.NAME` is for one server, `token` for the others; neither is shown, and a wrong name is refused."""
+    servers = "a=http://h1:1,B=http://h2:1"
+    options = Options.parse({"servers": servers, "token": "secret", "token.B": "secret-2"})
+    assert [options.token_of(server.name) for server in options.servers] == ["secret-2", "secret"]
+    assert "secret" not in repr(options)
+    with pytest.raises(OptionError, match=r"token\.c is for no server of this name"):
+        Options.parse({"servers": servers, "token.c": "own"})
+    with pytest.raises(OptionError, match=r"token\.a is for the servers A and a"):
+        Options.parse({"servers": "a=http://h1:1,A=http://h2:1", "token.a": "own"})
+
+
 def test_a_password_is_not_shown() -> None:
     """A password is shown neither in an error about the address nor when the options are printed."""
     with pytest.raises(OptionError) as refused:
