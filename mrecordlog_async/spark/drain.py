@@ -29,6 +29,7 @@ from mrecordlog_async.spark.drain_steps import (
     impatient,
     newest_position,
     refuse_missing,
+    refuse_unreached,
     remaining,
     remembering,
     reread,
@@ -110,6 +111,7 @@ def _run_proven(
     release, begun = Release(batches, fleet, truncate=job.truncate), time.monotonic()
     try:
         again = _recover(job, batches, release, fleet, report)
+        refuse_unreached(options, batches)
         refuse_missing(job, options, fleet, newest_position(batches), report)
         progress = Progress()
         with (

@@ -26,6 +26,7 @@ from mrecordlog_async.spark.drain_steps import (
     impatient,
     newest_position,
     refuse_missing,
+    refuse_unreached,
     remaining,
     remembering,
 )
@@ -104,6 +105,7 @@ def _run(
             report(line)
         position = newest_position(batches)
         again = refusal.check(checkpoint, accepted(job), position)
+        refuse_unreached(options, batches)
         refuse_missing(job, options, fleet, position, report)
         given = _source_options(job, synced, again, query_id)
         session.dataSource.register(DeltaSink)

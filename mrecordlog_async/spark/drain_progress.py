@@ -26,7 +26,7 @@ class Line(str):
 class Progress:
     """What a query has done so far, from Spark's progress reports.
 
-    held: sentences about logs that are held back.
+    held: sentences about logs that are held back. down: servers that are skipped until they respond → the reason.
     last_commit: when a batch with records was last reported, in seconds since 1970; None if there was none.
     request_retries: of the data source's process that plans batches; tasks do not report theirs.
     """
@@ -36,19 +36,21 @@ class Progress:
     rate: float = 0.0
     lag: dict[str, int] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)
+    down: dict[str, str] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
     bytes: int = 0
     request_retries: int = 0
     task_retries: int = 0
     last_commit: float | None = None
     last_job: int = -1  # of Spark, whose failed tasks are counted
+    _outages: set[str] = field(default_factory=set)
     _counted: int = 0  # the retries that the process had reported at the last report
 
     def add(self, report: Mapping[str, Any]) -> bool:
         """Add one of Spark's progress reports; return whether it is a new batch with records."""
         facts = reported(report["sources"][0].get("latestOffset"))
         self.lag = dict(facts.get("waiting", {}))
-        self.held = list(facts.get("held", ()))
+        self.held, self.down = list(facts.get("held", ())), dict(facts.get("down", {}))
         batch, records = report["batchId"], report["numInputRows"]
         if batch in self.seen or not records:
             return False
@@ -63,19 +65,30 @@ class Progress:
     def note(self, latest: Mapping[str, Any]) -> None:
         """Add what is new in the latest report, whether it has records or not."""
         facts = reported(latest["sources"][0].get("latestOffset"))
-        self.held, count = list(facts.get("held", ())), facts.get("retries", 0)
+        self.held, self.down = list(facts.get("held", ())), dict(facts.get("down", {}))
+        count = facts.get("retries", 0)
         # A count of the data source's process: it begins at 0 again with every process.
         self.request_retries += count - self._counted if count >= self._counted else count
         self._counted = count
+
+    def outages(self) -> list[Line]:
+        """Return a line for each server that went down or responds again since the last call."""
+        gone, back = self.down.keys() - self._outages, self._outages - self.down.keys()
+        self._outages = set(self.down)
+        lines = [(name, f"is down, the others go on: {self.down[name]}") for name in sorted(gone)]
+        lines += [(name, "responds again") for name in sorted(back)]
+        return [Line.of(f"server {name!r} {what}", {"server": name, "message": what}) for name, what in lines]
 
     def line(self) -> Line:
         """Return one line for the user."""
         lag = ", ".join(f"{server} {count:,}" for server, count in self.lag.items())
         text = f"batch {self.batches}: {self.records:,} records, {self.rate:,.0f} records/s, lag: {lag or 'none'}"
         facts = {"batch": self.batches, "records": self.records, "rate": round(self.rate), "lag": self.lag}
-        if not self.held:
-            return Line.of(text, facts)
-        return Line.of(f"{text}; HELD BACK: {'; '.join(self.held)}", facts | {"held": self.held})
+        if self.down:
+            text, facts = f"{text}; DOWN: {', '.join(self.down)}", facts | {"down": self.down}
+        if self.held:
+            text, facts = f"{text}; HELD BACK: {'; '.join(self.held)}", facts | {"held": self.held}
+        return Line.of(text, facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,8 @@ def follow(
         latest = query.lastProgress
         if latest is not None:
             progress.note(latest)
+            for line in progress.outages():
+                report(line)
         # Only for a new batch: reading every report each time would use a third of a core when idle.
         if latest is not None and latest["batchId"] != last:
             last = latest["batchId"]

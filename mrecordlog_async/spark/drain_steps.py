@@ -70,6 +70,22 @@ def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offs
         report(f"{sentence}; it is drained once it exists")
 
 
+def refuse_unreached(options: Options, batches: Batches) -> None:
+    """Raise ServerDownError if a server does not respond that no run has reached yet: its address may be wrong.
+
+    Servers of the checkpoint may be down: the query goes on without them.
+    """
+    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS)) or Checkpoint()
+    new = tuple(server for server in options.servers if server.name not in known.servers.values())
+    if not options.fail_at_end or not new:
+        return
+    fleet = Fleet(replace(options, servers=new, fail_on_server_down=True, fail_at_end=False))
+    try:
+        fleet.survey()
+    finally:
+        fleet.close()
+
+
 def reread(accepted: set[str], fleet: Fleet, batches: Batches) -> Offset:
     """Return the positions, by server, of logs that went back and are reread because *accepted* has the flag for it."""
     found = _standing(fleet, batches) if refusal.WENT_BACK in accepted else None

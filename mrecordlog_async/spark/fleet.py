@@ -3,15 +3,13 @@
 `survey` returns what each server has. `standing` returns what each log has, and which logs are held back; afterwards
 logs are requested by their ids, wherever they are. Each request names its log, so that another log refuses it.
 
-A server that is down fails the query. With `failOnServerDown=false` it is skipped and reported instead, so that it does
-not stop the others: it is probed in the background (`probe`), and listed again once it responds.
+What follows if a server is down is decided in `outages`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -35,6 +33,7 @@ from mrecordlog_async.spark.history import (
 from mrecordlog_async.spark.offsets import DataLossError, Listing, backlog, select, shares
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.outages import Outages
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.probe import Probe
 from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
@@ -48,11 +47,8 @@ PIECE_RECORDS = 8_192
 PIECE_BYTES = 8 << 20
 """The size of the pieces that a service cuts queues into; packing cuts further where there are no gaps."""
 
-DOWN_SECONDS = 10.0
-"""How long a server that was down is not even probed while the others continue."""
-
-SKIPPED_TIMEOUT_SECONDS = 20.0
-"""How long one response may take if servers that do not respond are skipped."""
+SKIPPED_TIMEOUT_SECONDS = 10.0
+"""How long one response may take if servers that do not respond are skipped: so long the others wait for it, once."""
 
 LISTED_AT_ONCE = 16
 
@@ -75,12 +71,12 @@ class Fleet:
 
     def __init__(self, options: Options, *, patience_seconds: float = 0.0, reached: bool = False) -> None:
         self.options = options
-        self.down: dict[str, str] = {}  # server → the reason, as of the last listing
         self.before_listing: Callable[[str], None] = lambda name: None  # called with each server that is listed
-        self._patience_seconds = patience_seconds if options.fail_on_server_down else 0.0
+        self._patience_seconds = patience_seconds
         self._reached = reached
-        self._down_until: dict[str, float] = {}
-        self._probes: dict[str, Probe] = {}  # of servers that were down
+        # A task needs its server, whatever the options say: a batch that was begun cannot leave anything out.
+        self._skips = not options.fail_on_server_down and not reached
+        self._outages = Outages(options, patience_seconds, lambda name: Probe(self._new_client(name)))
         self._clients: dict[str, ServiceClient] = {}
         self._listed: dict[str, tuple[ServiceListing, Listed]] = {}
         self._places: dict[str, str] = {}  # log → the server that has it, as of the last listing
@@ -91,6 +87,11 @@ class Fleet:
 
     def __reduce__(self) -> tuple[Callable[[Options, float], Fleet], tuple[Options, float]]:
         return _arrived, (self.options, self._patience_seconds)
+
+    @property
+    def down(self) -> dict[str, str]:
+        """The servers that are skipped, and why, as of the last listing."""
+        return self._outages.now
 
     @property
     def names(self) -> list[str]:
@@ -106,15 +107,15 @@ class Fleet:
 
     def _new_client(self, name: str) -> ServiceClient:
         options = self.options
-        timeout, retries = options.timeout_seconds, options.retries
-        if not options.fail_on_server_down:
-            timeout, retries = min(timeout, SKIPPED_TIMEOUT_SECONDS), min(retries, 1)
+        timeout, retries, patience = options.timeout_seconds, options.retries, self._patience_seconds
+        if self._skips:  # the probes try again
+            timeout, retries, patience = min(timeout, SKIPPED_TIMEOUT_SECONDS), 0, 0.0
         return ServiceClient(
             next(server for server in options.servers if server.name == name),
             token=options.token_of(name),
             timeout_seconds=timeout,
             retries=retries,
-            patience_seconds=self._patience_seconds,
+            patience_seconds=patience,
             reached=self._reached,
         )
 
@@ -130,12 +131,12 @@ class Fleet:
             ServerDownError: a server is down, unless the options say to skip it.
         """
         found: dict[str, Listed] = {}
-        self.down = {}
+        self._outages.now = {}
         for name, answer in self._list_all():
             if isinstance(answer, ServerDownError):
                 self.report_down(answer)
             else:
-                self._down_until.pop(name, None)
+                self._outages.responded(name)
                 found[name] = answer
         return found
 
@@ -367,6 +368,9 @@ class Fleet:
         if all(self._logs.get(self._places.get(log, "")) == log for log in logs):
             return
         found = self.survey()
+        while not _has_all(found, logs) and self.down:
+            self.wait_for_down(known=True)
+            found = self.survey()
         at = {listed.log: name for name, listed in found.items()}
         for log in logs:
             name = names[log] if names[log] in found and found[names[log]].log == log else at.get(log)
@@ -395,7 +399,7 @@ class Fleet:
 
     def _list_one(self, name: str) -> Listed | ServerDownError:
         client = self.client(name)
-        if self._is_down(name):
+        if self._outages.is_down(name):
             return ServerDownError(name, client.url, "it was down, and has not responded since")
         try:
             self.before_listing(name)
@@ -428,30 +432,11 @@ class Fleet:
 
     def report_down(self, error: ServerDownError) -> None:
         """Raise *error*; if the options say so, skip the server for a while instead."""
-        if self.options.fail_on_server_down:
-            raise error
-        self.down[error.server] = error.reason
-        if error.server not in self._down_until:
-            self._down_until[error.server] = _clock() + DOWN_SECONDS
-            logger.warning("%s; skipping it until it responds, its queues keep their positions", error)
+        self._outages.report(error)
 
-    def _is_down(self, name: str) -> bool:
-        """Return whether *name* gets no request. It is probed in the background: one that hangs must delay no other."""
-        until, probe = self._down_until.get(name), self._probes.get(name)
-        if until is None:
-            return False
-        if probe is None:
-            if _clock() >= until:
-                self._probes[name] = Probe(self._new_client(name))
-            return True
-        if probe.responds is None:
-            return True
-        del self._probes[name]
-        if probe.responds:
-            del self._down_until[name]
-            return False
-        self._down_until[name] = _clock() + DOWN_SECONDS
-        return True
+    def wait_for_down(self, *, known: bool = False) -> None:
+        """Wait a moment for servers that are down; arguments and errors are those of `Outages.wait`."""
+        self._outages.wait(known=known)
 
     def _pieces(self, server: str, start: PlanStart, plan: QueuePlan) -> list[Range]:
         """Return what is left of the requested range."""
@@ -486,6 +471,11 @@ def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset 
     return found
 
 
+def _has_all(found: Mapping[str, Listed], logs: Collection[str]) -> bool:
+    there = {listed.log for listed in found.values()} | {named(name) for name in found}
+    return there.issuperset(logs)
+
+
 def same_opening(ask: Callable[[], T]) -> T:
     """Return what *ask* returns. Raises ReopenedError if it is refused because the log was reopened or moved."""
     try:
@@ -504,6 +494,3 @@ def _arrived(options: Options, patience_seconds: float) -> Fleet:
 def _cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-_clock: Callable[[], float] = time.monotonic

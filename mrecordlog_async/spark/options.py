@@ -56,7 +56,8 @@ class Options:
         partitions_min: tasks per batch (`minPartitions`).
         records_per_partition: records of one task at most (`maxRecordsPerPartition`).
         fail_on_data_loss: fail when records were deleted unread (`failOnDataLoss`); False warns and continues.
-        fail_on_server_down: fail when a server cannot be reached (`failOnServerDown`); False skips it.
+        fail_on_server_down: fail when a server cannot be reached (`failOnServerDown`); False skips it …
+        fail_at_end: … and a run that ends fails once the others are read (`failOnServerDown=atEnd`, see `outages`).
         truncate: truncate the logs up to what the checkpoint has committed.
         consumer: acknowledge what the checkpoint has committed, as this consumer of every queue, instead of truncating.
         consumer_owner: a UUID that alone may hold the consumer (`consumerOwner`), the same at every start.
@@ -92,6 +93,7 @@ class Options:
     records_per_partition: int | None = None
     fail_on_data_loss: bool = True
     fail_on_server_down: bool = True
+    fail_at_end: bool = False
     truncate: bool = False
     consumer: str | None = None
     consumer_owner: str | None = None
@@ -122,6 +124,7 @@ class Options:
         found = without_table_properties({name.lower(): str(value) for name, value in given.items()})
         refuse_unknown_options(found)
         servers = parse_servers(found["servers"]) if "servers" in found else ()
+        at_end = found.get("failonserverdown", "").strip().lower() == "atend"
         options = cls(
             servers=servers,
             path=read_path(found),
@@ -135,7 +138,8 @@ class Options:
             partitions_min=read_count(found, "minPartitions"),
             records_per_partition=read_count(found, "maxRecordsPerPartition"),
             fail_on_data_loss=read_switch(found, "failOnDataLoss", True),
-            fail_on_server_down=read_switch(found, "failOnServerDown", True),
+            fail_on_server_down=not at_end and read_switch(found, "failOnServerDown", True),
+            fail_at_end=at_end,
             truncate=read_switch(found, "truncate", False),
             consumer=found.get("consumer"),
             consumer_owner=read_uuid(found, "consumerOwner"),
@@ -226,6 +230,8 @@ class Options:
             raise OptionError("consumer is for streams; a batch read has no checkpoint that proves what is stored")
         if self.truncate:
             raise OptionError("truncate=true is for streams; a batch read has no checkpoint that proves what is stored")
+        if self.fail_at_end:
+            raise OptionError("failOnServerDown=atEnd is for streams; a table has all servers or leaves some out")
         if self.starting == "latest":
             raise OptionError("startingOffsets=latest is for streams; a batch read would always be empty")
 

@@ -108,7 +108,10 @@ class DrainJob:
             again: the positions of queues that went back and are reread; any other that is found to have gone back
                 by its mark fails the query, whatever `options` allow.
         """
-        found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {}), **self.options}
+        found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {})}
+        if self.format in (DELTA, PARQUET):  # no watermark that an outage could let pass: the other servers go on
+            found["failOnServerDown"] = "atEnd"
+        found |= self.options
         if self.accept_went_back:
             found["acceptWentBack"] = "true"
         if shared_marker is not None:

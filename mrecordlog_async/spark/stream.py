@@ -19,7 +19,8 @@ fail the query. A failed sync does, and another holder of the consumer.
 A log that is not what the checkpoint continues is held back (`history`): the others go on, and a warning and
 `reportLatestOffset` say so. If no other log is left, the query fails; a run that ends fails once it has read the rest.
 
-The stream waits for a service that has responded once (`serverWait`, two minutes): its restart does not end the stream.
+What becomes of the others if a service is down is decided in `outages`. A batch that was begun needs its services: its
+tasks wait for them (`serverWait`, two minutes).
 """
 
 from __future__ import annotations
@@ -115,12 +116,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 startingTimestamp is in the future.
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
         """
-        for _ in range(REOPENED_MAX):
+        reopened = 0
+        while reopened < REOPENED_MAX:
             try:
-                return self._next(start, limit)
+                end = self._next(start, limit)
             except ReopenedError:
                 logger.info("a log was reopened between two requests; listing it again")
+                reopened += 1
+                continue
+            if end is not start or not self._misses_servers():
+                return end
+            self._fleet.wait_for_down()
         return start
+
+    def _misses_servers(self) -> bool:
+        """Return whether a run would end now without servers that it must not end without."""
+        return self._target is not None and self._options.fail_at_end and bool(self._fleet.down)
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         found = self._fleet.survey()
@@ -128,6 +139,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         before = Checkpoint.decode(start)
         known, surveys, again = self._readable(before, found)
+        self._aim_at_late(surveys)
         known.positions = restarted(known, again)
         checked = self._check(known, surveys)
         if checked.back and self._options.read_again is not None:
@@ -160,6 +172,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         listed = {each.server for each in surveys.values()}
         self._again = {server: queues for server, queues in self._again.items() if server not in listed}
         return _stated(known, positions, surveys, self._options.subscription.includes).encode()
+
+    def _aim_at_late(self, surveys: Mapping[str, Listed]) -> None:
+        """Let a run that ends read the logs, too, whose servers were down when it began."""
+        if self._target is not None and self._options.fail_at_end:
+            for log, listed in surveys.items():
+                self._target.setdefault(log, _ends(listed.queues))
 
     def _is_idle(self, start: dict[str, Any], found: dict[str, Listed]) -> bool:
         """Return whether *start* was the answer to the same listings, with nothing left to release.
@@ -269,7 +287,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the queues ended at the last listing, and what progress reports and metrics are made of.
 
         waiting: server → records after the batch. bytes: payload bytes of the batch. retries: requests that this
-        process has sent again. held: sentences about logs that are held back.
+        process has sent again. held: sentences about logs that are held back. down: server → why it is skipped.
         """
         return self._latest
 
@@ -379,6 +397,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "bytes": sum(plan.bytes for _, plan in plans),
             "retries": retries.count,
             "held": self._held,
+            "down": dict(self._fleet.down),
         }
 
 

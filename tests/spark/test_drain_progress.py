@@ -28,3 +28,15 @@ def test_progress_counts_a_batch_once() -> None:
     assert not progress.add(report)
     assert progress.bytes == 70 and progress.last_commit is not None
     assert progress.line() == "batch 1: 7 records, 70 records/s, lag: a 2"
+
+
+def test_an_outage_is_reported_once() -> None:
+    """A server that goes down, and one that responds again, is one line each; batches in between carry it."""
+    progress = Progress()
+    lines = []
+    for down in ('{"b": "refused"}', '{"b": "refused"}', "{}"):
+        progress.note({"sources": [{"latestOffset": f'{{"down": {down}}}'}]})
+        lines += progress.outages()
+        if progress.down:
+            assert progress.line().endswith("; DOWN: b")
+    assert lines == ["server 'b' is down, the others go on: refused", "server 'b' responds again"]

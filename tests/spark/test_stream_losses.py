@@ -1,21 +1,13 @@
-"""What a stream notices: queues that were deleted or recreated, records that were lost, servers that are down."""
+"""What a stream notices: queues that were deleted or recreated, records that were lost."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-
 import pytest
 
-from mrecordlog_async.spark import fleet
 from mrecordlog_async.spark.client import ServiceClient
-from mrecordlog_async.spark.connection import ServerDownError
-from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.option_values import Server
 from tests.spark.canned import misbehaving
-from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of
 from tests.spark.services import ThreadedService, numbered
 
@@ -121,79 +113,6 @@ def test_a_deleted_queue_drops_out(service: ThreadedService) -> None:
     service.append("q", numbered("q", 0, 2))
     query.drain()
     assert query.rows[6:] == rows_of("default", "q", 0, 2)
-
-
-def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService) -> None:
-    """A server that is down fails the query; with failOnServerDown=false it keeps its positions and is skipped."""
-    first, second = new_service(), new_service()
-    first.append("q", numbered("q", 0, 3))
-    second.append("q", numbered("q", 0, 3))
-    query = Query(f"a={first.url},b={second.url}")
-    query.drain()
-    kept = query.positions["b"]
-    second.stop()
-    first.append("q", numbered("q", 3, 5))
-    with pytest.raises(ServerDownError):
-        query.step()
-    query.options["failOnServerDown"] = "false"
-    query.drain()
-    assert query.rows[6:] == rows_of("a", "q", 3, 5)
-    assert query.positions["b"] == kept
-    second.start()
-    second.append("q", numbered("q", 3, 4))
-    query.drain()
-    assert query.rows[8:] == rows_of("b", "q", 3, 4)
-
-
-@pytest.mark.parametrize("broken", ["hangs", "502", "half", "page"])
-def test_a_server_that_responds_badly_is_skipped_for_a_while(
-    new_service: NewService, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    """A server that hangs or sends garbage is skipped for a while, so that it does not delay every batch."""
-    make = Fleet._new_client
-
-    def impatient(self: Fleet, name: str) -> ServiceClient:
-        """Wait shortly for the broken server only: the healthy one may be slow on a busy machine."""
-        with monkeypatch.context() as patch:
-            patch.setattr(fleet, "SKIPPED_TIMEOUT_SECONDS", 0.2 if name == "b" else 60.0)
-            return make(self, name)
-
-    monkeypatch.setattr(Fleet, "_new_client", impatient)
-    healthy = new_service()
-    healthy.append("q", numbered("q", 0, 3))
-    with misbehaving(broken) as (url, connections):
-        query = Query(f"a={healthy.url},b={url}", failOnServerDown="false", truncate="true")
-        for turn in range(5):
-            query.step()
-            healthy.append("q", numbered("q", 3 + turn, 4 + turn))
-        assert query.rows == rows_of("a", "q", 0, 7)
-        assert 1 <= len(connections) <= 2
-
-
-def test_a_server_that_hangs_delays_no_other(
-    new_service: NewService, monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], bool]], None]
-) -> None:
-    """Once it was skipped, it is probed in the background, and read again when it responds."""
-    healthy, other, released = new_service(), new_service(), threading.Event()
-    for service in (healthy, other):
-        service.append("q", numbered("q", 0, 3))
-    query = Query(f"a={healthy.url},b={other.url}", failOnServerDown="false", maxRecordsPerTrigger="1")
-    query.step()
-    other.stop()
-    query.step()
-    probe = ServiceClient.probe
-    monkeypatch.setattr(ServiceClient, "probe", lambda client: (released.wait(), probe(client)))
-    monkeypatch.setattr(fleet, "_clock", lambda: time.monotonic() + fleet.DOWN_SECONDS)
-    query.step()  # the probe hangs from here on
-    other.start()
-    query.step()
-    assert [row for row in query.rows if row[0] == "a"] == rows_of("a", "q", 0, 3)
-    released.set()
-    probing = query.reader._fleet._probes["b"]
-    until(lambda: probing.responds is not None)
-    while query.step():
-        pass
-    assert [row for row in query.rows if row[0] == "b"] == rows_of("b", "q", 0, 3)
 
 
 @pytest.mark.parametrize("broken", ["502", "half", "page"])

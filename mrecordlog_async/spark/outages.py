@@ -1,0 +1,106 @@
+"""Which servers of a query do not respond, and what follows for the others.
+
+| `failOnServerDown` | a server that does not respond |
+|---|---|
+| true | is waited for (`serverWait`), all others with it; then the query fails |
+| atEnd | is skipped; a run that ends waits for it once the others are read, and then fails. An endless one goes on |
+| false | is skipped |
+
+One that is skipped gets no request but a probe in the background, after a pause that grows up to `PAUSE_SECONDS_MAX`.
+So a server that hangs delays the others once, by one timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.probe import Probe
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+PAUSE_SECONDS = 1.0
+PAUSE_SECONDS_MAX = 10.0
+"""How long a server that was down is not even probed: shortly at first, because most outages are restarts."""
+
+POLL_SECONDS = 0.2
+
+
+class Outages:
+    """The servers of one fleet that do not respond. For one thread, except `is_down`: there one for each server."""
+
+    def __init__(self, options: Options, wait_seconds: float, probe: Callable[[str], Probe]) -> None:
+        """*probe* begins to probe a server. wait_seconds: how long `wait` waits for one."""
+        self.now: dict[str, str] = {}  # server → the reason, as of the last listing
+        self._fails = options.fail_on_server_down
+        self._wait_seconds = wait_seconds
+        self._probe = probe
+        self._reached: set[str] = set()  # servers that have responded once
+        self._since: dict[str, float] = {}
+        self._until: dict[str, float] = {}  # not probed before
+        self._pauses: dict[str, float] = {}
+        self._probes: dict[str, Probe] = {}
+        self._errors: dict[str, ServerDownError] = {}
+
+    def report(self, error: ServerDownError) -> None:
+        """Raise *error*; if the options say so, skip the server for a while instead."""
+        if self._fails:
+            raise error
+        name = error.server
+        if name not in self._until:
+            self._errors[name] = error
+            self._since.setdefault(name, _clock())
+            self._pause(name)
+            logger.warning("%s; skipping it until it responds, its queues keep their positions", error)
+        self.now[name] = self._errors[name].reason
+
+    def responded(self, name: str) -> None:
+        """Note that the server *name* responds."""
+        self._reached.add(name)
+        for known in (self._since, self._until, self._pauses):
+            known.pop(name, None)
+
+    def is_down(self, name: str) -> bool:
+        """Return whether *name* gets no request. It is probed in the background: one that hangs must delay no other."""
+        until, probe = self._until.get(name), self._probes.get(name)
+        if until is None:
+            return False
+        if probe is None:
+            if _clock() >= until:
+                self._probes[name] = self._probe(name)
+            return True
+        if probe.responds is None:
+            return True
+        del self._probes[name]
+        if probe.responds:
+            del self._until[name]
+            return False
+        self._pause(name)
+        return True
+
+    def wait(self, *, known: bool = False) -> None:
+        """Wait a moment, because servers are down that a run cannot end without.
+
+        Args:
+            known: the servers had what is waited for; otherwise one that has never responded is not waited for.
+
+        Raises:
+            ServerDownError: one of them has been down for too long.
+        """
+        now = _clock()
+        for name in self.now:
+            waits = known or name in self._reached
+            if not waits or now >= self._since.get(name, now) + self._wait_seconds:
+                raise self._errors[name]
+        _sleep(POLL_SECONDS)
+
+    def _pause(self, name: str) -> None:
+        pause = self._pauses.get(name, PAUSE_SECONDS)
+        self._until[name], self._pauses[name] = _clock() + pause, min(2 * pause, PAUSE_SECONDS_MAX)
+
+
+_clock: Callable[[], float] = time.monotonic
+_sleep: Callable[[float], None] = time.sleep

@@ -1,0 +1,179 @@
+"""What a stream does without a server that is down, and what the others notice of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mrecordlog_async.spark import outages
+from mrecordlog_async.spark.client import ServiceClient
+from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.probe import Probe
+from tests.spark.canned import misbehaving
+from tests.spark.conftest import NewService
+from tests.spark.query import Query, rows_of
+from tests.spark.services import ThreadedService, numbered
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Have servers that were down probed without a pause."""
+    monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
+    return monkeypatch
+
+
+def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService) -> None:
+    """A server that is down fails the query; with failOnServerDown=false it keeps its positions and is skipped."""
+    first, second = new_service(), new_service()
+    first.append("q", numbered("q", 0, 3))
+    second.append("q", numbered("q", 0, 3))
+    query = Query(f"a={first.url},b={second.url}")
+    query.drain()
+    kept = query.positions["b"]
+    second.stop()
+    first.append("q", numbered("q", 3, 5))
+    with pytest.raises(ServerDownError):
+        query.step()
+    query.options["failOnServerDown"] = "false"
+    query.drain()
+    assert query.rows[6:] == rows_of("a", "q", 3, 5)
+    assert query.positions["b"] == kept
+    second.start()
+    second.append("q", numbered("q", 3, 4))
+    query.drain()
+    assert query.rows[8:] == rows_of("b", "q", 3, 4)
+
+
+@pytest.mark.parametrize("broken", ["hangs", "502", "half", "page"])
+def test_a_server_that_responds_badly_is_skipped_for_a_while(
+    new_service: NewService, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that hangs or sends garbage is skipped for a while, so that it does not delay every batch."""
+    monkeypatch.setattr(outages, "PAUSE_SECONDS", 600.0)
+    healthy = new_service()
+    healthy.append("q", numbered("q", 0, 3))
+    with misbehaving(broken) as (url, connections):
+        query = Query(f"a={healthy.url},b={url}", failOnServerDown="false", truncate="true", timeout="0.2")
+        for turn in range(5):
+            query.step()
+            healthy.append("q", numbered("q", 3 + turn, 4 + turn))
+        assert query.rows == rows_of("a", "q", 0, 7)
+        assert len(connections) == 1
+
+
+def test_a_server_that_hangs_delays_no_other(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], bool]], None]
+) -> None:
+    """Once it was skipped, it is probed in the background, and read again when it responds."""
+    healthy, other, released = new_service(), new_service(), threading.Event()
+    for service in (healthy, other):
+        service.append("q", numbered("q", 0, 3))
+    query = Query(f"a={healthy.url},b={other.url}", failOnServerDown="false", maxRecordsPerTrigger="1")
+    query.step()
+    other.stop()
+    query.step()
+    probe = ServiceClient.probe
+    monkeypatch.setattr(ServiceClient, "probe", lambda client: (released.wait(), probe(client)))
+    monkeypatch.setattr(outages, "_clock", lambda: time.monotonic() + outages.PAUSE_SECONDS_MAX)
+    query.step()  # the probe hangs from here on
+    other.start()
+    query.step()
+    assert [row for row in query.rows if row[0] == "a"] == rows_of("a", "q", 0, 3)
+    released.set()
+    probing = query.reader._fleet._outages._probes["b"]
+    until(lambda: probing.responds is not None)
+    while query.step():
+        pass
+    assert [row for row in query.rows if row[0] == "b"] == rows_of("b", "q", 0, 3)
+
+
+def two_drained(new_service: NewService, **options: str) -> tuple[ThreadedService, ThreadedService, Query]:
+    """Return two services, and a query that has read 3 records from each."""
+    first, second = new_service(), new_service()
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    query = Query(f"a={first.url},b={second.url}", failOnServerDown="atEnd", serverWait="60", **options)
+    query.drain()
+    query.restart()
+    return first, second, query
+
+
+def starting(service: ThreadedService) -> Callable[[float], None]:
+    """Return a function to be called instead of a pause: it starts *service* at its second call."""
+    calls = []
+
+    def pause(seconds: float) -> None:
+        calls.append(seconds)
+        if len(calls) == 2:
+            service.start()
+        time.sleep(0.01)
+
+    return pause
+
+
+def test_the_others_are_read_before_a_run_fails(new_service: NewService) -> None:
+    """With atEnd an endless stream goes on without a server; a run that ends reads the others, then fails."""
+    first, second, query = two_drained(new_service)
+    query.step()
+    second.stop()
+    first.append("q", numbered("q", 3, 5))
+    while query.step():
+        pass
+    assert query.reader.reportLatestOffset()["down"].keys() == {"b"}  # type: ignore[index]
+    first.append("q", numbered("q", 5, 6))
+    with pytest.raises(ServerDownError, match="server 'b'"):
+        query.drain()
+    assert query.rows[6:] == rows_of("a", "q", 3, 6)
+    second.start()
+
+
+def test_a_run_waits_for_a_server_that_restarts(new_service: NewService, at_once: pytest.MonkeyPatch) -> None:
+    """A run that ends waits once the others are read, and reads what the server had when the run began."""
+    first, second, query = two_drained(new_service, maxRecordsPerTrigger="2")
+    for service in (first, second):
+        service.append("q", numbered("q", 3, 8))
+    at_once.setattr(outages, "_sleep", starting(second))
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    query.step()
+    second.stop()
+    while query.step():
+        pass
+    assert sorted(query.rows[6:]) == rows_of("a", "q", 3, 8) + rows_of("b", "q", 3, 8)
+
+
+def test_a_server_that_returns_during_a_run_is_read(new_service: NewService, at_once: pytest.MonkeyPatch) -> None:
+    """A server that was down when a run began belongs to it as soon as it responds."""
+    first, second, query = two_drained(new_service, maxRecordsPerTrigger="2")
+    for service in (first, second):
+        service.append("q", numbered("q", 3, 8))
+    second.stop()
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    second.start()
+    probe = query.reader._fleet._outages._probe
+    at_once.setattr(query.reader._fleet._outages, "_probe", lambda name: finished(probe(name)))
+    while query.step():
+        pass
+    assert sorted(query.rows[6:]) == rows_of("a", "q", 3, 8) + rows_of("b", "q", 3, 8)
+
+
+def test_a_batch_that_was_begun_waits_for_its_server(new_service: NewService, at_once: pytest.MonkeyPatch) -> None:
+    """After a crash Spark runs the batch again, which must have the same records: nothing can be left out of it."""
+    _, second, query = two_drained(new_service)
+    second.append("q", numbered("q", 3, 5))
+    query.step(die_before_commit=True)
+    second.stop()
+    at_once.setattr(outages, "_sleep", starting(second))
+    query.step()
+    assert query.rows[6:] == rows_of("b", "q", 3, 5)
+
+
+def finished(probe: Probe) -> Probe:
+    """Return *probe* after it has ended."""
+    while probe.responds is None:
+        time.sleep(0.01)
+    return probe
