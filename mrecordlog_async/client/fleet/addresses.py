@@ -6,8 +6,6 @@
 | `a=http://wal-0:8080` | the same, called `a` |
 | `dns+http://wal:8080` | every address of the name `wal`, by the resolver of the event loop |
 | `dns+http://_http._tcp.wal` | every host and port of the SRV records of this name; needs dnspython |
-
-Requests to an address of a name carry the name, in `Host` and for TLS, and connect to the address.
 """
 
 from __future__ import annotations
@@ -15,26 +13,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import NamedTuple
-
-from yarl import URL
 
 from mrecordlog_async.client.fleet.roster import Place
 from mrecordlog_async.client.transport import check_url
+from mrecordlog_async.dns_names import DNS, Lookup, parse_lookup
 
-DNS = "dns+"
-
-
-class Lookup(NamedTuple):
-    """A DNS name. port: None for SRV records, which have their own."""
-
-    scheme: str
-    host: str
-    port: int | None
-
-    def __str__(self) -> str:
-        return f"{DNS}{self.scheme}://{self.host}" + ("" if self.port is None else f":{self.port}")
+__all__ = ["DNS", "Lookup", "Resolver", "is_several", "look_up", "parse"]
 
 
 class Resolver:
@@ -90,9 +74,8 @@ async def look_up(lookup: Lookup, resolver: Resolver) -> list[Place]:
     """Return the places of a DNS name. Raises OSError."""
     if lookup.port is None:
         found = await resolver.services(lookup.host)
-        return [Place(f"{lookup.scheme}://{_bracketed(host)}:{port}") for host, port in found]
-    url = f"{lookup.scheme}://{_bracketed(lookup.host)}:{lookup.port}"
-    return [Place(url, address) for address in await resolver.addresses(lookup.host, lookup.port)]
+        return [Place(lookup.url(host, port)) for host, port in found]
+    return [Place(lookup.url(), address) for address in await resolver.addresses(lookup.host, lookup.port)]
 
 
 def _parse_one(text: str) -> Place | Lookup:
@@ -100,32 +83,7 @@ def _parse_one(text: str) -> Place | Lookup:
     if not equals or ":" in name or "/" in name:  # the "=" is part of the URL
         name, url = "", text
     if url.startswith(DNS):
-        return _parse_lookup(url)
+        check_url(url.removeprefix(DNS))
+        return parse_lookup(url)
     check_url(url)
     return Place(url, None, name)
-
-
-def _parse_lookup(text: str) -> Lookup:
-    url = text.removeprefix(DNS)
-    check_url(url)
-    parsed = URL(url)
-    if parsed.scheme not in ("http", "https") or parsed.host is None or parsed.path != "/":
-        raise ValueError(f"{text!r} is not a DNS name of services: write dns+http://host:port")
-    if parsed.host.startswith("_"):
-        _check_library(text)
-        return Lookup(parsed.scheme, parsed.host, None)
-    if parsed.explicit_port is None:
-        raise ValueError(f"{text!r} has no port: write {text.rstrip('/')}:8080")
-    return Lookup(parsed.scheme, parsed.host, parsed.explicit_port)
-
-
-def _check_library(text: str) -> None:
-    with suppress(ModuleNotFoundError):
-        import dns.asyncresolver  # noqa: F401
-
-        return
-    raise ValueError(f"{text!r} needs a resolver of SRV records: run pip install dnspython")
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
