@@ -49,7 +49,11 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--server", action="append", required=True, metavar="NAME=URL", help="service to drain; may be repeated"
+        "--server",
+        action="append",
+        required=True,
+        metavar="NAME=URL",
+        help="service to drain, or dns+http://host:port for all services behind a name; may be repeated",
     )
     parser.add_argument(
         "--output",

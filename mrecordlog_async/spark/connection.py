@@ -14,6 +14,7 @@ import http.client
 import json
 import logging
 import random
+import socket
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping
@@ -103,7 +104,7 @@ class Connection:
         reached: bool,
     ) -> None:
         self.server = server
-        self.url = shown_url(server.url)
+        self.url = shown_url(server.url) + (f" ({server.address})" if server.address else "")
         self.timeout_seconds = timeout_seconds
         self._base = urlsplit(server.url).path
         self._authorization = _authorization(server.url, token)
@@ -177,6 +178,10 @@ class Connection:
             scheme, place = urlsplit(self.server.url)[:2]
             kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
             self._http = kind(place.rpartition("@")[2], timeout=self.timeout_seconds)
+            if (address := self.server.address) is not None:
+                # The connection keeps the name, for Host and for TLS. http.client has this hook for its own tunnels.
+                to_address = lambda at, *more: socket.create_connection((address, at[1]), *more)  # noqa: E731
+                self._http._create_connection = to_address  # type: ignore[attr-defined]  # typeshed omits it
         return self._http
 
 

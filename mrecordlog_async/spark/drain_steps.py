@@ -58,8 +58,8 @@ def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offs
         return
     there = {queue for queues in position.values() for queue in queues}
     try:
-        for server in options.servers:
-            there |= {summary.queue for summary in fleet.client(server.name).queues()}
+        for server in fleet.names:
+            there |= {summary.queue for summary in fleet.client(server).queues()}
     except (OSError, ServerDownError, ServiceRefusedError):
         return  # the query reports it
     for name in sorted(names - there):
@@ -76,7 +76,10 @@ def refuse_unreached(options: Options, batches: Batches) -> None:
     Servers of the checkpoint may be down: the query goes on without them.
     """
     known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS)) or Checkpoint()
-    new = tuple(server for server in options.servers if server.name not in known.servers.values())
+    reached = set(known.servers.values())
+    new = tuple(
+        server for server in options.servers if server.name not in reached and not (server.is_lookup and reached)
+    )
     if not options.fail_at_end or not new:
         return
     fleet = Fleet(replace(options, servers=new, fail_on_server_down=True, fail_at_end=False))
@@ -123,10 +126,10 @@ def newest_position(batches: Batches) -> Offset:
 def remaining(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:
     """Return how many records each server still holds, and why servers could not be reached."""
     left, down = dict[str, int](), dict[str, str]()
-    for server in options.servers:
+    for server in fleet.names:
         try:
-            found = fleet.client(server.name).queues()
-            left[server.name] = sum(each.records for each in found if options.subscription.includes(each.queue))
+            found = fleet.client(server).queues()
+            left[server] = sum(each.records for each in found if options.subscription.includes(each.queue))
         except (OSError, ServerDownError, ServiceRefusedError) as error:
-            down[server.name] = str(error)
+            down[server] = str(error)
     return left, down

@@ -30,14 +30,15 @@ from mrecordlog_async.spark.history import (
     needs_openings,
     placed,
 )
+from mrecordlog_async.spark.lookups import Discovery, Found
 from mrecordlog_async.spark.offsets import DataLossError, Listing, backlog, select, shares
-from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.option_values import OptionError, Server
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.outages import Outages
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.probe import Probe
 from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
-from mrecordlog_async.spark.responses import QueuePlan, ServiceListing
+from mrecordlog_async.spark.responses import LogHistory, QueuePlan, ServiceListing
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
@@ -74,6 +75,9 @@ class Fleet:
         self.before_listing: Callable[[str], None] = lambda name: None  # called with each server that is listed
         self._patience_seconds = patience_seconds
         self._reached = reached
+        self._servers = {server.name: server for server in options.servers if not server.is_lookup}
+        lookups = [server for server in options.servers if server.is_lookup]
+        self._discovery = Discovery(lookups, frozenset(self._servers), self._identify)
         # A task needs its server, whatever the options say: a batch that was begun cannot leave anything out.
         self._skips = not options.fail_on_server_down and not reached
         self._outages = Outages(options, patience_seconds, lambda name: Probe(self._new_client(name)))
@@ -95,8 +99,39 @@ class Fleet:
 
     @property
     def names(self) -> list[str]:
-        """The servers' names, sorted."""
-        return [server.name for server in self.options.servers]
+        """The servers' names, sorted; with those that were found by DNS names."""
+        self._refresh()
+        return sorted(self._servers)
+
+    def add(self, server: Server) -> None:
+        """Add a server that was found by its DNS name, or has another address now."""
+        if self._servers.get(server.name) != server:
+            self._servers[server.name] = server
+            self._drop_client(server.name)
+
+    def _refresh(self) -> Found:
+        """Take over what was found by DNS names."""
+        found = self._discovery.found()
+        known = [name for name, server in self._servers.items() if server.origin]
+        for name in known:
+            if name not in found.servers and not self._reached:
+                del self._servers[name]
+                self._drop_client(name)
+        for server in found.servers.values():
+            self.add(server)
+        return found
+
+    def _drop_client(self, name: str) -> None:
+        client = self._clients.pop(name, None)
+        if client is not None:
+            client.close()
+
+    def _identify(self, server: Server) -> LogHistory:
+        client = self._client_of(server)
+        try:
+            return client.history()
+        finally:
+            client.close()
 
     def client(self, name: str) -> ServiceClient:
         """Return the client of one server, given by its name, or by its log after `standing`."""
@@ -106,13 +141,16 @@ class Fleet:
         return self._clients[name]
 
     def _new_client(self, name: str) -> ServiceClient:
+        return self._client_of(self._servers[name])
+
+    def _client_of(self, server: Server) -> ServiceClient:
         options = self.options
         timeout, retries, patience = options.timeout_seconds, options.retries, self._patience_seconds
         if self._skips:  # the probes try again
             timeout, retries, patience = min(timeout, SKIPPED_TIMEOUT_SECONDS), 0, 0.0
         return ServiceClient(
-            next(server for server in options.servers if server.name == name),
-            token=options.token_of(name),
+            server,
+            token=options.token_of(server.origin or server.name),
             timeout_seconds=timeout,
             retries=retries,
             patience_seconds=patience,
@@ -132,6 +170,11 @@ class Fleet:
         """
         found: dict[str, Listed] = {}
         self._outages.now = {}
+        looked = self._refresh()
+        for refusal in looked.refused:
+            raise refusal
+        for error in looked.down:
+            self.report_down(error)
         for name, answer in self._list_all():
             if isinstance(answer, ServerDownError):
                 self.report_down(answer)
@@ -171,6 +214,7 @@ class Fleet:
         known = placed(known, found)
         known = known.without(forgotten(self.options.forget, known, found))
         standing = arrange(known, found, self._balanced)
+        self._report_missing(known, standing)
         self._places = {log: listed.server for log, listed in standing.logs.items()}
         for log, listed in list(standing.logs.items()):
             try:
@@ -182,6 +226,13 @@ class Fleet:
             if evidence is not None:
                 standing.back[log] = evidence
         return known, standing
+
+    def _report_missing(self, known: Checkpoint, standing: Standing) -> None:
+        """Report the logs of the checkpoint that no address of a DNS name has: their servers are down."""
+        for log, name in known.servers.items() if self._discovery.lookups else ():
+            there = log in standing.logs or log in standing.held or name in self._servers
+            if not there and log in known.positions:
+                self.report_down(ServerDownError(name, self._discovery.lookups, f"no address has its log, {log}"))
 
     def _compare(self, log: str, at: At | None, listed: Listed) -> str | None:
         """Return the evidence that a log lacks the state *at*, or None. It is requested once for the same states."""
@@ -337,7 +388,14 @@ class Fleet:
         return [
             partition
             for key, pieces in sorted(ranges.items(), key=lambda each: names.get(each[0], each[0]))
-            for partition in pack(names.get(key, key), pieces, size, log=self.log_of(key), address=self.name_of(key))
+            for partition in pack(
+                names.get(key, key),
+                pieces,
+                size,
+                log=self.log_of(key),
+                address=self.name_of(key),
+                place=self._place_of(key),
+            )
         ]
 
     def _plan_pieces(self, key: str, starts: list[PlanStart], names: Mapping[str, str]) -> list[QueuePlan]:
@@ -358,6 +416,11 @@ class Fleet:
     def name_of(self, key: str) -> str:
         """Return the name of the server that has the log *key*; *key* itself if it is a server."""
         return self._places.get(key, key)
+
+    def _place_of(self, key: str) -> Server | None:
+        """Return the server that has the log *key*, if tasks do not know it from the options."""
+        server = self._servers.get(self.name_of(key))
+        return server if server is not None and server.origin else None
 
     def log_of(self, key: str) -> str:
         """Return the log that requests about *key*, a log or a server, are for; "" for any."""

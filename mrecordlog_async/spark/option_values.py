@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from mrecordlog_async.dns_names import DNS, parse_lookup
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import EPOCH
 from mrecordlog_async.quantities import parse_seconds
@@ -50,10 +51,24 @@ class OptionError(RecordLogError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One service: the name that offsets and rows carry, and its current address."""
+    """One service: the name that offsets and rows carry, and its current address; or a DNS name of several.
+
+    Attributes:
+        name: its name.
+        url: its URL, or a DNS name (see `dns_names`).
+        address: the address to connect to instead of that of the URL's host.
+        origin: the name of the server whose DNS name stands for it; "" for one that was named itself.
+    """
 
     name: str
     url: str = field(repr=False)  # it may hold a password
+    address: str | None = None
+    origin: str = ""
+
+    @property
+    def is_lookup(self) -> bool:
+        """Whether it is a DNS name of services."""
+        return self.url.startswith(DNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +89,33 @@ def parse_servers(text: str) -> tuple[Server, ...]:
     """Read `name=url,name=url`, or one bare url; return the servers sorted by name.
 
     Raises:
-        OptionError: an address is not an http:// or https:// URL, a name occurs twice, or there is none.
+        OptionError: an address is neither an http:// or https:// URL nor a DNS name, a name occurs twice, or there is
+            none.
     """
     servers = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, url = part.partition("=")
         if not equals or "://" in name:
             name, url = DEFAULT_SERVER, part
-        scheme, place = urlsplit(url)[:2]
-        if scheme not in ("http", "https") or not place:
-            raise OptionError(f"servers: {_shown(url)!r} is not an http:// or https:// URL")
+        _check_url(url.strip())
         servers.append(Server(name.strip(), url.strip().rstrip("/")))
     names = [server.name for server in servers]
     if not servers or len(set(names)) != len(names):
         shown = ", ".join(names) or "none"
         raise OptionError(f"servers must name at least one server, and each name once; the names are: {shown}")
     return tuple(sorted(servers, key=lambda server: server.name))
+
+
+def _check_url(url: str) -> None:
+    if url.startswith(DNS):
+        try:
+            parse_lookup(url)
+        except ValueError as error:
+            raise OptionError(f"servers: {error}") from None
+        return
+    scheme, place = urlsplit(url)[:2]
+    if scheme not in ("http", "https") or not place:
+        raise OptionError(f"servers: {_shown(url)!r} is not an http:// or https:// URL")
 
 
 def _shown(url: str) -> str:

@@ -205,6 +205,8 @@ class Options:
             )
 
     def _refuse_unknown_servers(self) -> None:
+        if any(server.is_lookup for server in self.servers):
+            return  # which services there are is not known yet
         known = {server.name for server in self.servers} or {""}
         for name, positions in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
             unknown = [] if isinstance(positions, str | datetime) else sorted(set(positions) - known)
@@ -239,7 +241,8 @@ class Options:
         """Raise OptionError for options that a write does not support."""
         if self.path is not None:
             raise OptionError("path cannot be written to: start `mrecordlog serve` on the directory and set servers")
-        if len(self.servers) != 1:
+        if len(self.servers) != 1 or self.servers[0].is_lookup:
+            count = "all addresses of a name" if len(self.servers) == 1 else str(len(self.servers))
             raise OptionError(
-                f"a write goes to one server, not {len(self.servers)}: filter the rows and write once for each server"
+                f"a write goes to one server, not {count}: filter the rows and write once for each server"
             )

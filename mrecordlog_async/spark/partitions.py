@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mrecordlog_async.model import POSITION_MAX
+from mrecordlog_async.spark.option_values import Server
 
 RECORD_COST = 200
 """A record costs a task about as much as this many bytes, in addition to its own."""
@@ -35,12 +36,14 @@ class Partition:
         ranges: what to read.
         log: the log's public id; "" if any log will do that has these queues.
         address: the name of the server that has the log now; "" if it is *server*.
+        place: that server, if it was found by its DNS name: a task looks up no names.
     """
 
     server: str
     ranges: tuple[Range, ...]
     log: str = ""
     address: str = ""
+    place: Server | None = None
 
     @property
     def records(self) -> int:
@@ -74,7 +77,13 @@ def partition_size(
 
 
 def pack(
-    server: str, ranges: Iterable[Range], size: PartitionSize, *, log: str = "", address: str = ""
+    server: str,
+    ranges: Iterable[Range],
+    size: PartitionSize,
+    *,
+    log: str = "",
+    address: str = "",
+    place: Server | None = None,
 ) -> list[Partition]:
     """Pack *ranges*, in order, into partitions of about *size*.
 
@@ -94,10 +103,10 @@ def pack(
                 _gather(gathered, head)
                 cost, records, rest = cost - _cost(head), records - head.records, tail
             if not joins or cost <= 0 or records <= 0:
-                partitions.append(Partition(server, tuple(gathered), log, address))
+                partitions.append(Partition(server, tuple(gathered), log, address, place))
                 gathered, cost, records = [], size.cost, size.records
     if gathered:
-        partitions.append(Partition(server, tuple(gathered), log, address))
+        partitions.append(Partition(server, tuple(gathered), log, address, place))
     return partitions
 
 

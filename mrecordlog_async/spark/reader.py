@@ -145,6 +145,8 @@ class PushingLogReader(LogReader):
 
 def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iterator[pa.RecordBatch]:
     """Fetch a partition and yield its rows; payload: False for positions only."""
+    if partition.place is not None:
+        fleet.add(partition.place)
     client = fleet.client(partition.address or partition.server)
     try:
         blocks: Iterable[Block] = client.fetch(partition, payload=payload)

@@ -43,11 +43,13 @@ class LogHistory(NamedTuple):
         log: the log's public id.
         opening: identifies the log's current opening.
         openings: (random number, first batch) of the openings that stored something, oldest first.
+        name: what the service calls itself.
     """
 
     log: str
     opening: str
     openings: list[Opening]
+    name: str = ""
 
 
 class ListingPage(NamedTuple):
@@ -127,7 +129,7 @@ def decode_history(body: bytes) -> LogHistory:
     """Decode which log a service has, and its openings."""
     found = json.loads(body)
     openings = [Opening(each["nonce"], each["first_batch"]) for each in found["openings"]]
-    return LogHistory(found["id"], found["opening"], openings)
+    return LogHistory(found["id"], found["opening"], openings, found.get("name", ""))
 
 
 def decode_summary(queue: Mapping[str, Any]) -> QueueSummary:

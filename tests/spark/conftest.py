@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,11 +30,11 @@ NewService = Callable[..., ThreadedService]
 
 @pytest.fixture
 def new_service(tmp_path: Path) -> Iterator[NewService]:
-    """Start services, each with its own log; with a token, they require it."""
+    """Start services, each with its own log, and with the arguments of `ThreadedService`."""
     started: list[ThreadedService] = []
 
-    def make(token: str | None = None) -> ThreadedService:
-        started.append(ThreadedService(tmp_path / f"wal-{len(started)}", token))
+    def make(*arguments: Any, **named: Any) -> ThreadedService:
+        started.append(ThreadedService(tmp_path / f"wal-{len(started)}", *arguments, **named))
         return started[-1]
 
     yield make

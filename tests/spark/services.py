@@ -25,10 +25,12 @@ T = TypeVar("T")
 class ThreadedService:
     """A log and its service on an event loop in a thread; the test can use both."""
 
-    def __init__(self, directory: Path, token: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, token: str | None = None, *, host: str = "127.0.0.1", port: int = 0, name: str = ""
+    ) -> None:
         self.directory = directory
-        self._options = ServiceOptions(tokens=frozenset({token.encode()} if token else ()))
-        self.port = 0
+        self._options = ServiceOptions(tokens=frozenset({token.encode()} if token else ()), name=name)
+        self.host, self.port = host, port
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -38,7 +40,7 @@ class ThreadedService:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
         """Open the log and serve it; after `stop`, at the same address."""
@@ -122,7 +124,7 @@ class ThreadedService:
         self.log = await service.open(self.directory)
         self._runner = web.AppRunner(build_app(service), handle_signals=False)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True)
         await site.start()
         self.port = self._runner.addresses[0][1]
 

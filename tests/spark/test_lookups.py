@@ -1,0 +1,110 @@
+"""Services that are found by a DNS name."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrecordlog_async.dns_names import Lookup
+from mrecordlog_async.spark import lookups, outages
+from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.lookups import Discovery, look_up
+from mrecordlog_async.spark.option_values import Server
+from mrecordlog_async.spark.responses import LogHistory
+from tests.spark.conftest import NewService
+from tests.spark.query import Query, rows_of
+from tests.spark.services import numbered
+
+
+@pytest.fixture
+def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stand for the resolver: every look finds the addresses of this list, which a test may change."""
+    found: list[str] = []
+    monkeypatch.setattr(lookups, "look_up", lambda lookup: [(lookup.url(), address) for address in found])
+    monkeypatch.setattr(lookups, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
+    return found
+
+
+def look(query: Query) -> None:
+    """Let the query look its names up, and take over what was found at its next trigger."""
+    discovery = query.reader._fleet._discovery
+    for _ in range(2):
+        discovery.found()
+        assert discovery._thread is not None
+        discovery._thread.join()
+
+
+def test_services_come_go_and_move(new_service: NewService, addresses: list[str]) -> None:
+    """A new address is read, one that vanishes is down, and its log is read on wherever it comes back."""
+    first = new_service(host="127.0.0.1", name="wal-0")
+    second = new_service(host="127.0.0.2", port=first.port, name="wal-1")
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    addresses[:] = ["127.0.0.1"]
+    name = f"wal=dns+http://localhost:{first.port}"
+    query = Query(name, failOnServerDown="atEnd", serverWait="60")
+    while query.step():
+        pass
+    assert query.rows == rows_of("wal-0", "q", 0, 3)
+
+    addresses.append("127.0.0.2")
+    look(query)
+    while query.step():
+        pass
+    assert query.rows[3:] == rows_of("wal-1", "q", 0, 3)
+
+    second.stop()
+    addresses.remove("127.0.0.2")
+    look(query)
+    first.append("q", numbered("q", 3, 4))
+    while query.step():
+        pass
+    assert query.rows[6:] == rows_of("wal-0", "q", 3, 4)
+    assert list((query.reader.reportLatestOffset() or {})["down"]) == ["wal-1"]
+    with pytest.raises(ServerDownError, match=r"server 'wal-1' at dns.*no address has its log"):
+        query.drain()
+
+    second.host = "127.0.0.3"
+    second.start()
+    second.append("q", numbered("q", 3, 5))
+    addresses.append("127.0.0.3")
+    query.drain()
+    assert query.rows[7:] == rows_of("wal-1", "q", 3, 5)
+
+
+def test_each_service_of_a_name_has_the_token_of_that_name(new_service: NewService, addresses: list[str]) -> None:
+    """`token.NAME` is for all services behind the name; a wrong one is refused at the first look."""
+    service = new_service("0123456789abcdef")
+    service.append("q", numbered("q", 0, 3))
+    addresses.append("127.0.0.1")
+    query = Query(f"wal=dns+http://localhost:{service.port}", **{"token": "wrong", "token.wal": "0123456789abcdef"})
+    query.drain()
+    assert len(query.rows) == 3
+    query.options["token.wal"] = "wrong"
+    with pytest.raises(Exception, match="returned status 401"):
+        query.drain()
+
+
+def test_a_name_that_is_not_found_is_a_server_that_is_down() -> None:
+    """Without any address nothing can be read, and the error has the name."""
+    with pytest.raises(ServerDownError, match=r"server 'wal' at dns\+http://wal.invalid:1 .*the name was not found"):
+        Query("wal=dns+http://wal.invalid:1").step()
+
+
+def test_logs_with_one_name_stay_apart(addresses: list[str]) -> None:
+    """Services that call themselves the same, or like a server that was named, get digits of their logs."""
+    addresses[:] = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    logs = {"127.0.0.1": ("a1a1a1a1a1", "host"), "127.0.0.2": ("b2b2b2b2b2", "host"), "127.0.0.3": ("c3c3c3c3c3", "x")}
+
+    def identify(server: Server) -> LogHistory:
+        log, name = logs[server.address or ""]
+        return LogHistory(log, "", [], name)
+
+    found = Discovery([Server("wal", "dns+http://wal:1")], {"x"}, identify).found()
+    assert sorted(found.servers) == ["host-a1a1a1a1", "host-b2b2b2b2", "x-c3c3c3c3"]
+    assert {server.origin for server in found.servers.values()} == {"wal"}
+
+
+def test_a_name_is_looked_up_by_the_machine() -> None:
+    """Requests carry the name and connect to the address."""
+    assert ("http://localhost:8080", "127.0.0.1") in look_up(Lookup("http", "localhost", 8080))
