@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from deltalake import DeltaTable
 
+from mrecordlog_async.cli.main import build_parser
+from mrecordlog_async.spark import drain
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.preflight import DrainJob
 from tests.spark.conftest import NewService
@@ -17,8 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_logs_that_move_go_back_or_are_lost(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
-    """Swapped servers and a second name change nothing; a restored and an emptied log wait until they are accepted."""
+def test_logs_that_move_go_back_or_are_lost(
+    spark: SparkSession,
+    new_service: NewService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Swapped servers and a second name change nothing; a restored and an emptied log wait until they are accepted.
+
+    A command whose run ended without a log exits with 1.
+    """
     a, b = new_service(), new_service()
     a.append("q", numbered("q", 0, 10))
     b.append("r", numbered("r", 0, 10))
@@ -35,9 +48,16 @@ def test_logs_that_move_go_back_or_are_lost(spark: SparkSession, new_service: Ne
     b.go_back(tmp_path / "copy")
     b.append("r", [b"new"] * 9)
     a.append("q", numbered("q", 15, 17))
-    summary = run_drain(spark, job)
-    assert summary.records == 2 and list(summary.held) == ["a"]
-    assert "NOT drained: server 'a': it does not know the opening in which it was read" in summary.line()
+    line = ["drain", "--output", job.output, "--checkpoint", job.checkpoint, "--json"]
+    line += [word for server in job.servers.split(",") for word in ("--server", server)]
+    monkeypatch.setattr(drain, "job_session", lambda name, master: spark)
+    with monkeypatch.context() as kept:  # this process keeps its session and its signals
+        kept.setattr(type(spark), "stop", lambda self: None)
+        kept.setattr("signal.signal", lambda number, handler: None)
+        assert drain.run(build_parser().parse_args(line)) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["records"] == 2 and "does not know the opening in which it was read" in said["held"].pop("a")
+    assert said["held"] == {}
     assert b.positions("r") == (10, 19), "nothing was truncated"
     assert run_drain(spark, replace(job, accept_went_back=True)).records == 9
 
