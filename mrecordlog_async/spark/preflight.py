@@ -181,8 +181,9 @@ def _refuse_consumer(job: DrainJob) -> None:
         raise RefusedError("--consumer acknowledges what is stored, --no-truncate releases nothing: set one of them")
     if job.format != DELTA:
         raise RefusedError(
-            f"--consumer is for tables of the format delta: what is stored as {job.format} is compared with the log "
-            "from its first record on, which other consumers may have removed"
+            f"--consumer needs --format delta: what is stored as {job.format} is compared with the log, from its first "
+            "record on, and other consumers may have had these records removed. Use --format delta; or drop --consumer, "
+            "and let this drain be the only reader of its queues"
         )
 
 

@@ -57,7 +57,7 @@ def test_a_consumer_excludes_what_contradicts_it() -> None:
     for wrong, why in (
         (replace(job, consumer=None), "name it with --consumer"),
         (replace(job, truncate=False), "set one of them"),
-        (replace(job, format="parquet"), "--consumer is for tables"),
+        (replace(job, format="parquet"), "Use --format delta"),
         (replace(job, options={"startingOffsets": "latest"}), "requires startingOffsets=earliest"),
     ):
         with pytest.raises(RefusedError, match=why):
