@@ -71,9 +71,11 @@ def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offs
 
 
 def refuse_unreached(options: Options, batches: Batches) -> None:
-    """Raise ServerDownError if a server does not respond that no run has reached yet: its address may be wrong.
+    """Check the servers that no run has reached yet. Those of the checkpoint may be down: the query goes on without.
 
-    Servers of the checkpoint may be down: the query goes on without them.
+    Raises:
+        RefusedError: one refuses requests, because of its token, say.
+        ServerDownError: one does not respond: its address may be wrong.
     """
     known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS)) or Checkpoint()
     reached = set(known.servers.values())
@@ -85,6 +87,8 @@ def refuse_unreached(options: Options, batches: Batches) -> None:
     fleet = Fleet(replace(options, servers=new, fail_on_server_down=True, fail_at_end=False))
     try:
         fleet.survey()
+    except ServiceRefusedError as error:
+        raise RefusedError(str(error)) from None
     finally:
         fleet.close()
 

@@ -182,7 +182,7 @@ def _refuse_consumer(job: DrainJob) -> None:
     if job.format != DELTA:
         raise RefusedError(
             f"--consumer needs --format delta: what is stored as {job.format} is compared with the log, from its first "
-            "record on, and other consumers may have had these records removed. Use --format delta; or drop --consumer, "
+            "record on, and other consumers may have had these records removed. Use --format delta; or drop --consumer "
             "and let this drain be the only reader of its queues"
         )
 

@@ -29,6 +29,7 @@ from mrecordlog_async.spark.offsets import refuse_unknown_queues, resolve_positi
 from mrecordlog_async.spark.option_values import LATEST
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition
+from mrecordlog_async.spark.planning import partitions
 from mrecordlog_async.spark.proof import Listed
 
 
@@ -69,7 +70,7 @@ class LogReader(DataSourceReader):
         try:
             # Without their openings: the ids of queues are enough for a table.
             surveys = {name: Listed(listed.queues) for name, listed in self.fleet.distinct().items()}
-            found = self.fleet.partitions(self._wanted(surveys))
+            found = partitions(self.fleet, self._wanted(surveys))
         finally:
             self.fleet.close()
         return [PlannedPartition(partition) for partition in found] or [NothingPartition()]
@@ -146,7 +147,7 @@ class PushingLogReader(LogReader):
 def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iterator[pa.RecordBatch]:
     """Fetch a partition and yield its rows; payload: False for positions only."""
     if partition.place is not None:
-        fleet.add(partition.place)
+        fleet.servers.add(partition.place)
     client = fleet.client(partition.address or partition.server)
     try:
         blocks: Iterable[Block] = client.fetch(partition, payload=payload)

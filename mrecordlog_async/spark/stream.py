@@ -44,7 +44,7 @@ from pyspark.sql.streaming.datasource import (
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.connection import retries
 from mrecordlog_async.spark.consumer.committed import LISTED_MAX, Committed
-from mrecordlog_async.spark.fleet import Fleet, Limits, ReopenedError
+from mrecordlog_async.spark.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.history import Standing, held_back, restarted
 from mrecordlog_async.spark.moments import starting_positions
 from mrecordlog_async.spark.offsets import (
@@ -61,6 +61,7 @@ from mrecordlog_async.spark.offsets import (
 )
 from mrecordlog_async.spark.option_values import Bound, OptionError
 from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.planning import Limits, advance, partitions, prove
 from mrecordlog_async.spark.proof import Listed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.responses import QueuePlan
@@ -153,7 +154,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first_positions = self._enrol(before, known, surveys)
         # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.
         begun = _begun(checked.intact, before.positions)
-        plans = self._fleet.advance(begun, surveys, self._target, self._limits(limit))
+        plans = advance(self._fleet, begun, surveys, self._target, self._limits(limit))
         self._plans = {(log, plan.queue): plan for log, plan in plans}
         if self._waits_for_more(sum(plan.records for _, plan in plans)):
             plans = []
@@ -293,7 +294,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, known: Checkpoint, surveys: dict[str, Listed]) -> Checked:
         """Compare the checkpoint with what the logs have; look up queues that are gone."""
-        answers = self._fleet.prove(known, surveys)
+        answers = prove(self._fleet, known, surveys)
         includes = self._options.subscription.includes
         # Only once: rereading may end at the same position.
         again = {log: self._again[listed.server] for log, listed in surveys.items() if listed.server in self._again}
@@ -310,7 +311,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for each in advanced(Checkpoint.decode(start).positions, last.positions)
             if not any(each[0].startswith(digits) for digits in forgotten)
         ]
-        return [PlannedPartition(partition) for partition in self._fleet.partitions(moved, last.servers, self._plans)]
+        found = partitions(self._fleet, moved, last.servers, self._plans)
+        return [PlannedPartition(partition) for partition in found]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Truncate, or acknowledge, up to *end*: the batch that ends there has its commit file.

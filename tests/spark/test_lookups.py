@@ -27,7 +27,7 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def look(query: Query) -> None:
     """Let the query look its names up, and take over what was found at its next trigger."""
-    discovery = query.reader._fleet._discovery
+    discovery = query.reader._fleet.servers._discovery
     for _ in range(2):
         discovery.found()
         assert discovery._thread is not None

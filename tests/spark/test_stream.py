@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from mrecordlog_async.spark import stream
+from mrecordlog_async.spark import planning, stream
 from mrecordlog_async.spark.checkpoint import Checkpoint
 from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.consumer import committed
@@ -267,13 +267,12 @@ def test_the_lag_is_never_negative(service: ThreadedService, monkeypatch: pytest
     service.append("q", numbered("q", 0, 10))
     query = Query(service.url)
     query.step()
-    advance = query.reader._fleet.advance
 
     def advance_later(*arguments: Any) -> Any:
         service.append("q", numbered("q", 10, 20))
-        return advance(*arguments)
+        return planning.advance(*arguments)
 
-    monkeypatch.setattr(query.reader._fleet, "advance", advance_later)
+    monkeypatch.setattr(stream, "advance", advance_later)
     query.step()
     assert (query.reader.reportLatestOffset() or {})["waiting"] == {"default": 0}
 

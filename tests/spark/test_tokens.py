@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.drain_query import source_rows
-from mrecordlog_async.spark.job_command import JobFailedError, failures_as_sentences
+from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.preflight import DrainJob
 from tests.spark.conftest import NewService
 from tests.spark.services import numbered
@@ -29,7 +29,7 @@ def test_each_server_gets_its_own_token(spark: SparkSession, new_service: NewSer
     tokens = {"token": A, "token.b": B}
     job = DrainJob(f"a={a.url},b={b.url}", str(tmp_path / "t"), str(tmp_path / "c"), options={"token": A})
     wrong = r"server 'b' returned status 401: .*--token-file b=FILE"
-    with pytest.raises(JobFailedError, match=wrong) as told, failures_as_sentences():
+    with pytest.raises(RefusedError, match=wrong) as told:
         run_drain(spark, job)
     assert A not in str(told.value) and A not in repr(job)
 

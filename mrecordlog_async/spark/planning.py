@@ -1,0 +1,231 @@
+"""What is requested of the services of a fleet: how far the next batch reaches, and what its tasks read.
+
+Each function takes the fleet that has the connections, and the listings that `Fleet.standing` returned. Requests carry
+the log and its opening: a log that was reopened or has moved since is noticed, and listed again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.client import PlanStart, chunks
+from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.fleet import Fleet, same_opening
+from mrecordlog_async.spark.offsets import Listing, backlog, shares
+from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
+from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
+from mrecordlog_async.spark.responses import QueuePlan
+
+PIECE_RECORDS = 8_192
+PIECE_BYTES = 8 << 20
+"""The size of the pieces that a service cuts queues into; packing cuts further where there are no gaps."""
+
+
+class Limits(NamedTuple):
+    """What one batch may hold, in records and payload bytes; None for no limit."""
+
+    records: int | None = None
+    bytes: int | None = None
+
+
+def prove(fleet: Fleet, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, Answers]:
+    """Request what the listings leave open about the positions in *known* (see `proof`); usually nothing.
+
+    Args:
+        known: the checkpoint.
+        surveys: the listings by log; a log whose server goes down meanwhile is removed.
+
+    Returns:
+        log → what its server returned.
+
+    Raises:
+        ReopenedError: a log was opened since it was listed.
+        ServerDownError: a server is down, unless the options say to skip it.
+    """
+    found: dict[str, Answers] = {}
+    for name, listed in list(surveys.items()):
+        asked = questions(known, name, listed, fleet.options.subscription.includes)
+        try:
+            found[name] = _answers(fleet, name, listed, asked)
+        except ServerDownError as error:
+            fleet.report_down(error)
+            del surveys[name]
+    return found
+
+
+def _answers(fleet: Fleet, name: str, listed: Listed, asked: Questions) -> Answers:
+    gone = [PlanStart(queue, queue_id, 0, 0) for queue, queue_id in asked.gone.items()]
+    tails = [PlanStart(queue, queue_id, None, stop) for queue, (queue_id, stop) in asked.tails.items()]
+    return Answers(
+        {plan.queue: plan.ended for plan in _plan(fleet, name, gone, listed)},
+        {plan.queue: plan.tail for plan in _plan(fleet, name, tails, listed, tails=True)},
+    )
+
+
+def _plan(fleet: Fleet, name: str, starts: list[PlanStart], listed: Listed, *, tails: bool = False) -> list[QueuePlan]:
+    client = fleet.client(name)
+    return same_opening(lambda: client.plan(starts, opening=listed.opening, tails=tails, log=listed.log))
+
+
+def advance(
+    fleet: Fleet, positions: Offset, surveys: Mapping[str, Listed], stops: Offset | None, limits: Limits
+) -> list[tuple[str, QueuePlan]]:
+    """Return how far the limits reach from *positions*: (log, plan) of each queue that advances.
+
+    No queue advances past the end that was listed: so the listed state of its log covers what is read.
+
+    Args:
+        positions: where the last batch ended.
+        surveys: the listings by log.
+        stops: read no further than this, and no queue that it does not name; None for no such limit.
+        limits: what the batch may hold.
+
+    Raises:
+        ReopenedError: a log was opened since it was listed.
+        ServerDownError: a server is down, unless the options say to skip it.
+    """
+    asked: dict[tuple[str, int], list[PlanStart]] = {}
+    weights: dict[tuple[str, int], int] = {}
+    for name, listed in surveys.items():
+        known = positions.get(name, {})
+        starts = _starts(known, listed.queues, stops, name)
+        for index, part in enumerate(chunks(starts, QUEUES_AT_ONCE)):
+            asked[name, index] = list(part)
+            weights[name, index] = backlog({start.queue: known[start.queue] for start in part}, listed.queues)
+    records = shares(limits.records, weights) if limits.records is not None else {}
+    size = shares(limits.bytes, weights) if limits.bytes is not None else {}
+    found: list[tuple[str, QueuePlan]] = []
+    for key, part in asked.items():
+        name = key[0]
+        if fleet.name_of(name) not in fleet.down:
+            plans = _advance_one(fleet, name, surveys[name], part, records.get(key), size.get(key))
+            found += [(name, plan) for plan in plans]
+    # A queue that was truncated or recreated between listing and plan does not advance: the next check reports it.
+    return [(name, plan) for name, plan in found if plan.status == "ok"]
+
+
+def _advance_one(
+    fleet: Fleet, name: str, listed: Listed, starts: list[PlanStart], records: int | None, size: int | None
+) -> list[QueuePlan]:
+    client, opening = fleet.client(name), listed.opening
+    try:
+        return same_opening(
+            lambda: client.plan(
+                starts,
+                records_max=records,
+                bytes_max=size,
+                piece_records=PIECE_RECORDS,
+                piece_bytes=PIECE_BYTES,
+                opening=opening,
+                log=listed.log,
+            )
+        )
+    except ServerDownError as error:
+        fleet.report_down(error)
+        return []
+
+
+def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset | None, log: str) -> list[PlanStart]:
+    """Return the starts of those queues of one log that have something to read."""
+    found = []
+    for queue, (queue_id, position) in positions.items():
+        if queue not in listing or listing[queue].id != queue_id:
+            continue
+        stop = listing[queue].next_position
+        if stops is not None:
+            target = stops.get(log, {}).get(queue)
+            if target is None or target[0] != queue_id:
+                continue
+            stop = min(stop, target[1])
+        if position < stop:
+            found.append(PlanStart(queue, queue_id, position, stop))
+    return found
+
+
+def partitions(
+    fleet: Fleet,
+    wanted: Iterable[tuple[str, str, int, int, int]],
+    names: Mapping[str, str] | None = None,
+    planned: Mapping[tuple[str, str], QueuePlan] = MappingProxyType({}),
+) -> list[Partition]:
+    """Divide what is *wanted*, (log or server, queue, id, start, stop), into partitions.
+
+    Args:
+        wanted: what is read; a log may be anywhere, as long as a server has it.
+        names: log → the server's name that its rows carry; servers keep their own.
+        planned: (log, queue) → a plan; it is used instead of a request if it is that of the range.
+
+    Raises:
+        DataLossError: a range is no longer complete. With `failOnDataLoss=false` the rest of it is read.
+        LogMissingError: no server has a log of the batch.
+        ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
+    """
+    names = names or {}
+    starts: dict[str, list[PlanStart]] = {}
+    ranges: dict[str, list[Range]] = {}
+    for key, queue, queue_id, start, stop in wanted:
+        ready = planned.get((key, queue))
+        if ready is not None and (ready.status, ready.id, ready.start, ready.stop) == ("ok", queue_id, start, stop):
+            ranges.setdefault(key, []).extend(ready.pieces)
+        else:
+            starts.setdefault(key, []).append(PlanStart(queue, queue_id, start, stop))
+    fleet.locate(starts.keys() & names.keys(), names)
+    for key, asked in starts.items():
+        plans = _plan_pieces(fleet, key, asked, names)
+        shown = names.get(key, key)
+        ranges.setdefault(key, []).extend(
+            piece for begun, plan in zip(asked, plans, strict=True) for piece in _pieces(fleet, shown, begun, plan)
+        )
+    options = fleet.options
+    if not options.payload:  # then payloads are not transferred, and cost a task nothing
+        ranges = {key: [piece._replace(bytes=0) for piece in pieces] for key, pieces in ranges.items()}
+    every = [piece for pieces in ranges.values() for piece in pieces]
+    cores = options.parallelism or _cores()
+    size = partition_size(every, options.partitions_min, options.records_per_partition, cores)
+    return [
+        partition
+        for key, pieces in sorted(ranges.items(), key=lambda each: names.get(each[0], each[0]))
+        for partition in pack(
+            names.get(key, key),
+            pieces,
+            size,
+            log=fleet.log_of(key),
+            address=fleet.name_of(key),
+            place=fleet.place_of(key),
+        )
+    ]
+
+
+def _plan_pieces(fleet: Fleet, key: str, starts: list[PlanStart], names: Mapping[str, str]) -> list[QueuePlan]:
+    """Request the pieces of *starts*; if the log has moved since it was listed, at its new address."""
+    try:
+        return _pieces_of(fleet, key, starts)
+    except ServiceRefusedError as error:
+        if error.code != "other_log" or key not in names:
+            raise
+    del fleet._places[key]
+    fleet.locate({key}, names)
+    return _pieces_of(fleet, key, starts)
+
+
+def _pieces_of(fleet: Fleet, key: str, starts: list[PlanStart]) -> list[QueuePlan]:
+    client, log = fleet.client(key), fleet.log_of(key)
+    return client.plan(starts, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES, log=log)
+
+
+def _pieces(fleet: Fleet, server: str, start: PlanStart, plan: QueuePlan) -> list[Range]:
+    """Return what is left of the requested range."""
+    if plan.status == "ok" and (plan.start, plan.stop) == (start.start, start.stop):
+        return plan.pieces
+    lost = f"positions {start.start} to {(start.stop or 0) - 1} are no longer as planned ({plan.status})"
+    fleet.report_losses([f"server {server!r}, queue {start.queue!r}: {lost}"])
+    return plan.pieces if plan.status in ("ok", "truncated") else []
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
