@@ -10,6 +10,8 @@ The data source:
     checkpoint      what an offset in a checkpoint holds       proof           what became of a queue
     offsets         what is new, what was lost                 partitions      how a batch is split into tasks
     moments         the positions of a time                    history         which log is where, and if it went back
+    servers         their names and connections                lookups         those that DNS names stand for
+    outages         what follows if one is down                planning        what a batch requests of them
     restoring       what a restore does with one task's rows
 
 One service, without pyspark or pyarrow:

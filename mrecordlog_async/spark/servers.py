@@ -75,7 +75,7 @@ class Servers:
         return self._clients[name]
 
     def new_client(self, name: str) -> ServiceClient:
-        """Return another client of the server *name*, with a connection of its own."""
+        """Return another client of the server *name*, with a separate connection."""
         return self._client_of(self._known[name])
 
     def close(self) -> None:

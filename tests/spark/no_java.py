@@ -1,6 +1,6 @@
 """A program that a test runs without Java on PATH: read a log as a table, drain it, print which Java was used.
 
-The drain has no end of its own: after its first batch, the whole process group gets SIGINT, as by Ctrl-C.
+The drain would run forever: after its first batch, the whole process group gets SIGINT, as by Ctrl-C.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_services_come_go_and_move(new_service: NewService, addresses: list[str]
 
 
 def test_each_service_of_a_name_has_the_token_of_that_name(new_service: NewService, addresses: list[str]) -> None:
-    """`token.NAME` is for all services behind the name; a wrong one is refused at the first look."""
+    """`token.NAME` is for all services that the name stands for; a wrong one is refused at the first look."""
     service = new_service("0123456789abcdef")
     service.append("q", numbered("q", 0, 3))
     addresses.append("127.0.0.1")
