@@ -45,11 +45,21 @@ def settings() -> str:
 
 
 def limits() -> str:
-    """Return the fields of `Limits` with their defaults."""
+    """Return the fields of `Limits` with their defaults, and their meaning from its docstring."""
     signature = inspect.signature(options.Limits)
+    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(options.Limits) or "", re.MULTILINE)
+    meanings = {name: " ".join(text.split()) for name, text in found}
     return table(
-        ("limit", "default"), [(f"`{name}`", f"`{one.default}`") for name, one in signature.parameters.items()]
+        ("limit", "default", "what it bounds"),
+        [(f"`{name}`", _default(one.default), meanings[name]) for name, one in signature.parameters.items()],
     )
+
+
+def _default(value: object) -> str:
+    """Return a default as people write it: sizes with a unit."""
+    if isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0:
+        return f"{value >> 30} GiB" if value % (1 << 30) == 0 else f"{value >> 20} MiB"
+    return f"{value:,}" if isinstance(value, int) else f"`{value!r}`"
 
 
 def commands() -> str:

@@ -7,18 +7,17 @@ from mrecordlog_async import MultiRecordLog
 
 
 async def main(directory: str) -> None:
-    async with MultiRecordLog.open(directory) as log:
-        await log.create_queue("orders", exist_ok=True)
+    async with MultiRecordLog.open(directory, queues=["orders"]) as log:
         first = log.next_position("orders")
 
         # A hundred concurrent callers share a sync or two. Each gets its position when its record is on the disk.
-        await asyncio.gather(*(log.append_record("orders", None, b"order %d" % number) for number in range(100)))
+        await asyncio.gather(*(log.append("orders", b"order %d" % number) for number in range(100)))
 
         for position, payload in log.range("orders", first, first + 3):
             print(position, payload.decode())
 
         dropped = await log.truncate("orders", first + 89)  # the consumer has stored these
-        print(f"{dropped} records passed on, the next one gets position {log.next_position('orders')}")
+        print(f"{dropped} records removed, the next one gets position {log.next_position('orders')}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ async def for_spark(app: FastAPI) -> AsyncIterator[None]:
     """Serve the application's log to Spark, on a separate port."""
     service = Service()
     service.attach(log_of(app))
-    await log_of(app).create_queue("orders", exist_ok=True)
     runner = web.AppRunner(build_app(service), handle_signals=False)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -52,12 +51,12 @@ async def for_spark(app: FastAPI) -> AsyncIterator[None]:
 
 def build(directory: Path) -> FastAPI:
     """Return the application."""
-    app = FastAPI(lifespan=lifespan(directory, for_spark))
+    app = FastAPI(lifespan=lifespan(directory, for_spark, queues=["orders"]))
     add_exception_handlers(app)
 
     @app.post("/orders", status_code=202)
-    async def order(request: Request, log: Log) -> dict[str, int | None]:
-        return {"position": await log.append_record("orders", None, await request.body())}
+    async def order(request: Request, log: Log) -> dict[str, int]:
+        return {"position": await log.append("orders", await request.body())}
 
     return app
 
@@ -109,5 +108,5 @@ if __name__ == "__main__":
     spark = spark_session("orders", settings={"spark.ui.enabled": "false"})
     with tempfile.TemporaryDirectory() as directory:
         for row in run(spark, Path(directory)):
-            print(f"{row.customer}: {row.orders} orders, {row.amount} in all")
+            print(f"{row.customer}: {row.orders} orders, amount {row.amount}")
     spark.stop()

@@ -56,7 +56,7 @@ dns+http://name:8080 for every address of a name). A directory can be read while
 a service or another process writes to it; reading never changes it.
 
   mrecordlog serve ./wal &
-  printf 'one\\ntwo\\n' | mrecordlog append http://127.0.0.1:8080 orders --lines --create
+  echo 'two coffees' | mrecordlog append http://127.0.0.1:8080 orders --create
   mrecordlog cat ./wal orders
   mrecordlog inspect ./wal --pins
 

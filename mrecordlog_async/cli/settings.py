@@ -92,7 +92,7 @@ class Setting:
 SETTINGS = (
     Setting("host", str, "ADDRESS", "127.0.0.1", "address to listen on; any other than loopback needs --token-file"),
     Setting("port", port, "PORT", "8080", "port to listen on, 0 for a free one"),
-    Setting("name", name, "NAME", "", "name of the service, for people (default: the host name)"),
+    Setting("name", name, "NAME", "", "name of the service, shown to people (default: the host name)"),
     Setting("uds", str, "PATH", "", "listen on this Unix socket instead, for this user only"),
     Setting(
         "token_file",
@@ -102,7 +102,11 @@ SETTINGS = (
         "file of accepted bearer tokens, one per line; only its owner may be able to read it; read once, at the start",
     ),
     Setting(
-        "tls_cert", str, "FILE", "", "serve HTTPS with this certificate (PEM, with its chain); a renewed one is read"
+        "tls_cert",
+        str,
+        "FILE",
+        "",
+        "serve HTTPS with this certificate (PEM, with its chain); read again when it changes",
     ),
     Setting("tls_key", str, "FILE", "", "private key of --tls-cert (PEM); not needed if it is in the same file"),
     Setting(
@@ -152,10 +156,10 @@ SETTINGS = (
         parse_seconds,
         "TIME",
         "5s",
-        "not ready once a write or sync has been under way for this long; 0s turns that off",
+        "report not ready once a write or sync has been under way for this long; 0s: never",
     ),
     Setting(
-        "hold_retention", switch, "", "false", "remove no records for their age, as for a log restored from a copy"
+        "hold_retention", switch, "", "false", "remove no records because of their age; for a log restored from a copy"
     ),
     Setting("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
     Setting("access_log", switch, "", "false", "log every request"),

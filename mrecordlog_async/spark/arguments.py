@@ -138,13 +138,13 @@ def _add_batches(parser: argparse.ArgumentParser) -> None:
         "--min-batch-records",
         type=count_of,
         metavar="COUNT",
-        help="with --every: wait until a batch has that many records, for fewer and larger files …",
+        help="with --every: wait until a batch has this many records, for fewer and larger files (default: no wait)",
     )
     parser.add_argument(
         "--max-delay",
         type=seconds_of,
         metavar="TIME",
-        help="… or until the first of them has waited for TIME (default: 1min)",
+        help="with --min-batch-records: wait no longer than this for them (default: 1min)",
     )
     parser.add_argument(
         "--min-partitions",

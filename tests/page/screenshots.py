@@ -109,7 +109,9 @@ def terminal_page(server: str) -> str:
     command = ["tmux", "-L", server, "capture-pane", "-e", "-p"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout.rstrip("\n")
     with open("/dev/null", "w") as nowhere:
-        console = Console(record=True, width=TERMINAL_COLUMNS, file=nowhere, force_terminal=True, color_system="truecolor")
+        console = Console(
+            record=True, width=TERMINAL_COLUMNS, file=nowhere, force_terminal=True, color_system="truecolor"
+        )
         console.print(Text.from_ansi(shown), soft_wrap=True)
     return console.export_html(theme=MONOKAI, code_format=TERMINAL_PAGE)
 
@@ -118,9 +120,13 @@ def take(window: Browser, url: str, scratch: Path) -> None:
     """Take all pictures: the page is open while its charts fill, and `top` runs next to it."""
     window.resize(1180, 1400, scale=1.0)
     window.open(url)
-    window.wait_for("the queues", lambda: window.run("return document.querySelectorAll('#queues tr').length") == len(QUEUES))
+    window.wait_for(
+        "the queues", lambda: window.run("return document.querySelectorAll('#queues tr').length") == len(QUEUES)
+    )
     window.run("document.getElementById('column-bytes').firstElementChild.click()")
-    window.run("[...document.querySelectorAll('#queues tr')].find(row => row.cells[0].textContent === 'orders').click()")
+    window.run(
+        "[...document.querySelectorAll('#queues tr')].find(row => row.cells[0].textContent === 'orders').click()"
+    )
     with terminal(f"{sys.executable} -m mrecordlog_async top {url}") as top:
         time.sleep(CHART_SECONDS)
         (scratch / "top.html").write_text(terminal_page(top))

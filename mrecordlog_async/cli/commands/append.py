@@ -6,7 +6,7 @@ meanwhile.
 
   echo '{"order": 7}' | mrecordlog append ./wal orders --create
   tail -f access.log | mrecordlog append http://127.0.0.1:8080 access --lines
-  tail -f access.log | mrecordlog append dns+http://wal:8080 access --lines --key "$HOSTNAME"
+  mrecordlog append dns+http://wal:8080 orders --key "user 7" < order.json
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser = command_line.add_command("append", "Append standard input to a queue", __doc__)
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to append to")
-    parser.add_argument("--lines", action="store_true", help="store each line as a record (default: one record)")
+    parser.add_argument(
+        "--lines", action="store_true", help="store each line as a record (default: all input is one record)"
+    )
     parser.add_argument(
         "--position",
         type=COUNT,
         metavar="POSITION",
         help="position of the record; sent again with it, the record is stored once (default: the next position)",
     )
-    parser.add_argument("--key", metavar="KEY", help="of several services, the one of this key (default: the queue's)")
+    parser.add_argument(
+        "--key", metavar="KEY", help="key that chooses one of several services (default: the queue's name)"
+    )
     parser.add_argument("--create", action="store_true", help="create the queue if it does not exist")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser

@@ -1,10 +1,11 @@
-"""Set the options of a queue: how long it keeps its records, and how many. Or seal it.
+"""Set the options of a queue, which say how long it keeps records and how many, or seal the queue.
 
-All options are replaced: those that are not given have their defaults. A sealed queue accepts no more records, for
-good; readers end after its last one.
+All options are replaced: an option that you do not give gets its default. A sealed queue never accepts records again,
+and its readers end after the last one.
 
   mrecordlog configure ./wal orders --keep until_acknowledged
-  mrecordlog configure http://127.0.0.1:8080 clicks --create --max-bytes 2GiB --when-full drop_oldest --max-age 7d
+  mrecordlog configure ./wal clicks --max-bytes 2GiB --when-full drop_oldest
+  mrecordlog configure http://127.0.0.1:8080 clicks --create --max-age 7d
   mrecordlog configure http://127.0.0.1:8080 orders --seal
 """
 
@@ -28,11 +29,19 @@ def add_parser(command_line: CommandLine) -> Parser:
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to configure")
     parser.add_argument("--create", action="store_true", help="create the queue if it does not exist")
-    parser.add_argument("--keep", choices=("until_truncated", "until_acknowledged"), help="default: until_truncated")
-    parser.add_argument("--max-bytes", type=SIZE, metavar="SIZE", help="payload bytes that it may hold")
-    parser.add_argument("--max-records", type=COUNT, metavar="N", help="records that it may hold")
-    parser.add_argument("--max-age", type=TIME, metavar="TIME", help="age at which records are removed")
-    parser.add_argument("--when-full", choices=("refuse", "drop_oldest"), help="beyond a limit (default: refuse)")
+    parser.add_argument(
+        "--keep",
+        choices=("until_truncated", "until_acknowledged"),
+        help="what removes records (default: until_truncated)",
+    )
+    parser.add_argument("--max-bytes", type=SIZE, metavar="SIZE", help="limit of its payload bytes (default: none)")
+    parser.add_argument("--max-records", type=COUNT, metavar="N", help="limit of its records (default: none)")
+    parser.add_argument("--max-age", type=TIME, metavar="TIME", help="remove records of this age (default: never)")
+    parser.add_argument(
+        "--when-full",
+        choices=("refuse", "drop_oldest"),
+        help="what happens to an append beyond a limit (default: refuse)",
+    )
     parser.add_argument("--seal", action="store_true", help="accept no more records; keeps the options as they are")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser

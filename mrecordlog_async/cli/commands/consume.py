@@ -5,7 +5,7 @@ shell runs the command for each batch, with the records on its standard input, e
 acknowledged if the command exits with 0. Without it, records are acknowledged once they are flushed to standard output.
 A batch that was not acknowledged is handed out again.
 
-  mrecordlog consume http://127.0.0.1:8080 orders --consumer billing --exec 'psql -c "copy orders from stdin"'
+  mrecordlog consume http://wal:8080 orders --consumer billing --exec ./bill
   mrecordlog consume ./wal orders --consumer archive --once > orders.txt
 """
 
@@ -41,10 +41,10 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser.add_argument("--consumer", required=True, metavar="CONSUMER", help="name under which the position is kept")
     parser.add_argument("--exec", dest="command", metavar="CMD", help="shell command that takes each batch")
     parser.add_argument(
-        "--batch", type=COUNT, default=BATCH_RECORDS, metavar="N", help="records in one (default: 1000)"
+        "--batch", type=COUNT, default=BATCH_RECORDS, metavar="N", help="records in a batch (default: 1000)"
     )
-    parser.add_argument("--wait", type=TIME, default=0.2, metavar="TIME", help="how long to fill one (default: 200ms)")
-    parser.add_argument("--once", action="store_true", help="stop at the records that exist now")
+    parser.add_argument("--wait", type=TIME, default=0.2, metavar="TIME", help="time to fill a batch (default: 200ms)")
+    parser.add_argument("--once", action="store_true", help="stop after the records that exist now")
     return parser
 
 

@@ -21,7 +21,9 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser = command_line.add_command("delete", "Delete a queue with all its records", __doc__)
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to delete")
-    parser.add_argument("--past-consumers", action="store_true", help="also what consumers have not acknowledged")
+    parser.add_argument(
+        "--past-consumers", action="store_true", help="also remove records that consumers have not acknowledged"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 

@@ -11,7 +11,7 @@ consumer is one line, unless queues were named:
    "consumers": [{"consumer": "mailer", "position": 0}]}
   {"pattern": "*", "consumer": "lake"}
 
-Options, seal and consumers stand in the line only if they are set. Times of records are not dumped.
+The line has options, seal and consumers only if they are set. Times of records are not dumped.
 A payload is base64. With --text it is text if it is valid UTF-8. Both load back to the same bytes. The dump of a
 directory shows the log as it was when the dump began, even while a service uses it; records that the service truncates
 meanwhile may be missing. Through a service, each queue is dumped as it is when the dump reaches it.

@@ -53,10 +53,13 @@ def add_parser(command_line: CommandLine) -> Parser:
         type=seconds_of,
         default=7 * 24 * 3_600.0,
         metavar="TIME",
-        help="vacuum: delete files that versions of this time do not name (default: 7d; at least 1h)",
+        help="vacuum: delete files that no version of this period names (default: 7d; at least 1h)",
     )
     parser.add_argument(
-        "--drop-older-than", type=seconds_of, metavar="TIME", help="vacuum: drop rows that were stored earlier (90d)"
+        "--drop-older-than",
+        type=seconds_of,
+        metavar="TIME",
+        help="vacuum: drop rows that were stored longer ago than this, such as 90d",
     )
     parser.add_argument("--dry-run", action="store_true", help="vacuum: print what would be deleted")
     parser.add_argument("--checkpoint", metavar="DIR", help="resume: the new checkpoint")

@@ -13,7 +13,8 @@ ids, so readers that keep positions, such as a Spark checkpoint, must start over
 The exit code is 0 if there was nothing to repair or the new log was written, and 3 if there is damage to repair.
 
   mrecordlog repair ./wal
-  mrecordlog repair ./wal --apply && mv ./wal ./wal.damaged && mv ./wal.repaired ./wal
+  mrecordlog repair ./wal --apply
+  mv ./wal ./wal.damaged && mv ./wal.repaired ./wal
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("repair", "Write what can be read of a damaged log as a new one", __doc__)
     parser.add_argument(
-        "directory", metavar="DIR", type=directory_argument, help="directory of the damaged log; only read, not in use"
+        "directory",
+        metavar="DIR",
+        type=directory_argument,
+        help="directory of the damaged log; only read; must not be in use",
     )
     parser.add_argument("--apply", action="store_true", help="write the new log")
     parser.add_argument("--to", metavar="TARGET", help="directory to write (default: DIR.repaired)")

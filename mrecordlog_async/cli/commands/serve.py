@@ -6,7 +6,7 @@ Ctrl-C stops it after the running requests have finished.
 
   mrecordlog serve ./wal
   mrecordlog serve ./wal --host 0.0.0.0 --token-file token --memory-bytes 2GiB
-  mrecordlog serve ./wal --host 0.0.0.0 --token-file token --tls-cert cert.pem --tls-key key.pem
+  mrecordlog serve ./wal --tls-cert cert.pem --tls-key key.pem
 """
 
 from __future__ import annotations

@@ -24,7 +24,9 @@ def add_parser(command_line: CommandLine) -> Parser:
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to truncate")
     parser.add_argument("position", type=COUNT, metavar="POSITION", help="last position to remove")
-    parser.add_argument("--past-consumers", action="store_true", help="also what consumers have not acknowledged")
+    parser.add_argument(
+        "--past-consumers", action="store_true", help="also remove records that consumers have not acknowledged"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
