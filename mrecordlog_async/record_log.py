@@ -64,7 +64,11 @@ class RecordConsumer(RecordBatches, Protocol):
 
 
 class RecordLog(Protocol):
-    """Queues of records: the changes, tails and consumers that a log and a client have in common."""
+    """Queues of records: the changes, tails and consumers that a log and a client have in common.
+
+    It has `append` and `append_record` too. Arguments, results and errors are those of the same methods of
+    `MultiRecordLog`.
+    """
 
     async def create_queue(self, queue: str, *, exist_ok: bool = ..., options: QueueOptions | None = ...) -> bool:
         """Create *queue*; return whether it was created."""

@@ -179,23 +179,43 @@ class QueueReader:
         return self._queues.names()
 
     def first_position(self, queue: str) -> int:
-        """Return the lowest position of *queue* that is not truncated: its next position if it is empty."""
+        """Return the lowest position of *queue* that is not truncated: its next position if it is empty.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
         return self._queue(queue).first_position
 
     def last_position(self, queue: str) -> int | None:
-        """Return the position before the next one, even if it is truncated; None if that is 0."""
+        """Return the position before the next one, even if it is truncated; None if that is 0.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
         return self._queue(queue).next_position - 1 if self._queue(queue).next_position else None
 
     def next_position(self, queue: str) -> int:
-        """Return the position that the next record of *queue* gets."""
+        """Return the position that the next record of *queue* gets.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
         return self._queue(queue).next_position
 
     def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*, or None if it is empty."""
+        """Return the newest retained record of *queue*, or None if it is empty.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
         return self._queue(queue).last_record()
 
     def queue_summary(self, queue: str) -> QueueSummary:
-        """Return the positions and sizes of one queue."""
+        """Return the positions and sizes of one queue.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
         return summarize(self._queue(queue))
 
     def summary(self) -> dict[str, QueueSummary]:
