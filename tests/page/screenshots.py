@@ -46,7 +46,8 @@ TERMINAL_COLUMNS, TERMINAL_LINES = 112, 16
 TERMINAL_PAGE = """\
 <meta charset="utf-8"><style>{stylesheet}
 body {{ margin: 0; background: #0c0c0c; }}
-pre {{ display: inline-block; margin: 0; padding: 14px 18px; color: #d8d8de; font: 14px/1.3 "DejaVu Sans Mono", monospace; }}
+pre {{ display: inline-block; margin: 0; padding: 14px 18px; color: #d8d8de; }}
+pre {{ font: 14px/1.3 "DejaVu Sans Mono", monospace; }}
 </style><pre id="terminal">{code}</pre>"""
 
 
