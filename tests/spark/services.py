@@ -18,6 +18,7 @@ from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
+from tests.serving import free_port
 
 T = TypeVar("T")
 
@@ -30,7 +31,7 @@ class ThreadedService:
     ) -> None:
         self.directory = directory
         self._options = ServiceOptions(tokens=frozenset({token.encode()} if token else ()), name=name)
-        self.host, self.port = host, port
+        self.host, self.port = host, port or free_port()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
