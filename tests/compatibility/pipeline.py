@@ -5,7 +5,8 @@
     payments          the same with `--format parquet`: out, checkpoint
     clicks            a plain `readStream` of a queue: checkpoint
 
-Spark's manifest of Parquet files has absolute paths. `PLACE` is in them instead of the directory.
+Spark's manifest of Parquet files and the first entry of a table's log have absolute paths. They have `PLACE` instead of
+the directory.
 """
 
 from __future__ import annotations
@@ -49,18 +50,14 @@ def make_pipeline(place: Path) -> None:
         subprocess.run([sys.executable, "-c", STREAM, server, str(place / "clicks" / "checkpoint")], check=True)
         _append(service.address, READ, 2 * READ)
         service.stop()
-    for path in _manifest(place):
-        path.write_text(path.read_text().replace(str(place), PLACE))
+    rename_place(place, str(place), PLACE)
 
 
-def move_manifest(place: Path) -> None:
-    """Make Spark's manifest below *place* name the files there."""
-    for path in _manifest(place):
-        path.write_text(path.read_text().replace(PLACE, str(place)))
-
-
-def _manifest(place: Path) -> list[Path]:
-    return [path for path in (place / "payments" / "out" / "_spark_metadata").iterdir() if path.name.isdigit()]
+def rename_place(place: Path, old: str, new: str) -> None:
+    """Replace the directory *old* by *new* in all files below *place* that have absolute paths."""
+    manifest = (path for path in (place / "payments" / "out" / "_spark_metadata").iterdir() if path.name.isdigit())
+    for path in (*manifest, *(place / "orders" / "table" / "_delta_log").glob("*.json")):
+        path.write_text(path.read_text().replace(old, new))
 
 
 def _append(address: str, start: int, stop: int) -> None:

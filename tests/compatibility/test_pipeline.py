@@ -16,7 +16,7 @@ import pytest
 from mrecordlog_async.client import BlockingRecordLogClient
 from tests.spark.services import ThreadedService
 
-from .pipeline import BATCH, READ, move_manifest, payloads
+from .pipeline import BATCH, PLACE, READ, payloads, rename_place
 from .record import DATA
 
 pytest.importorskip("pyspark")
@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Unpack what the pipeline of a release left."""
     with tarfile.open(DATA / request.param / "pipeline.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
-    move_manifest(tmp_path)
+    rename_place(tmp_path, PLACE, str(tmp_path))
     return tmp_path
 
 
