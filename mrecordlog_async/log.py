@@ -34,7 +34,7 @@ class MultiRecordLog(DrainingLog):
     Open it with `async with MultiRecordLog.open(directory) as log` or `log = await MultiRecordLog.open(directory)`.
     All methods belong to the event loop that opened it; one process has one log per directory.
 
-    Changes (`create_queue`, `append_record`, `append_records`, `truncate`, `delete_queue`) return once they are as
+    Changes (`append`, `append_records`, `truncate`, `create_queue`, `delete_queue` and others) return once they are as
     durable as the persist policy says; `append_soon` returns a future of that. Cancelling such a call withdraws it if
     the writer has not picked it up yet. After that only the wait is cancelled, and the outcome is unknown: send the
     record again with its position.
@@ -83,7 +83,7 @@ class MultiRecordLog(DrainingLog):
             on_failure: Called once on the event loop if a write or sync fails: the log stores nothing more until it is
                 opened again. Have the process restarted, or close the log and open it again. See also `failed`.
             retention: Remove the records that are older than the `max_age` of their queue. Open a log that was restored
-                from an old copy without: otherwise its records are removed at once.
+                from an old copy with False: otherwise its records are removed at once.
             filesystem: Replaces the operating system's files, for tests.
 
         Returns:

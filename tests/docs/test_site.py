@@ -76,6 +76,14 @@ def test_the_reference_has_everything_that_the_package_exports() -> None:
     assert {name for name in mrecordlog_async.__all__ if not name.endswith("Error")} - {"__version__"} <= named
 
 
+def test_the_reference_orders_all_methods_of_a_log() -> None:
+    """The API page names each public member of a log, in the order in which a reader needs them."""
+    page = (ROOT / "docs/reference/api.md").read_text()
+    listed = re.findall(r"\w+", page.partition("members: [")[2].partition("]")[0])
+    assert listed[0] == "open"
+    assert sorted(listed) == [name for name in dir(mrecordlog_async.MultiRecordLog) if not name.startswith("_")]
+
+
 def test_the_architecture_names_every_room() -> None:
     """The page lists exactly the rooms that exist."""
     page = (ROOT / "docs/architecture.md").read_text()
