@@ -1,11 +1,15 @@
 """The process that starts Spark's Python workers: pyspark's own, without a traceback when Java closes a connection.
 
 Java closes the connection to a task of a sink as soon as it has the task's result. The worker's last flush then fails,
-which changes nothing, and pyspark would print the traceback to the terminal of the drain.
+which changes nothing, and pyspark would print the traceback to the terminal of the drain. So it would if SIGTERM, which
+service managers send to all processes, came between the fork of a worker and the worker's own handlers: the fork
+inherits the one that ends pyspark's daemon.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +26,11 @@ def worker(sock: Any, authenticated: Any) -> Any:
         return 1
 
 
+def _end_by_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 if __name__ == "__main__":
+    os.register_at_fork(after_in_child=_end_by_sigterm)
     daemon.worker = worker
     daemon.manager()

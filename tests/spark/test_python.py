@@ -66,6 +66,14 @@ def test_where_no_script_can_be_written_this_python_does(monkeypatch: pytest.Mon
     assert ensure_python(local=True) == sys.executable
 
 
+def daemon_of(module: str, place: Path) -> subprocess.Popen[bytes]:
+    """Start pyspark's daemon, as Java does, for workers that run *module*, which is in *place*."""
+    environment = os.environ | {"PYTHON_WORKER_FACTORY_SECRET": "secret", "PYTHONPATH": str(place)}
+    environment |= {"PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
+    command, pipe = [ensure_python(local=True), "-m", "pyspark.daemon", module], subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+
+
 def test_a_planner_whose_connection_java_closes_prints_no_traceback(tmp_path: Path) -> None:
     """Spark asks for pyspark's daemon by name to plan a query; this package's daemon is started in its place."""
     (tmp_path / "pyspark_hasty.py").write_text(
@@ -73,12 +81,7 @@ def test_a_planner_whose_connection_java_closes_prints_no_traceback(tmp_path: Pa
         "    infile.read()  # until Java has closed the connection\n"
         "    outfile.write(b'an answer that nobody reads')\n"
     )
-    environment = os.environ | {"PYTHON_WORKER_FACTORY_SECRET": "secret", "PYTHONPATH": str(tmp_path)}
-    environment |= {"PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
-    command = [ensure_python(local=True), "-m", "pyspark.daemon", "pyspark_hasty"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    ) as daemon:
+    with daemon_of("pyspark_hasty", tmp_path) as daemon:
         assert daemon.stdout is not None
         port = struct.unpack("!i", daemon.stdout.read(4))[0]
         with socket.create_connection(("127.0.0.1", port)) as java:
@@ -88,5 +91,20 @@ def test_a_planner_whose_connection_java_closes_prints_no_traceback(tmp_path: Pa
             java.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
         while Path(f"/proc/{worker}").exists():
             time.sleep(0.01)
+        _, errors = daemon.communicate()
+    assert errors == b""
+
+
+def test_a_worker_that_is_ended_before_it_begins_prints_no_traceback(tmp_path: Path) -> None:
+    """SIGTERM reaches it after the fork and before it has handlers of its own."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal\n"
+        "os.dup2 = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"  # the daemon calls it in a worker that begins
+    )
+    with daemon_of("pyspark.worker", tmp_path) as daemon:
+        assert daemon.stdout is not None
+        port = struct.unpack("!i", daemon.stdout.read(4))[0]
+        with socket.create_connection(("127.0.0.1", port)) as java:
+            assert java.recv(4) == b""
         _, errors = daemon.communicate()
     assert errors == b""
