@@ -8,6 +8,7 @@ from __future__ import annotations
 import nox
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+LOG = ["tests/engine", "tests/storage", "tests/recovery", "tests/test_log.py"]
 
 nox.options.sessions = ["tests", "lint", "types", "docs"]
 nox.options.default_venv_backend = "venv"
@@ -26,6 +27,21 @@ def core(session: nox.Session) -> None:
     session.install("-e", ".[dev]")
     rooms = ["engine", "format", "memory", "recovery", "storage", "faults", "maintenance", "client", "service"]
     session.run("pytest", "-n", "auto", "--dist", "loadfile", *(f"tests/{room}" for room in rooms), "tests/test_log.py")
+
+
+@nox.session(python=PYTHONS[1:])
+def eager(session: nox.Session) -> None:
+    """Run log, client and service with `asyncio.eager_task_factory`, which Python 3.11 does not have."""
+    session.install("-e", ".[dev]")
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--eager-tasks", *LOG, "tests/client", "tests/service")
+
+
+@nox.session
+def macos(session: nox.Session) -> None:
+    """Run the log on Linux without the calls that macOS does not have; see `tests/macos.py`."""
+    session.install("-e", ".[dev]")
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", "-p", "tests.macos", *LOG)
+    session.run("mypy", "--platform", "darwin", "--no-warn-unreachable", "mrecordlog_async")
 
 
 @nox.session

@@ -55,13 +55,37 @@ LONG = (
 """Files whose tests take tens of seconds. They come first: at the end, one process would run them while others wait."""
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def pytest_asyncio_loop_factories(config: pytest.Config) -> dict[str, LoopFactory]:
     """Run every async test on the standard loop and on uvloop."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    factories: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    if config.getoption("--eager-tasks"):
+        return {name: eager(factory) for name, factory in factories.items()}
+    return factories
+
+
+def eager(factory: LoopFactory) -> LoopFactory:
+    """Return a factory of loops whose tasks run at once, up to their first wait, as Python 3.12 and later can."""
+
+    def make() -> asyncio.AbstractEventLoop:
+        loop = factory()
+        loop.set_task_factory(eager_task)
+        return loop
+
+    return make
+
+
+def eager_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    """Do what `asyncio.eager_task_factory` does: that of 3.13.0 refuses an option which uvloop passes."""
+    options["eager_start"] = True
+    return asyncio.Task(coroutine, loop=loop, **options)
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Let the suite run without pytest-timeout; a test that hangs then runs forever."""
+    """Offer eager tasks. Let the suite run without pytest-timeout; a test that hangs then runs forever."""
+    parser.addoption("--eager-tasks", action="store_true", help="run tasks at once, up to their first wait")
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "seconds for one test")
         parser.addini("timeout_method", "how a test that hangs is ended")

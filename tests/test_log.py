@@ -883,7 +883,8 @@ async def test_close_refuses_callers_who_wait_for_room(directory: Path) -> None:
 async def test_cancelling_before_the_writer_took_it_withdraws(log: MultiRecordLog) -> None:
     """A call cancelled while it still waits is certainly not stored; its neighbours are, without a hole."""
     calls = [asyncio.ensure_future(log.append_record("q", None, b"%d" % n)) for n in range(10)]
-    await asyncio.sleep(0)
+    if asyncio.get_running_loop().get_task_factory() is None:  # eager tasks wait already
+        await asyncio.sleep(0)
     for call in calls[::2]:
         call.cancel()
     results = await asyncio.gather(*calls, return_exceptions=True)

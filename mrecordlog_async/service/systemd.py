@@ -29,7 +29,7 @@ def notify(*lines: str) -> None:
         return
     if address[0] == "@":
         address = "\0" + address[1:]
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.connect(address)
         sender.send("\n".join(lines).encode())
 

@@ -25,6 +25,7 @@ from mrecordlog_async.spark.lake import (
     UnreadableError,
     WriteFailedError,
 )
+from mrecordlog_async.storage.os_filesystem import drop_cache, full_sync
 
 LOCK_SECONDS = 10.0
 """How long a start waits for the lock: the Java process of a killed driver takes a moment to exit."""
@@ -156,7 +157,7 @@ class LocalLake:
             with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())
+                full_sync(file.fileno())
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise WriteFailedError(
@@ -167,10 +168,14 @@ class LocalLake:
 
 
 def syncfs(handle: int) -> None:
-    """Sync the file system of an open file to the medium. Raises OSError."""
+    """Sync the file system of an open file to the medium. Raises OSError.
+
+    Without syncfs, as on macOS, this is the best there is: sync(2) may return early, and reports no error.
+    """
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "syncfs"):
         os.sync()
+        full_sync(handle)
     elif library.syncfs(handle) != 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -181,7 +186,7 @@ def _forget_cached(path: str) -> None:
     with suppress(OSError):  # a missing file is reported when it is read
         handle = os.open(path, os.O_RDONLY)
         try:
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            drop_cache(handle)
         finally:
             os.close(handle)
 
@@ -237,7 +242,7 @@ def sync_directory(path: str | Path) -> None:
 def sync_file(handle: int, name: str) -> None:
     """Sync an open file or directory to the medium. Raises SyncFailedError."""
     try:
-        os.fsync(handle)
+        full_sync(handle)
     except OSError as error:
         raise SyncFailedError(
             f"{name} could not be synced ({error.strerror}); nothing was truncated. Check the disk and start again"

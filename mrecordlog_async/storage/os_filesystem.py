@@ -26,7 +26,9 @@ _F_TYPE_BYTES = ctypes.sizeof(ctypes.c_long)
 _RECYCLING = {0xEF53: "ext4", 0x58465342: "XFS"}
 """By the number that statfs(2) reports; ext4's is also that of ext2 and ext3, which its driver serves."""
 
-_O_DIRECT = getattr(os, "O_DIRECT", 0) if hasattr(os, "RWF_DSYNC") else 0
+_FADV_DONTNEED = getattr(os, "POSIX_FADV_DONTNEED", 0)
+_RWF_DSYNC = getattr(os, "RWF_DSYNC", 0)
+_O_DIRECT = getattr(os, "O_DIRECT", 0) if _RWF_DSYNC else 0
 
 _locks: set[int] = set()
 _fork_guard = threading.Lock()
@@ -139,7 +141,7 @@ class OsFileSystem:
             raise OSError(errno.EINVAL, "this system has no O_DIRECT")
         flags = fcntl.fcntl(handle, fcntl.F_GETFL)
         if direct:
-            os.pwritev(handle, [b""], 0, os.RWF_DSYNC)  # writes nothing; fails where the flag is not known
+            os.pwritev(handle, [b""], 0, _RWF_DSYNC)  # writes nothing; fails where the flag is not known
         fcntl.fcntl(handle, fcntl.F_SETFL, flags | _O_DIRECT if direct else flags & ~_O_DIRECT)
 
     def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
@@ -148,7 +150,7 @@ class OsFileSystem:
 
     def write_durable(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         """See `FileSystem`."""
-        return os.pwritev(handle, buffers, offset, os.RWF_DSYNC)
+        return os.pwritev(handle, buffers, offset, _RWF_DSYNC)
 
     def reserve(self, handle: int, offset: int, length: int) -> None:
         """See `FileSystem`."""
@@ -172,20 +174,19 @@ class OsFileSystem:
         os.ftruncate(handle, size)
 
     def sync(self, handle: int) -> None:
-        """See `FileSystem`. macOS flushes the drive's cache only with F_FULLFSYNC."""
-        if sys.platform == "darwin":
-            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+        """See `FileSystem`."""
+        if sys.platform == "darwin":  # has no fdatasync
+            full_sync(handle)
         else:
             os.fdatasync(handle)
 
     def sync_directory(self, handle: int) -> None:
         """See `FileSystem`. A full fsync: fdatasync may skip a change that affects only directory entries."""
-        os.fsync(handle)
+        full_sync(handle)
 
     def drop_cache(self, handle: int) -> None:
         """See `FileSystem`."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        drop_cache(handle)
 
     def rename(self, old: str, new: str) -> None:
         """See `FileSystem`."""
@@ -222,6 +223,30 @@ class OsFileSystem:
                 raise
             # The file was replaced between open and flock: this lock excludes nobody.
             os.close(handle)
+
+
+def full_sync(handle: int) -> None:
+    """Put an open file or directory on the medium, with everything about it. Raises OSError.
+
+    On macOS, fsync leaves the bytes in the drive's cache, which a power cut empties; F_FULLFSYNC flushes that too. A
+    file system without a drive, such as a network share, refuses it: there, fsync is all that can be asked for.
+    """
+    if sys.platform == "darwin":
+        try:
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            # After any other error pages may be lost, and an fsync would report success.
+            if error.errno != errno.ENOTSUP:
+                raise
+        else:
+            return
+    os.fsync(handle)
+
+
+def drop_cache(handle: int) -> None:
+    """Drop an open file's clean pages from the page cache, on systems with a call for it."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(handle, 0, 0, _FADV_DONTNEED)
 
 
 def _is_named(handle: int, path: str) -> bool:

@@ -211,11 +211,12 @@ async def test_batches_that_the_service_finds_too_large_are_halved(directory: Pa
 
 async def test_a_refusal_that_is_not_about_content_is_raised_for_the_whole_batch() -> None:
     """A wrong token is not sent again for each record; with the right one the producer continues."""
-    steps = [QUEUE, problem(401, "unauthorized")]
+    refusals = 1 if asyncio.get_running_loop().get_task_factory() is None else 2  # eager tasks: the first goes alone
+    steps = [QUEUE, *[problem(401, "unauthorized")] * refusals]
     async with scripted(steps) as server, RecordLogClient(server.url) as client, client.producer("q") as producer:
         calls = [asyncio.create_task(producer.append_record(b"%d" % number)) for number in range(10)]
         assert await outcomes(*calls) == [ServiceError] * 10
-        assert len(server.requests) == 2
+        assert len(server.requests) == 1 + refusals
         assert await producer.append_record(b"a") == 0
 
 

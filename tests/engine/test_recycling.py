@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -298,6 +299,7 @@ async def test_temporary_files_and_leftovers_are_never_recycled(directory: Path,
         assert not [call for call in files.calls if call.startswith("rename")]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which file system it is")
 def test_the_real_disk_says_whether_it_recycles(tmp_path: Path) -> None:
     """ext4 and XFS do; memory does not."""
     names = {line.split()[1]: line.split()[2] for line in Path("/proc/mounts").read_text().splitlines()}

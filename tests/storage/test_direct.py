@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -181,6 +182,7 @@ def test_where_direct_access_is_impossible_writes_are_cached(files: Noting, tmp_
     segment.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has direct access")
 def test_last_block_that_cannot_be_read_is_an_error(files: Noting, tmp_path: Path) -> None:
     """A file that ends before its last batch does is not written."""
     path = str(tmp_path / "segment")
