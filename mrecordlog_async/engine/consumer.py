@@ -66,7 +66,8 @@ class Consumer(AsyncIterator[Record]):
     Delivery is at least once: what was not acknowledged is handed out again after the consumer is entered the next
     time. Entering takes a new epoch, and every call of an older holder raises ConsumerFencedError from then on.
 
-    Cancelling a call, also by `asyncio.wait_for` or `asyncio.timeout`, loses nothing. A consumer that is cancelled
+    Cancelling a call, also by `asyncio.wait_for` or `asyncio.timeout`, loses nothing. (On Python 3.11, do not put one
+    `asyncio.wait_for` into another: it may drop a batch that arrives as it is cancelled.) A consumer that is cancelled
     while it acknowledges may or may not be acknowledged; acknowledging again is harmless.
 
     Attributes:
@@ -182,6 +183,9 @@ class Consumer(AsyncIterator[Record]):
 
     async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
+
+        Cancelling stops the waiting, not the move: this holder goes on where it was, but the stored position may be the
+        new one. Seek again, to there or elsewhere.
 
         Args:
             position: From the first retained position up to the next one, or a time (see `position_at`).

@@ -90,6 +90,16 @@ async def test_a_cancelled_wait_loses_nothing(served: Served) -> None:
             assert batch.payloads() == [b"%d" % number]
 
 
+async def test_a_cancelled_seek_is_made_again(served: Served) -> None:
+    """The request may have been carried out or not; what is handed out next is as before until the next seek."""
+    async with RecordLogClient(served.url) as client, client.consumer("q", "c") as c:
+        await client.append_records("q", None, [b"%d" % n for n in range(10)])
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(c.seek(7), 0)
+        assert served.log.consumers("q")["c"].position in (0, 7) and c.position == 0
+        assert await c.seek(7) == served.log.consumers("q")["c"].position == c.position == 7
+
+
 async def test_a_consumer_ends_with_its_queue(served: Served) -> None:
     """After the last record of a sealed queue, or once the queue is deleted."""
     async with RecordLogClient(served.url) as client:

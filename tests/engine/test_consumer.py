@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,6 +145,55 @@ async def test_a_cancelled_wait_loses_nothing(log: MultiRecordLog) -> None:
                 await asyncio.wait_for(wait, 0.01)
         await log.append_record("q", None, b"x")
         assert (await c.batch() or pytest.fail()).first_position == 10
+
+
+async def within(call: Coroutine[Any, Any, Batch | None]) -> Batch | None:
+    """Wait with a limit of `asyncio.timeout`."""
+    async with asyncio.timeout(60):
+        return await call
+
+
+async def waited(call: Coroutine[Any, Any, Batch | None]) -> Batch | None:
+    """Wait with a limit of `asyncio.wait_for`."""
+    return await asyncio.wait_for(call, 60)
+
+
+nested_wait_for = pytest.param(
+    lambda call: waited(waited(call)),
+    marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="wait_for of Python 3.11 may drop what it waited for"),
+)
+
+
+@pytest.mark.parametrize("limited", [within, lambda call: within(within(call)), waited, nested_wait_for])
+async def test_a_call_that_is_cancelled_as_records_arrive_loses_none(
+    log: MultiRecordLog, limited: Callable[[Coroutine[Any, Any, Batch | None]], Coroutine[Any, Any, Batch | None]]
+) -> None:
+    """At whichever turn of the loop the cancel comes, this call returns the records or the next one does."""
+    async with log.consumer("q", "c") as c:
+        await c.seek(10)
+        for turns in range(8):
+            call = asyncio.create_task(limited(c.batch(max_wait=0)))
+            await asyncio.sleep(0)
+            position = await log.append("q", b"x")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            call.cancel()
+            (found,) = await asyncio.gather(call, return_exceptions=True)
+            batch = await c.batch(max_wait=0) if isinstance(found, asyncio.CancelledError) else found
+            assert isinstance(batch, Batch) and batch.first_position == position
+
+
+async def test_a_cancelled_seek_is_made_again(log: MultiRecordLog) -> None:
+    """It may have moved the consumer's stored position or not; what is handed out next is as before until then."""
+    async with log.consumer("q", "c") as c:
+        call = asyncio.create_task(c.seek(7))
+        await asyncio.sleep(0)
+        call.cancel()
+        (outcome,) = await asyncio.gather(call, return_exceptions=True)
+        assert isinstance(outcome, asyncio.CancelledError)
+        await log.sync()
+        assert position_of(log, "c") in (0, 7) and c.position == 0
+        assert await c.seek(7) == position_of(log, "c") == c.position == 7
 
 
 async def test_gaps_are_passed_over(log: MultiRecordLog) -> None:
