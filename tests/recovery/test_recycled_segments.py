@@ -28,6 +28,8 @@ async def build(directory: Path, *, segments: int = 3, truncate: bool = False) -
         await log.create_queue("q")
         while log.resource_usage().segments < segments:
             await log.append_record("q", None, bytes(9_000))
+        while not (directory / f"{segment_name(segments)}.tmp").exists():  # the log's thread makes it afterwards
+            await asyncio.sleep(0.001)
         damage.copy(directory, directory.with_name("whole"))
         if truncate:
             await log.truncate("q", log.next_position("q") - 2)
