@@ -59,10 +59,10 @@ sysconfig.get_config_vars()
 full_syncs: list[str] = []
 """Path of each file or directory that the package flushed to the medium, in order."""
 
-_fcntl, _fsync, _open, _CDLL = fcntl.fcntl, os.fsync, io.open, ctypes.CDLL
+_fcntl, _fsync, _open = fcntl.fcntl, os.fsync, io.open
 
 
-class CLibrary(_CDLL):
+class CLibrary(ctypes.CDLL):
     """The C library without the functions that macOS does not have."""
 
     def __getattr__(self, name: str) -> Any:
