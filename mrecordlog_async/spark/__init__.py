@@ -12,7 +12,7 @@ The data source:
     moments         the positions of a time                    history         which log is where, and if it went back
     servers         their names and connections                lookups         those that DNS names stand for
     outages         what follows if one is down                planning        what a batch requests of them
-    restoring       what a restore does with one task's rows
+    restoring       what a restore does with one task's rows   held_logs       logs that a stream must not read
 
 One service, without pyspark or pyarrow:
 

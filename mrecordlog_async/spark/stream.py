@@ -45,7 +45,8 @@ from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.connection import retries
 from mrecordlog_async.spark.consumer.committed import LISTED_MAX, Committed
 from mrecordlog_async.spark.fleet import Fleet, ReopenedError
-from mrecordlog_async.spark.history import Standing, held_back, restarted
+from mrecordlog_async.spark.held_logs import HeldLogs
+from mrecordlog_async.spark.history import restarted
 from mrecordlog_async.spark.moments import starting_positions
 from mrecordlog_async.spark.offsets import (
     Checked,
@@ -90,8 +91,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plans: dict[tuple[str, str], QueuePlan] = {}  # of the batch that begins next
         self._idle: tuple[dict[str, Any], dict[str, Listed]] = {}, {}  # an offset after which nothing was left to do
         self._again = options.read_again or {}  # server → queues that went back and are not reread yet
-        self._accepted: set[str] = set()  # logs that went back, of which that was accepted in this run
-        self._held: list[str] = []  # why logs are held back
+        self._held = HeldLogs(options)
 
     # The driver's side.
 
@@ -164,12 +164,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = assemble(before.positions, checked.positions, ends, first_positions)
         self._note_latest(assemble(before.positions, checked.positions, {}, first_positions), surveys, plans)
         if positions is before.positions and not again:
-            self._report_rest_held()
-            if not (self._plans or released or self._held or self._fleet.down or checked.lost):
+            if self._target is not None:
+                self._held.fail_at_end()
+            if not (self._plans or released or self._held.sentences or self._fleet.down or checked.lost):
                 self._idle = start, found
             return start
         # These logs are reread from here on: the new offset has positions from their first records.
-        self._accepted |= again
+        self._held.accept(again)
         listed = {each.server for each in surveys.values()}
         self._again = {server: queues for server, queues in self._again.items() if server not in listed}
         return _stated(known, positions, surveys, self._options.subscription.includes).encode()
@@ -199,56 +200,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """List the logs, and attach to the consumers of new queues; then list again what these hold.
 
         Returns:
-            The checkpoint by the ids of logs, the listings by log, and the logs that are reread (see `_hold_back`).
+            The checkpoint by the ids of logs, the listings by log, and the logs that are reread (see `HeldLogs`).
 
         Raises:
             ConsumerRefusedError: a consumer belongs to another owner.
             HeldBackError: no log is left.
         """
         now, standing = self._fleet.standing(known, found)
-        again = self._hold_back(standing)
+        again = self._held.take_out(standing)
         for _ in range(LISTED_MAX):
             if not self._committed.attach(standing.logs):
                 break
             now, standing = self._fleet.standing(known)
-            again = self._hold_back(standing)
+            again = self._held.take_out(standing)
         return now, standing.logs, again
-
-    def _hold_back(self, standing: Standing) -> set[str]:
-        """Take the logs that must not be read out of *standing*; return those that are reread, because that is allowed.
-
-        Raises:
-            HeldBackError: no log is left.
-        """
-        again, held = set[str](), [each.sentence for each in standing.held.values()]
-        for log, evidence in standing.back.items():
-            server = standing.logs[log].server
-            if self._accepts(log):
-                again.add(log)
-                logger.warning(
-                    "server %r: %s; all that it holds is read again: records are read twice", server, evidence
-                )
-            else:
-                held.append(held_back(server, evidence).sentence)
-                del standing.logs[log]
-        for sentence in held:
-            if sentence not in self._held:
-                logger.warning("held back: %s", sentence)
-        self._held = held
-        if held and not standing.logs:
-            raise HeldBackError("; ".join(held))
-        return again
-
-    def _accepts(self, log: str) -> bool:
-        """Return whether a log that went back is reread: once in a run, so that a second time is noticed."""
-        options = self._options
-        allowed = options.accept_went_back or (options.read_again is None and not options.fail_on_data_loss)
-        return allowed and log not in self._accepted
-
-    def _report_rest_held(self) -> None:
-        """Fail a run that ends, now that it has read all but the logs that are held back. A drain says so itself."""
-        if self._held and self._target is not None and self._options.read_again is None:
-            raise HeldBackError("; ".join(self._held))
 
     def _waits_for_more(self, records: int) -> bool:
         """Return whether the next batch waits for more records; a run that ends does not wait."""
@@ -364,7 +329,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refuse_unknown(self, known: Checkpoint, listings: Mapping[str, Listing]) -> None:
         """Raise OptionError if a run that ends names queues that do not exist; a continuous one logs it and waits."""
         options = self._options
-        complete = not self._fleet.down and not self._held
+        complete = not self._fleet.down and not self._held.sentences
         names = list(listings) if complete else self._fleet.names
         named = [options.starting] if isinstance(options.starting, Mapping) else []
         try:
@@ -398,7 +363,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "waiting": waiting,
             "bytes": sum(plan.bytes for _, plan in plans),
             "retries": retries.count,
-            "held": self._held,
+            "held": self._held.sentences,
             "down": dict(self._fleet.down),
         }
 
