@@ -69,7 +69,7 @@ def test_the_log_is_the_first_argument(name: str) -> None:
         ("serve ./wal --access-log true", "unexpected 'true': a switch takes no value"),
         ("serve --access-log true", "a switch takes no value; write ./true for a directory of that name"),
         ("serve ./wal --access-log=true", "is a switch and takes no value"),
-        ("load ./wal --json lines", "unexpected 'lines': write the arguments before the options"),
+        ("load ./wal --json lines more", "write the arguments before the options"),
         ("load ./wal --segment-bytes 1XB", "--segment-bytes: '1XB' is not a size such as 512MiB"),
         ("top ./wal --interval soon", "--interval: 'soon' is not a time such as 10s, 500ms or 2m"),
         ("truncate ./wal q last", "POSITION: 'last' is not a whole number from 0"),
