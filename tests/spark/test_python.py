@@ -96,7 +96,7 @@ def test_a_planner_whose_connection_java_closes_prints_no_traceback(tmp_path: Pa
 
 
 def test_a_worker_that_is_ended_before_it_begins_prints_no_traceback(tmp_path: Path) -> None:
-    """SIGTERM reaches it after the fork and before it has handlers of its own."""
+    """SIGTERM reaches it after the fork and before it has its own handlers."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal\n"
         "os.dup2 = lambda *_: os.kill(os.getpid(), signal.SIGTERM)\n"  # the daemon calls it in a worker that begins
