@@ -7,6 +7,7 @@ relies on is synced, and is read back from the medium.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import secrets
@@ -99,11 +100,12 @@ class LocalLake:
             handle = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             _flock(handle, str(place / "lock"))
+            with self._as_sentence():
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         except BaseException:
-            os.close(handle)
+            os.close(handle)  # unlocks it
             raise
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         self._lock = handle
 
     def sync(self) -> None:
@@ -142,9 +144,11 @@ class LocalLake:
         try:
             yield
         except OSError as error:
+            advice = "free space, or repair the disk, and start again"
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS):
+                advice = "name a directory that the user of the drain may write to"
             raise WriteFailedError(
-                f"{self.path} cannot be used ({error.strerror}): name a directory that the user of the drain may "
-                "write to; nothing was stored or truncated"
+                f"{self.path} cannot be used ({error.strerror}): {advice}; nothing was stored or truncated"
             ) from error
 
     def _beside(self, target: Path, content: bytes) -> Path:

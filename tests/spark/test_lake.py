@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,6 +88,19 @@ def test_a_lock_is_held_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.M
     first.close()
     second.lock()
     second.close()
+
+
+def test_a_lock_that_cannot_be_written_is_not_kept(tmp_path: Path) -> None:
+    """A full disk at the start is one sentence, and the next start gets the lock."""
+    lake, before = LocalLake(str(tmp_path)), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(WriteFailedError, match=r"cannot be used \(File too large\): free space"):
+            lake.lock()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    lake.lock()
+    lake.close()
 
 
 def test_the_checksum_goes_with_its_file(tmp_path: Path) -> None:
