@@ -54,6 +54,12 @@ def files(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes().rstrip(b"\0") for file in damage.segments(directory)}
 
 
+def assert_nothing_lost(before: dict[str, bytes], now: dict[str, bytes]) -> None:
+    """Fail unless each segment of a log in use begins with what it held; an idle log appends the time."""
+    assert now.keys() == before.keys()
+    assert all(now[name].startswith(content) for name, content in before.items())
+
+
 async def test_snapshot_outlives_the_drained_log(directory: Path, tmp_path: Path) -> None:
     """The log's giving space back takes nothing from the snapshot's links."""
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
@@ -77,7 +83,7 @@ async def test_log_outlives_its_drained_snapshot(directory: Path, tmp_path: Path
         async with MultiRecordLog.open(tmp_path / "other", segment_bytes=SEGMENT_BYTES) as other:
             assert contents(other) == kept
             await drain(other)
-        assert files(directory) == before
+        assert_nothing_lost(before, files(directory))
     async with MultiRecordLog.open(directory) as log:
         assert contents(log) == kept
 
@@ -224,7 +230,7 @@ async def test_linked_segment_on_a_full_disk_is_left_later(directory: Path, tmp_
             await log.append_record("q", None, b"refused")
         with pytest.raises(LogFullError):
             await log.truncate("q", 0)
-        assert files(directory) == before
+        assert_nothing_lost(before, files(directory))
         disk.full = False
         await log.truncate("q", 0)
         assert await log.append_record("q", None, b"stored") == 3
