@@ -104,7 +104,7 @@ def check(
         checked.intact.setdefault(log, {})
         seen, answered = (marks or {}).get(log, {}), (answers or {}).get(log, Answers())
         for queue, position in start.get(log, {}).items():
-            if includes(queue):
+            if queue in listed.queues or includes(queue):  # a listing has only what is subscribed
                 reread = (again or {}).get(log, {}).get(queue) == position
                 _check_queue(checked, log, queue, listed, seen.get(queue), answered, reread=reread)
     return checked
@@ -273,12 +273,17 @@ def shares(limit: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 def assemble(start: Offset, positions: Offset, ends: Offset, first_positions: Offset) -> Offset:
     """Return the end offset: *positions* moved to *ends*, and *first_positions*; *start* itself if nothing is new."""
-    end: Offset = {}
-    for part in (positions, ends, first_positions):
-        for log, queues in part.items():
-            end.setdefault(log, {}).update(queues)
-    end = canonical(end)
+    end = canonical(joined(positions, ends, first_positions))
     return start if end == start else end
+
+
+def joined(*parts: Offset) -> Offset:
+    """Return all positions of *parts*; where several have a queue, the last one counts."""
+    found: Offset = {}
+    for part in parts:
+        for log, queues in part.items():
+            found.setdefault(log, {}).update(queues)
+    return found
 
 
 def advanced(start: Offset, end: Offset) -> Iterator[tuple[str, str, int, int, int]]:

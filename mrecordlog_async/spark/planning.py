@@ -9,27 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.client import PlanStart, chunks
 from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet, same_opening
+from mrecordlog_async.spark.listed_plans import PIECE_BYTES, PIECE_RECORDS, Limits, ReadBefore
 from mrecordlog_async.spark.offsets import Listing, backlog, shares
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
 from mrecordlog_async.spark.responses import QueuePlan
-
-PIECE_RECORDS = 8_192
-PIECE_BYTES = 8 << 20
-"""The size of the pieces that a service cuts queues into; packing cuts further where there are no gaps."""
-
-
-class Limits(NamedTuple):
-    """What one batch may hold, in records and payload bytes; None for no limit."""
-
-    records: int | None = None
-    bytes: int | None = None
 
 
 def prove(fleet: Fleet, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, Answers]:
@@ -72,7 +61,12 @@ def _plan(fleet: Fleet, name: str, starts: list[PlanStart], listed: Listed, *, t
 
 
 def advance(
-    fleet: Fleet, positions: Offset, surveys: Mapping[str, Listed], stops: Offset | None, limits: Limits
+    fleet: Fleet,
+    positions: Offset,
+    surveys: Mapping[str, Listed],
+    stops: Offset | None,
+    limits: Limits,
+    read_before: ReadBefore,
 ) -> list[tuple[str, QueuePlan]]:
     """Return how far the limits reach from *positions*: (log, plan) of each queue that advances.
 
@@ -83,22 +77,23 @@ def advance(
         surveys: the listings by log.
         stops: read no further than this, and no queue that it does not name; None for no such limit.
         limits: what the batch may hold.
+        read_before: the queues that need no request (see `listed_plans`).
 
     Raises:
         ReopenedError: a log was opened since it was listed.
         ServerDownError: a server is down, unless the options say to skip it.
     """
+    starts = {name: _starts(positions.get(name, {}), listed.queues, stops, name) for name, listed in surveys.items()}
+    found, starts, limits = read_before.planned(starts, surveys, limits)
     asked: dict[tuple[str, int], list[PlanStart]] = {}
     weights: dict[tuple[str, int], int] = {}
-    for name, listed in surveys.items():
-        known = positions.get(name, {})
-        starts = _starts(known, listed.queues, stops, name)
-        for index, part in enumerate(chunks(starts, QUEUES_AT_ONCE)):
+    for name, some in starts.items():
+        known, listing = positions.get(name, {}), surveys[name].queues
+        for index, part in enumerate(chunks(some, QUEUES_AT_ONCE)):
             asked[name, index] = list(part)
-            weights[name, index] = backlog({start.queue: known[start.queue] for start in part}, listed.queues)
+            weights[name, index] = backlog({start.queue: known[start.queue] for start in part}, listing)
     records = shares(limits.records, weights) if limits.records is not None else {}
     size = shares(limits.bytes, weights) if limits.bytes is not None else {}
-    found: list[tuple[str, QueuePlan]] = []
     for key, part in asked.items():
         name = key[0]
         if fleet.name_of(name) not in fleet.down:

@@ -71,9 +71,9 @@ def questions(known: Checkpoint, log: str, listed: Listed, includes: Callable[[s
     found = Questions()
     marks = known.marks.get(log, {})
     for queue, (queue_id, position) in known.positions.get(log, {}).items():
-        if not includes(queue):
-            continue
         summary = listed.queues.get(queue)
+        if summary is None and not includes(queue):  # a listing has only what is subscribed
+            continue
         if summary is None or summary.id != queue_id:
             found.gone[queue] = queue_id
             continue

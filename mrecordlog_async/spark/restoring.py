@@ -16,9 +16,9 @@ from mrecordlog_async.model import Run
 from mrecordlog_async.spark.blocks import row_runs
 from mrecordlog_async.spark.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.listed_plans import PIECE_BYTES, PIECE_RECORDS
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition
-from mrecordlog_async.spark.planning import PIECE_BYTES, PIECE_RECORDS
 from mrecordlog_async.spark.writer import Appender
 
 REFUSED_SCHEMA = "queue string, position bigint, present bigint, stored bigint"

@@ -6,6 +6,7 @@ module must be cheap: what needs pyarrow is imported when it is used.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import MutableMapping
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from mrecordlog_async.gc_tuning import calm_collector
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.options import Options
 
@@ -108,6 +110,8 @@ class RecordLogDataSource(DataSource):
             raise OptionError(
                 f"streaming reads need pyspark 4.2 or later, this is {pyspark.__version__}; batch reads and writes work"
             ) from error
+        if _is_stream_process():
+            calm_collector()
         return LogStreamReader(self.parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -158,3 +162,13 @@ class RecordLogDataSource(DataSource):
         from mrecordlog_async.spark.writer import check_columns
 
         check_columns({field.name: field.dataType.simpleString() for field in schema}, self.parsed.queue)
+
+
+def _is_stream_process() -> bool:
+    """Return whether Spark has started this process for the reader of one stream alone.
+
+    Offsets and listings of thousands of queues are many small objects. With Python's own thresholds, a third of the
+    CPU time of a trigger over 5,000 queues with new records was the collector's, which found nothing.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == "pyspark.sql.streaming.python_streaming_source_runner"

@@ -47,6 +47,7 @@ from mrecordlog_async.spark.consumer.committed import LISTED_MAX, Committed
 from mrecordlog_async.spark.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.held_logs import HeldLogs
 from mrecordlog_async.spark.history import restarted
+from mrecordlog_async.spark.listed_plans import Limits, ReadBefore
 from mrecordlog_async.spark.moments import starting_positions
 from mrecordlog_async.spark.offsets import (
     Checked,
@@ -58,11 +59,12 @@ from mrecordlog_async.spark.offsets import (
     backlog,
     check,
     enrol,
+    joined,
     refuse_unknown_queues,
 )
 from mrecordlog_async.spark.option_values import Bound, OptionError
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.planning import Limits, advance, partitions, prove
+from mrecordlog_async.spark.planning import advance, partitions, prove
 from mrecordlog_async.spark.proof import Listed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.responses import QueuePlan
@@ -89,6 +91,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settled: dict[str, Any] | None = None  # the offset up to which the logs were last released
         self._waiting_since: float | None = None  # a batch waits for more records
         self._plans: dict[tuple[str, str], QueuePlan] = {}  # of the batch that begins next
+        self._read_before = ReadBefore()
         self._idle: tuple[dict[str, Any], dict[str, Listed]] = {}, {}  # an offset after which nothing was left to do
         self._again = options.read_again or {}  # server → queues that went back and are not reread yet
         self._held = HeldLogs(options)
@@ -154,15 +157,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first_positions = self._enrol(before, known, surveys)
         # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.
         begun = _begun(checked.intact, before.positions)
-        plans = advance(self._fleet, begun, surveys, self._target, self._limits(limit))
+        plans = advance(self._fleet, begun, surveys, self._target, self._limits(limit), self._read_before)
         self._plans = {(log, plan.queue): plan for log, plan in plans}
         if self._waits_for_more(sum(plan.records for _, plan in plans)):
             plans = []
+        self._read_before.note(plans, surveys)
         ends: Offset = {}
         for log, plan in plans:
             ends.setdefault(log, {})[plan.queue] = [plan.id, plan.stop]
         positions = assemble(before.positions, checked.positions, ends, first_positions)
-        self._note_latest(assemble(before.positions, checked.positions, {}, first_positions), surveys, plans)
+        self._note_latest(joined(checked.positions, first_positions), surveys, plans)
         if positions is before.positions and not again:
             if self._target is not None:
                 self._held.fail_at_end()
