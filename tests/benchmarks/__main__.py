@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks suite | publish | compare | http-service | spark-throughput | spark-idle`."""
+"""`python -m tests.benchmarks suite | publish | compare | http-service | spark-throughput`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mrecordlog_async.bench.probe import machine
 from mrecordlog_async.bench.report import Report, to_json
 from mrecordlog_async.bench.suite import chosen, run_all
 from mrecordlog_async.event_loop import loop_name
-from tests.benchmarks import http_service, publish, report, spark_idle, spark_throughput
+from tests.benchmarks import http_service, publish, report, spark_throughput
 from tests.benchmarks.compare import command as compare
 from tests.benchmarks.compare.place import UnknownVersionError
 from tests.benchmarks.compare.process import ContestantError
@@ -36,7 +36,6 @@ def main(words: list[str] | None = None) -> int:
         ("compare", compare),
         ("http-service", http_service),
         ("spark-throughput", spark_throughput),
-        ("spark-idle", spark_idle),
     ):
         summary, _, _ = (module.__doc__ or "").partition("\n")
         command = commands.add_parser(

@@ -22,6 +22,9 @@ class Scale(scale.Scale):
         mission_rate: bytes per second.
         mission_retained_seconds: how much of that rate stays in memory.
         peer_rows: rows of `compare` in which all stores take part.
+        spark_queues: queues of a drain without work, and of a trigger.
+        spark_idle_seconds: how long a drain without work is watched.
+        spark_triggers: triggers that are measured.
         at_most: bound on the records and queues that a row of `compare` prepares.
     """
 
@@ -38,6 +41,9 @@ class Scale(scale.Scale):
     mission_seconds: float = 60.0
     mission_retained_seconds: float = 60.0
     peer_rows: tuple[str, ...] = ("1000-callers", "10000-callers")
+    spark_queues: int = 5_000
+    spark_idle_seconds: float = 30.0
+    spark_triggers: int = 9
     at_most: int = 10**9
 
 
@@ -54,5 +60,8 @@ QUICK = Scale(
     roll_segment_bytes=4 * MIB,
     mission_seconds=2.0,
     mission_retained_seconds=2.0,
+    spark_queues=1_000,
+    spark_idle_seconds=5.0,
+    spark_triggers=2,
     at_most=100_000,
 )

@@ -1,10 +1,9 @@
-"""Measure how fast Spark reads and drains a log.
+"""Measure how fast Spark reads a log; `suite --only spark-drain` measures how fast it drains one.
 
 A service in its own process holds records of 200 bytes in 8 queues. Spark, with two cores of the same machine,
 reads them into `noop` as this package does (Arrow RecordBatches made from runs) and as most Python sources do (tuples),
-reads the same rows from Parquet, and drains the log into Parquet files and into a Delta table. Next to the drains, a
-plain stream writes the same rows with Spark's Parquet sink, which syncs and proves nothing. Each is the best of several
-runs in a warm session, the writers in turn; the service, Spark's JVM and its Python workers share the machine.
+and reads the same rows from Parquet. Each is the best of several runs in a warm session; the service, Spark's JVM and
+its Python workers share the machine.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +23,7 @@ from pyspark.sql.types import StructType
 
 from mrecordlog_async.model import Run
 from mrecordlog_async.spark.client import ServiceClient
-from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.option_values import Server
-from mrecordlog_async.spark.preflight import DrainJob
 from mrecordlog_async.spark.reader import LogReader
 from mrecordlog_async.spark.session import spark_session
 from mrecordlog_async.spark.source import RecordLogDataSource
@@ -108,35 +103,7 @@ def measure(session: SparkSession, url: str, place: Path, arguments: argparse.Na
         ("log to noop, RecordBatches", best(arguments.runs, lambda: read("mrecordlog"))),
         ("log to noop, tuples", best(2, lambda: read("mrecordlog_tuples"))),
         ("the same rows, Parquet to noop", best(arguments.runs, read_parquet)),
-        *writers(session, url, place, arguments),
     ]
-
-
-def writers(session: SparkSession, url: str, place: Path, arguments: argparse.Namespace) -> list[tuple[str, float]]:
-    """Return the seconds of the fastest run of each writer, in one trigger, query start included."""
-    options = {"maxRecordsPerTrigger": str(arguments.records), "maxBytesPerTrigger": str(1 << 40)}
-
-    def drain(target: Path, format: str) -> None:
-        job = DrainJob(f"log={url}", str(target / "out"), str(target / "checkpoint"), format=format, options=options)
-        run_drain(session, replace(job, truncate=False))
-
-    def sink(target: Path) -> None:
-        stream = session.readStream.format("mrecordlog").option("servers", f"log={url}").options(**options).load()
-        writer = stream.writeStream.format("parquet").option("checkpointLocation", str(target / "checkpoint"))
-        writer.trigger(availableNow=True).start(str(target / "out")).awaitTermination()
-
-    ways: dict[str, Callable[[Path], None]] = {
-        "log to Spark's Parquet sink, no drain": sink,
-        "log to Delta, drained": lambda target: drain(target, "delta"),
-        "log to Parquet, drained": lambda target: drain(target, "parquet"),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
-    for run in range(arguments.runs):
-        for name, way in ways.items():
-            target = place / f"run-{run}"
-            taken[name].append(best(1, partial(way, target)))
-            shutil.rmtree(target)
-    return [(name, min(seconds)) for name, seconds in taken.items()]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -33,6 +33,9 @@ WORKLOADS = (
     Workload("queues", "1 to 100,000 queues", f"{_ROOM}.queues"),
     Workload("roll", "the wait when a segment is full", f"{_ROOM}.roll"),
     Workload("service", "appends over HTTP", f"{_ROOM}.service"),
+    Workload("spark-drain", "a log into a Delta table, next to Spark's Parquet sink", f"{_ROOM}.spark_drain"),
+    Workload("spark-idle", "a drain without work, with one queue and with many", f"{_ROOM}.spark_queues", "idle"),
+    Workload("spark-triggers", "one trigger over many queues", f"{_ROOM}.spark_queues", "triggers"),
     Workload("mission", "60 MB/s for a minute while the last minute is retained", f"{_ROOM}.mission"),
 )
 """Every workload, in the order of a run."""

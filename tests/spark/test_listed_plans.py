@@ -13,6 +13,8 @@ from mrecordlog_async.spark.listed_plans import PIECE_BYTES, PIECE_RECORDS, Limi
 from mrecordlog_async.spark.proof import Listed
 from mrecordlog_async.spark.responses import QueuePlan
 
+NO_LIMITS = Limits()
+
 
 @dataclass
 class ModelQueue:
@@ -46,7 +48,7 @@ class Reader:
         self.positions: dict[str, int] = {}
 
     def trigger(
-        self, *queues: ModelQueue, limits: Limits = Limits()
+        self, *queues: ModelQueue, limits: Limits = NO_LIMITS
     ) -> tuple[list[QueuePlan], list[PlanStart], Limits]:
         """Return what is planned and what is left to request, and read all of it."""
         listed = Listed({queue.name: queue.summary() for queue in queues})
