@@ -97,7 +97,9 @@ def pack(
     for each in ranges:
         rest: Range | None = each if each.records else None
         while rest is not None:
-            head, tail = _cut(rest, cost, records)
+            # Thousands of small ranges fit as they are: asking for that takes half of the time of a cut.
+            fits = rest.records <= records and _cost(rest) <= cost
+            head, tail = (rest, None) if fits else _cut(rest, cost, records)
             joins = head.records <= records or not gathered
             if joins:
                 _gather(gathered, head)
@@ -143,9 +145,9 @@ def _gather(gathered: list[Range], head: Range) -> None:
     last = gathered[-1] if gathered else None
     if (
         last is not None
+        and (last.queue, last.id, last.stop) == (head.queue, head.id, head.start)
         and _dense(last)
         and _dense(head)
-        and (last.queue, last.id, last.stop) == (head.queue, head.id, head.start)
     ):
         gathered[-1] = last._replace(stop=head.stop, records=last.records + head.records, bytes=last.bytes + head.bytes)
     else:

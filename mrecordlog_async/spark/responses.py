@@ -134,15 +134,16 @@ def decode_history(body: bytes) -> LogHistory:
 
 def decode_summary(queue: Mapping[str, Any]) -> QueueSummary:
     """Decode the state of one queue."""
+    # By position: a listing has thousands, and names take a third longer.
     return QueueSummary(
-        queue=queue["queue"],
-        id=queue["id"],
-        first_position=queue["first_position"],
-        next_position=queue["next_position"],
-        records=queue["records"],
-        bytes=queue["bytes"],
-        first_segment=None,
-        began=queue.get("began", 0),
+        queue["queue"],
+        queue["id"],
+        queue["first_position"],
+        queue["next_position"],
+        queue["records"],
+        queue["bytes"],
+        None,
+        queue.get("began", 0),
         oldest_time=_time(queue.get("oldest_time")),
     )
 
