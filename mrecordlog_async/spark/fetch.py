@@ -84,20 +84,57 @@ def _check(block: Block, due: Range, position: int, missing: int) -> None:
 
 def decode_blocks(response: http.client.HTTPResponse, *, positions: bool) -> Iterator[Block]:
     """Decode a response as it arrives; each block owns the buffer that it was received in. Raises WireError."""
-    decoder = Decoder(positions=positions)
+    decoder, received = Decoder(positions=positions), _Received(response)
     while not decoder.done:
-        block = decoder.take(_read_exactly(response, decoder.wanted))
+        block = decoder.take(received.take(decoder.wanted))
         if block is not None:
             yield block
     response.read()  # read to the end of the body, so that the connection can be reused
 
 
-def _read_exactly(response: http.client.HTTPResponse, size: int) -> bytearray:
-    buffer = bytearray(size)
-    view, at = memoryview(buffer), 0
-    while at < size:
-        count = response.readinto(view[at:])
-        if not count:
-            raise WireError(f"{size - at} bytes are missing")
-        at += count
-    return buffer
+READ_AHEAD_BYTES = 65_536
+
+
+class _Received:
+    """A response's body, taken in parts of any size. Small ones are cut out of what was read ahead.
+
+    Each queue has half a dozen entries, and most of them have few bytes: a read for each took half of the time of a
+    task with thousands of queues. A large part is read into its own buffer, without a copy.
+    """
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._response = response
+        self._ahead = b""
+        self._at = 0
+
+    def take(self, size: int) -> bytes | bytearray:
+        """Return the next *size* bytes, in a buffer of their own. Raises WireError if the body ends before."""
+        if size > len(self._ahead) - self._at:
+            if size >= READ_AHEAD_BYTES:
+                return self._read_exactly(size)
+            self._read_ahead(size)
+        self._at += size
+        return self._ahead[self._at - size : self._at]
+
+    def _read_ahead(self, size: int) -> None:
+        parts = [self._ahead[self._at :]]
+        missing = size - len(parts[0])
+        while missing > 0:
+            # What has arrived, and no more: if the response breaks off later, this much was received.
+            parts.append(self._response.read1(READ_AHEAD_BYTES))
+            if not parts[-1]:
+                raise WireError(f"{missing} bytes are missing")
+            missing -= len(parts[-1])
+        self._ahead, self._at = b"".join(parts), 0
+
+    def _read_exactly(self, size: int) -> bytearray:
+        buffer, begun = bytearray(size), self._ahead[self._at :]
+        view, at = memoryview(buffer), len(begun)
+        view[:at] = begun
+        self._ahead, self._at = b"", 0
+        while at < size:
+            count = self._response.readinto(view[at:])
+            if not count:
+                raise WireError(f"{size - at} bytes are missing")
+            at += count
+        return buffer

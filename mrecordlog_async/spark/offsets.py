@@ -114,7 +114,7 @@ def check(
 
 
 def _is_intact(summary: QueueSummary | None, position: list[int]) -> bool:
-    """Return whether a queue has nothing to check: most queues, in every trigger; it takes a third of `_check_queue`."""
+    """Return whether `_check_queue` would find nothing, as of most queues in every trigger, in a third of its time."""
     queue_id, at = position
     return summary is not None and summary.id == queue_id and summary.first_position <= at <= summary.next_position
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import Run, Times
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark import blocks
 from mrecordlog_async.spark.blocks import MalformedRowsError, record_batches, row_runs
@@ -121,3 +121,21 @@ def test_null_is_refused(column: str) -> None:
     columns[column] = [None, columns[column][1]]
     with pytest.raises(MalformedRowsError, match=f"'{column}' is null in 1 rows"):
         list(row_runs(pa.RecordBatch.from_pydict(columns), None))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2**62), PAYLOADS, st.booleans()), min_size=1))
+def test_small_blocks_give_the_same_batch_either_way(parts: list[tuple[str, int, list[bytes], bool]]) -> None:
+    """Gathered record by record, or joined from an array for each block: columns, times and nulls are equal."""
+    sent = []
+    for number, (queue, at, payloads, timed) in enumerate(parts):
+        times = Times.none()
+        if timed:
+            times.add(at, number)
+            times.add(at + 2, number + 1)
+        sent.append(block(queue, Run.of(at, payloads))._replace(times=times))
+    (gathered,) = record_batches("s", sent)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blocks, "SMALL_BLOCK_RECORDS", 0)
+        (joined,) = record_batches("s", sent)
+    assert gathered.equals(joined)
