@@ -22,6 +22,7 @@ class Scale(scale.Scale):
         mission_rate: bytes per second.
         mission_retained_seconds: how much of that rate stays in memory.
         peer_rows: rows of `compare` in which all stores take part.
+        spark_records: records that a drain moves.
         spark_queues: queues of a drain without work, and of a trigger.
         spark_idle_seconds: how long a drain without work is watched.
         spark_triggers: triggers that are measured.
@@ -41,6 +42,7 @@ class Scale(scale.Scale):
     mission_seconds: float = 60.0
     mission_retained_seconds: float = 60.0
     peer_rows: tuple[str, ...] = ("1000-callers", "10000-callers")
+    spark_records: int = 2_000_000
     spark_queues: int = 5_000
     spark_idle_seconds: float = 30.0
     spark_triggers: int = 9
@@ -60,6 +62,7 @@ QUICK = Scale(
     roll_segment_bytes=4 * MIB,
     mission_seconds=2.0,
     mission_retained_seconds=2.0,
+    spark_records=200_000,
     spark_queues=1_000,
     spark_idle_seconds=5.0,
     spark_triggers=2,

@@ -52,7 +52,7 @@ class Taken:
 
 async def run(bench: Bench[Scale]) -> list[Row]:
     """Move the same log with a stream and with drains, in turn."""
-    records = await fill(bench.path("log"), bench.scale.records)
+    records = await fill(bench.path("log"), bench.scale.spark_records)
     taken = await asyncio.to_thread(_taken, bench, records)
     rates = {name: [records / each for each in one.seconds] for name, one in taken.items()}
     share = median_ratio(rates[DELTA], rates[SINK])
