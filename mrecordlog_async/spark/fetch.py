@@ -108,7 +108,7 @@ class _Received:
         self._at = 0
 
     def take(self, size: int) -> bytes | bytearray:
-        """Return the next *size* bytes, in a buffer of their own. Raises WireError if the body ends before."""
+        """Return the next *size* bytes, in a separate buffer. Raises WireError if the body ends before."""
         if size > len(self._ahead) - self._at:
             if size >= READ_AHEAD_BYTES:
                 return self._read_exactly(size)
