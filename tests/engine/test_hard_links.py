@@ -55,7 +55,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def assert_nothing_lost(before: dict[str, bytes], now: dict[str, bytes]) -> None:
-    """Fail unless each segment of a log in use begins with what it held. An idle log appends the time, and reserves space."""
+    """Fail unless each segment of a log in use begins with what it held: an idle log appends and reserves."""
     assert now.keys() == before.keys()
     assert all(now[name].startswith(content.rstrip(b"\0")) for name, content in before.items())
 
