@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mrecordlog_async.cli.exit_codes import UsageError, sentence_of
 from mrecordlog_async.errors import CorruptionError, LogLockedError
-from mrecordlog_async.format.header import HeaderError
+from mrecordlog_async.format.header import FormatVersionError, HeaderError
 from mrecordlog_async.quickwit.recognize import is_crate_directory
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -41,11 +41,19 @@ def command_of(process_id: int | None) -> str:
         return ""
 
 
-def refuse_crate_directory(path: str) -> None:
-    """Raise UsageError if *path* holds the files of Quickwit's Rust crate, where a log is expected."""
+def refuse_foreign_directory(path: str) -> None:
+    """Raise UsageError if *path* holds what no command reads as a log, though nothing in it is damaged.
+
+    It may be files of Quickwit's Rust crate, or a log in another version of the format.
+    """
+    log = LogDirectory.at(path)
     try:
         is_foreign = is_crate_directory(OsFileSystem(), path)
-    except OSError:
+        if not is_foreign:
+            log.header_of(log.list().segments[-1])
+    except FormatVersionError as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    except (OSError, HeaderError, IndexError):
         return  # the command itself reports it
     if is_foreign:
         raise UsageError(
@@ -71,6 +79,8 @@ def refuse_log_directory(path: str) -> None:
 def _has_header(log: LogDirectory, number: int) -> bool:
     try:
         log.header_of(number)
+    except FormatVersionError:
+        return True
     except HeaderError:
         return False
     return True

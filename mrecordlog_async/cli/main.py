@@ -43,7 +43,7 @@ from mrecordlog_async.cli.commands import (
 )
 from mrecordlog_async.cli.completed_word import LINE, completed_words
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
-from mrecordlog_async.cli.explain import explain, refuse_crate_directory
+from mrecordlog_async.cli.explain import explain, refuse_foreign_directory
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.standard_output import OutputError, drop_output, name_standard_output
 from mrecordlog_async.cli.target import is_service
@@ -167,7 +167,7 @@ def _check(arguments: argparse.Namespace, directory: str | None) -> None:
     if sys.stdout is None:
         raise UsageError("standard output is closed: send it to a file, or to /dev/null")
     if directory is not None:
-        refuse_crate_directory(directory)
+        refuse_foreign_directory(directory)
 
 
 def build_parser() -> CommandLine:

@@ -25,6 +25,10 @@ class HeaderError(ValueError):
     """The bytes are not an intact header of a known version."""
 
 
+class FormatVersionError(HeaderError):
+    """The header is intact, of another version of the format."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
     """What a segment states about itself and its predecessor.
@@ -91,11 +95,11 @@ def decode_closed(data: bytes) -> Closed:
 
 def _check_version(version: int) -> None:
     if version == 1:
-        raise HeaderError(
+        raise FormatVersionError(
             "format version 1 is that of release 0.1.0: dump the log with that release, and load it with this one"
         )
     if version != VERSION:
-        raise HeaderError(f"format version {version} is unknown here, only version {VERSION} is read")
+        raise FormatVersionError(f"format version {version} is unknown here, only version {VERSION} is read")
 
 
 def _checked(body: bytes) -> bytes:

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from mrecordlog_async.cli.commands.export_quickwit import export
 from mrecordlog_async.cli.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, LOCKED, USAGE
 from mrecordlog_async.cli.main import main
+from mrecordlog_async.format import header
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.writer import Writer
@@ -68,6 +70,17 @@ class Place:
             export(log, Writer(files))
         files.close()
         return path
+
+    def older(self) -> Path:
+        """Return a copy whose last segment says that it has format version 1."""
+        copy = damage.copy(self.intact, self.path / "older")
+        segment = damage.segments(copy)[-1]
+        content = segment.read_bytes()
+        fields = header.decode_header(content)
+        with patch.object(header, "VERSION", 1):
+            older = header.encode_header(fields)
+        segment.write_bytes(older + content[header.HEADER_BYTES :])
+        return copy
 
     def empty(self) -> Path:
         path = self.path / "empty"
@@ -131,6 +144,17 @@ def test_a_directory_of_the_crate_is_told_from_a_log(place: Place, capsys: pytes
     assert damage.snapshot(directory) == before
     code, text = codes(place, place.damaged(), capsys)[IMPORT]
     assert code == USAGE and "is a log" in text
+
+
+def test_a_log_of_another_format_version_is_not_called_damaged(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command says how to move it to this version; `repair` does not make an empty log of it."""
+    directory = place.older()
+    for command, (code, text) in codes(place, directory, capsys).items():
+        assert code == USAGE, command
+        if command != IMPORT:
+            assert f"{directory} cannot be read: format version 1" in text and "damage" not in text, command
 
 
 @pytest.mark.parametrize("kind", [Place.empty, Place.missing, Place.file])

@@ -18,7 +18,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
-from mrecordlog_async.cli.explain import command_of, explain, refuse_crate_directory
+from mrecordlog_async.cli.explain import command_of, explain, refuse_foreign_directory
 from mrecordlog_async.cli.logging_setup import configure
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.settings import add_settings, gather
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("serve needs the directory of the log: `mrecordlog serve DIR`, or set MRECORDLOG_DIRECTORY")
     configure(values["log_format"], values["log_level"])
     try:
-        refuse_crate_directory(directory)
+        refuse_foreign_directory(directory)
         settings = ServeSettings(
             directory,
             values["host"],
