@@ -13,6 +13,7 @@ The data source:
     servers         their names and connections                lookups         those that DNS names stand for
     outages         what follows if one is down                planning        what a batch requests of them
     restoring       what a restore does with one task's rows   held_logs       logs that a stream must not read
+    listed_plans    plans that the listing already holds
 
 One service, without pyspark or pyarrow:
 
