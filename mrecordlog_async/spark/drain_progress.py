@@ -62,9 +62,10 @@ class Progress:
         self.rate = report.get("processedRowsPerSecond") or 0.0
         return True
 
-    def note(self, latest: Mapping[str, Any]) -> None:
-        """Add what is new in the latest report, whether it has records or not."""
-        facts = reported(latest["sources"][0].get("latestOffset"))
+    def note(self, said: str | None) -> None:
+        """Add what the data source *said* with the latest report, whether that has records or not."""
+        facts = reported(said)
+        self.lag = dict(facts.get("waiting", {}))
         self.held, self.down = list(facts.get("held", ())), dict(facts.get("down", {}))
         count = facts.get("retries", 0)
         # A count of the data source's process: it begins at 0 again with every process.
@@ -124,7 +125,7 @@ class Summary:
         return text + "".join(f"; NOT drained: server {server!r}: {why}" for server, why in self.held.items())
 
 
-def reported(latest: str | None) -> dict[str, Any]:
-    """Return what the data source reported about itself (`LogStreamReader.reportLatestOffset`)."""
-    found = json.loads(latest) if latest else None
+def reported(latest: str | dict[str, Any] | None) -> dict[str, Any]:
+    """Return what the data source reported about itself (`LogStreamReader.reportLatestOffset`), as text or as JSON."""
+    found = json.loads(latest) if isinstance(latest, str) and latest else latest
     return found if isinstance(found, dict) else {}

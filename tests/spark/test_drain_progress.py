@@ -9,8 +9,8 @@ def test_retries_add_up_over_the_processes_of_the_source() -> None:
     """Each process of the data source counts from 0, and repeats its count in every report."""
     progress = Progress()
     for count in (0, 2, 2, 3, 1):
-        progress.note({"sources": [{"latestOffset": f'{{"retries": {count}}}'}]})
-    progress.note({"sources": [{"latestOffset": None}]})
+        progress.note(f'{{"retries": {count}}}')
+    progress.note(None)
     assert progress.request_retries == 4
     assert reported(None) == reported("null") == {}
 
@@ -35,7 +35,7 @@ def test_an_outage_is_reported_once() -> None:
     progress = Progress()
     lines = []
     for down in ('{"b": "refused"}', '{"b": "refused"}', "{}"):
-        progress.note({"sources": [{"latestOffset": f'{{"down": {down}}}'}]})
+        progress.note(f'{{"down": {down}}}')
         lines += progress.outages()
         if progress.down:
             assert progress.line().endswith("; DOWN: b")
