@@ -137,7 +137,7 @@ class Sending:
         self._timer = None
         try:
             self.sweep()
-            if self._checking is None or self._checking.done():
+            if self._active and (self._checking is None or self._checking.done()):
                 self._checking = asyncio.create_task(self.check_pinned())
         finally:  # even after an error: without the timer no reader has a deadline
             if self._active:

@@ -23,6 +23,14 @@ from tests.serving import free_port
 T = TypeVar("T")
 
 
+async def _end_tasks() -> None:
+    """End what still runs on this loop, as `asyncio.run` does before it closes its loop."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
 class ThreadedService:
     """A log and its service on an event loop in a thread; the test can use both."""
 
@@ -54,6 +62,7 @@ class ThreadedService:
     def end(self) -> None:
         """Stop the service and end the thread."""
         self.stop()
+        self.call(_end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
