@@ -48,9 +48,7 @@ class Progress:
 
     def add(self, report: Mapping[str, Any]) -> bool:
         """Add one of Spark's progress reports; return whether it is a new batch with records."""
-        facts = reported(report["sources"][0].get("latestOffset"))
-        self.lag = dict(facts.get("waiting", {}))
-        self.held, self.down = list(facts.get("held", ())), dict(facts.get("down", {}))
+        facts = self._updated(report["sources"][0].get("latestOffset"))
         batch, records = report["batchId"], report["numInputRows"]
         if batch in self.seen or not records:
             return False
@@ -64,13 +62,18 @@ class Progress:
 
     def note(self, said: str | None) -> None:
         """Add what the data source *said* with the latest report, whether that has records or not."""
-        facts = reported(said)
-        self.lag = dict(facts.get("waiting", {}))
-        self.held, self.down = list(facts.get("held", ())), dict(facts.get("down", {}))
+        facts = self._updated(said)
         count = facts.get("retries", 0)
         # A count of the data source's process: it begins at 0 again with every process.
         self.request_retries += count - self._counted if count >= self._counted else count
         self._counted = count
+
+    def _updated(self, said: str | dict[str, Any] | None) -> dict[str, Any]:
+        """Bring lag and servers up to date with what the data source said; return all of that."""
+        facts = reported(said)
+        self.lag = dict(facts.get("waiting", {}))
+        self.held, self.down = list(facts.get("held", ())), dict(facts.get("down", {}))
+        return facts
 
     def outages(self) -> list[Line]:
         """Return a line for each server that went down or responds again since the last call."""
