@@ -165,10 +165,11 @@ class StoredLog:
         return queue
 
     def _count(self, queues: Iterable[PlacedQueue]) -> None:
-        """Count what truncates left of the places that they cut."""
+        """Count what truncates left of the places that they cut, and find the first record of each."""
         cut = {queue.id: queue for queue in queues if queue.is_cut()}
         places = {queue.id: next(queue.places()) for queue in cut.values()}
         counts = {queue_id: [0, 0] for queue_id in cut}
+        firsts: dict[int, int] = {}
         shares = shares_of({queue_id: Bounded((place,)) for queue_id, place in places.items()})
         for share, appends in self._appends(shares):
             if appends is None:
@@ -179,10 +180,11 @@ class StoredLog:
                 queue = cut[queue_id]
                 if run.next_position > queue.first_position:
                     left = run.cut(queue.first_position, run.next_position)
+                    firsts.setdefault(queue_id, left.first_position)
                     counts[queue_id][0] += left.record_count
                     counts[queue_id][1] += len(left.payload)
         for queue_id, (records, size) in counts.items():
-            cut[queue_id].recount(records, size)
+            cut[queue_id].recount(firsts.get(queue_id, cut[queue_id].first_position), records, size)
 
     # Records.
 

@@ -100,8 +100,8 @@ def count_records(directory: LogDirectory, log_id: bytes, queue: PlacedQueue, st
     return records
 
 
-def count_left(directory: LogDirectory, log_id: bytes, queue: PlacedQueue) -> tuple[int, int]:
-    """Return how many records and payload bytes a truncate left of the oldest place of *queue*, which is cut.
+def count_left(directory: LogDirectory, log_id: bytes, queue: PlacedQueue) -> tuple[int, int, int]:
+    """Return what a truncate left of the oldest place of *queue*, which is cut: first position, records, payload bytes.
 
     Raises:
         SegmentRemovedError: The writer removed a segment.
@@ -110,7 +110,7 @@ def count_left(directory: LogDirectory, log_id: bytes, queue: PlacedQueue) -> tu
     place = next(queue.places())
     [share] = shares_of({queue.id: Bounded([place], queue.first_position, place.next_position)})
     runs = [append.run for appends in read_share(directory, log_id, share) for append in appends]
-    return sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)
+    return runs[0].first_position, sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)
 
 
 def _read(directory: LogDirectory, handle: int, log_id: bytes, share: Share) -> Iterator[list[Append]]:

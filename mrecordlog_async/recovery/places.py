@@ -106,7 +106,7 @@ class PlacedQueue(Queue):
         return self._places[_NEXT - _FIELDS] if self._places else None
 
     def first_record(self) -> int | None:
-        """Return the position of the oldest retained record; too low by a gap where a truncate cut a place."""
+        """Return the position of the oldest retained record; too low by a gap in a cut place until its recount."""
         return max(self._places[_FIRST], self.first_position) if self._places else None
 
     def live_bytes(self) -> int:
@@ -126,12 +126,12 @@ class PlacedQueue(Queue):
         """Return whether a truncate reached into the oldest place: `records` then counts too many."""
         return bool(self._places) and self._places[_FIRST] < self.first_position
 
-    def recount(self, records: int, size: int) -> None:
-        """Set what is left of the oldest place, which was cut."""
+    def recount(self, first: int, records: int, size: int) -> None:
+        """Set what is left of the oldest place, which was cut: its first record is at position *first*."""
         rows = self._places
         self.records += records - rows[_RECORDS]
         self.held_bytes += size - rows[_BYTES]
-        rows[_FIRST], rows[_RECORDS], rows[_BYTES] = self.first_position, records, size
+        rows[_FIRST], rows[_RECORDS], rows[_BYTES] = first, records, size
 
     def _keep_last(self, run: Run, continues: bool) -> None:
         """Keep the runs of the last append for its checksum. They are all in one batch."""

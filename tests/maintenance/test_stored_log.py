@@ -6,13 +6,16 @@ import asyncio
 import random
 import tracemalloc
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, QueueNotFoundError, ReadOnlyLog
 from mrecordlog_async.maintenance import stored_log, verify
 from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery import places
 from mrecordlog_async.storage.segment import segment_name
@@ -85,8 +88,9 @@ def test_an_empty_range_has_no_records(directory: Path) -> None:
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("seed", range(6))
 def test_it_shows_what_a_log_in_memory_shows(directory: Path, seed: int) -> None:
-    """Positions, records, sizes, ranges and the report are the same for any history, also after a refresh."""
+    """Positions, records, sizes, times, ranges and the report are the same for any history, also after a refresh."""
     dice = random.Random(seed)
+    moments = count(10**18, TICK_NS)  # no two batches have the same time
 
     async def make() -> StoredLog:
         async with MultiRecordLog.open(directory, segment_bytes=2 * BLOCK, persist_policy=PersistPolicy.never()) as log:
@@ -100,7 +104,8 @@ def test_it_shows_what_a_log_in_memory_shows(directory: Path, seed: int) -> None
             await log.sync()
         return followed
 
-    followed = asyncio.run(make())
+    with patch("mrecordlog_async.engine.journal.time.time_ns", moments.__next__):
+        followed = asyncio.run(make())
     with ReadOnlyLog.open(directory) as expected, StoredLog.open(directory) as found:
         followed.refresh()
         for stored in (found, followed):
