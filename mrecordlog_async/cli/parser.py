@@ -155,10 +155,10 @@ def add_segment_bytes(parser: Parser, meaning: str = "size of a segment file") -
     parser.add_argument("--segment-bytes", type=SIZE, default=GIB, metavar="SIZE", help=f"{meaning} (default: 1GiB)")
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean NAME?" for the known name nearest to *word*, "" if none is near."""
+def suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return "; did you mean NAME?" for the known name nearest to *word*, after *prefix*; "" if none is near."""
     near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def typed(read: Callable[[str], T]) -> Callable[[str], T]:

@@ -223,7 +223,9 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
         if name == variable:
             continue
         if variable not in known and name not in NOT_SETTINGS:
-            raise UsageError(f"{variable} is not a setting{_nearest(variable, known)}")
+            # The prefix alone would make every unknown name look like a known one.
+            near = suggest(name, (setting.variable.removeprefix(PREFIX) for setting in SETTINGS), prefix=PREFIX)
+            raise UsageError(f"{variable} is not a setting{near or _known(known)}")
         found[name.lower()] = text
     return found
 
@@ -237,15 +239,14 @@ def _file(path: str) -> dict[str, str]:
         raise UsageError(f"{path}: {error.strerror}") from None
     for name, value in content.items():
         if name not in _BY_NAME:
-            raise UsageError(f"{path}: {name!r} is not a setting{_nearest(name, _BY_NAME)}")
+            raise UsageError(f"{path}: {name!r} is not a setting{suggest(name, _BY_NAME) or _known(_BY_NAME)}")
         if not isinstance(value, str | int | float | list):
             raise UsageError(f"{path}: {name} must be a string, a number, a list, true or false")
     return {name: _text(value) for name, value in content.items()}
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    return suggest(name, known) or f"; known: {', '.join(known)}"
+def _known(names: Iterable[str]) -> str:
+    return f"; known: {', '.join(names)}"
 
 
 def _text(value: object) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.cli.parser import Parser
 from mrecordlog_async.cli.settings import add_settings, gather
 
@@ -21,3 +23,15 @@ def test_recycling_is_on_unless_one_of_the_places_switches_it_off(tmp_path: Path
     words = {"flag": ["--no-recycle"], "variable": [], "file": ["--config", str(config)]}[place]
     environment = {"MRECORDLOG_RECYCLE": "false"} if place == "variable" else {}
     assert gather(parser.parse_args(words), environment)["recycle"] is False
+
+
+@pytest.mark.parametrize(
+    ("variable", "advice"),
+    [("MRECORDLOG_PRT", "; did you mean MRECORDLOG_PORT?"), ("MRECORDLOG_NOSUCH", "; known: MRECORDLOG_")],
+)
+def test_an_unknown_variable_is_compared_without_its_prefix(variable: str, advice: str) -> None:
+    """A misspelt name brings the nearest one; a name that resembles none brings the list, not any variable."""
+    parser = Parser()
+    add_settings(parser)
+    with pytest.raises(UsageError, match=re.escape(f"{variable} is not a setting{advice}")):
+        gather(parser.parse_args([]), {variable: "1"})
