@@ -18,11 +18,12 @@ DNS = "dns+"
 
 
 class Lookup(NamedTuple):
-    """A DNS name. port: None for SRV records, which have their own."""
+    """A DNS name. port: None for SRV records, which have their own. name: what the user calls it, "" for nothing."""
 
     scheme: str
     host: str
     port: int | None
+    name: str = ""
 
     def __str__(self) -> str:
         return f"{DNS}{self.scheme}://{self.host}" + ("" if self.port is None else f":{self.port}")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.target import EXAMPLE_URL, connect, is_service
+from mrecordlog_async.cli.target import EXAMPLE_URL, TOKEN_FILE, connect, is_service, named_file, names_in
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.names import has_control_characters
@@ -43,7 +43,7 @@ class Meant(NamedTuple):
     parser: Parser
     argument: argparse.Action | None
     kind: str
-    values: dict[str, str]
+    values: dict[str, list[str]]
     word: str
 
 
@@ -80,15 +80,15 @@ def meant_by(parser: Parser, words: list[str]) -> Meant:
     *before, word = words
     options = {name: action for action in parser._actions for name in action.option_strings}
     positional = ((action, _kind(action)) for action in parser._actions if not action.option_strings)
-    values: dict[str, str] = {}
+    values: dict[str, list[str]] = {}
     waiting: list[tuple[argparse.Action, str]] = []  # what an option still takes
     for each in before:
         if waiting:
-            values[waiting.pop(0)[1]] = each
+            values.setdefault(waiting.pop(0)[1], []).append(each)
         elif each.startswith("-"):
             waiting = _taken_by(options.get(each))
         else:
-            values.setdefault(next(positional, NOTHING)[1], each)
+            values.setdefault(next(positional, NOTHING)[1], []).append(each)
     name, equals, value = word.partition("=")
     argument: argparse.Action | None
     if waiting:
@@ -115,7 +115,7 @@ def _kind(argument: argparse.Action) -> str:
 
 def candidates(meant: Meant) -> Iterable[str]:
     """Return the values that the argument can have, as far as they are known."""
-    argument, log = meant.argument, meant.values.get("LOG")
+    argument, (log, *_) = meant.argument, meant.values.get("LOG", [None])
     if argument is None:
         return ()
     if argument.choices is not None:
@@ -147,7 +147,7 @@ def queues_of(log: str, meant: Meant) -> list[str]:
 
 def consumers_of(log: str, meant: Meant) -> list[str]:
     """Return names of the consumers of the queue that the line names."""
-    queue = meant.values["QUEUE"]
+    queue = meant.values["QUEUE"][0]
     if is_service(log):
         found = _ask(log, meant, f"/v1/queues/{quote(queue, safe='')}/consumers", {})["consumers"]
         return [one["consumer"] for one in found]
@@ -170,13 +170,21 @@ def _ask(url: str, meant: Meant, path: str, query: dict[str, str]) -> Any:
     """Return the response of a service. Raises what its client raises, and TimeoutError."""
 
     async def ask() -> Any:
-        one = re.sub(r"^([\w.-]+=)?(dns\+)?", "", url.partition(",")[0])  # any of several knows what is needed here
-        arguments = argparse.Namespace(log=one, token_file=meant.values.get("FILE"))
+        first = url.partition(",")[0]  # any of several knows what is needed here
+        one = re.sub(r"^([\w.-]+=)?(dns\+)?", "", first)
+        arguments = argparse.Namespace(log=one, token_file=_token_files(first, meant))
         async with connect(arguments, retry_seconds=0.0) as client:
             # The client lists all queues or the largest, and here those with a prefix are needed.
             return json.loads((await client._transport.send("GET", path, query=query or None)).body)
 
     return asyncio.run(asyncio.wait_for(ask(), SECONDS))
+
+
+def _token_files(first: str, meant: Meant) -> list[str]:
+    """Return the file of the token of the service *first*, if the line names one."""
+    named = dict(map(named_file, meant.values.get(TOKEN_FILE, ())))
+    path = next((named[name] for name in (*names_in(first), "") if name in named), None)
+    return [] if path is None else [os.path.abspath(path)]  # absolute: a path with = must not look like NAME=FILE
 
 
 def _kept_by_the_shell(word: str, breaks: str) -> int:

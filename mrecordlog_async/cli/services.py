@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from mrecordlog_async.cli.exit_codes import FINE, NOT_READY, NotReadyError, UsageError
-from mrecordlog_async.cli.target import RETRY_SECONDS, is_several, token_of
+from mrecordlog_async.cli.target import RETRY_SECONDS, is_several, names_in, read_tokens
 from mrecordlog_async.errors import QueueNotFoundError
 
 if TYPE_CHECKING:
@@ -51,20 +51,28 @@ async def open_fleet(
     from mrecordlog_async.client.fleet.fleet import RecordLogFleet
 
     until = time.monotonic() + RETRY_SECONDS
-    async with RecordLogFleet(arguments.log, token=token_of(arguments), retry_seconds=retry_seconds) as fleet:
+    tokens = read_tokens(arguments)
+    single = {name: tokens[name] for name in names_in(arguments.log) if name in tokens}
+    async with RecordLogFleet(arguments.log, token=tokens.get(""), tokens=single, retry_seconds=retry_seconds) as fleet:
         while fleet.failures() and time.monotonic() < until:
             await fleet.look()
         if not any(one.reads for one in fleet.servers()):
-            reasons = "; ".join(f"{place}: {why}" for place, why in sorted(fleet.failures().items()))
+            reasons = "; ".join(_failures(fleet))
             raise NotReadyError(f"no service responds at {arguments.log} ({reasons})")
         yield fleet
 
 
 def servers_of(fleet: RecordLogFleet) -> list[One]:
     """Return the servers that respond, by name; print those that do not to standard error."""
-    for place, why in sorted(fleet.failures().items()):
-        print(f"mrecordlog: {place}: {why}", file=sys.stderr)
+    for failure in _failures(fleet):
+        print(f"mrecordlog: {failure}", file=sys.stderr)
     return [One(one.name, one.log_id, fleet.client(one.log_id)) for one in fleet.servers() if one.reads]
+
+
+def _failures(fleet: RecordLogFleet) -> list[str]:
+    """Return why each server that does not respond does not, with what to do about a token."""
+    advice = "; name a file with the service's token: --token-file FILE, or --token-file NAME=FILE for NAME=URL"
+    return [f"{place}: {why}{advice if '(401 ' in why else ''}" for place, why in sorted(fleet.failures().items())]
 
 
 def code_of(fleet: RecordLogFleet) -> int:

@@ -30,6 +30,7 @@ RETRY_SECONDS = 2.0
 """Short, because a person is waiting to know whether the service is running."""
 WRITE_RETRY_SECONDS = 30.0
 """Long enough to outlast a restart of the service."""
+TOKEN_FILE = "[NAME=]FILE"
 
 
 class _NameLogFirst(argparse.Action):
@@ -58,7 +59,13 @@ def add_log(parser: argparse.ArgumentParser) -> None:
         help=f"directory of the log, or URL of a service: {EXAMPLE_URL}, unix:/path; of several: URL,URL, or "
         "dns+http://name:8080 for every address of a name",
     )
-    parser.add_argument("--token-file", metavar="FILE", help="token of the service (default: MRECORDLOG_TOKEN_FILE)")
+    parser.add_argument(
+        "--token-file",
+        action="append",
+        metavar=TOKEN_FILE,
+        help="token of the service (default: MRECORDLOG_TOKEN_FILE); with NAME=, of the one of several that LOG calls "
+        "so (NAME=URL); may be repeated",
+    )
     add_signpost(parser)
 
 
@@ -101,13 +108,43 @@ def connect(arguments: argparse.Namespace, retry_seconds: float = RETRY_SECONDS)
 
     if is_several(arguments.log):
         raise UsageError(f"{arguments.log} names several services, and this command takes one: name one of them")
-    return RecordLogClient(arguments.log, token=token_of(arguments), retry_seconds=retry_seconds)
+    return RecordLogClient(arguments.log, token=read_tokens(arguments).get(""), retry_seconds=retry_seconds)
 
 
-def token_of(arguments: argparse.Namespace) -> str | None:
-    """Return the token for services."""
-    path = arguments.token_file or os.environ.get("MRECORDLOG_TOKEN_FILE")
-    return read_token(path) if path else None
+def read_tokens(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the tokens of the services that LOG names, "" for that of all others.
+
+    Raises:
+        UsageError: No service has the name, or a token is given twice.
+        TokenFileError: A file cannot be read, or has no token.
+    """
+    names = [name for log in (arguments.log, *getattr(arguments, "more", ())) for name in names_in(log)]
+    found: dict[str, str] = {}
+    for text in arguments.token_file or []:
+        name, path = named_file(text)
+        if name and name not in names:
+            raise UsageError(
+                f"--token-file {text}: LOG calls no service {name}; write {name}=http://host:port there, or ./{text} "
+                "for a file of that name"
+            )
+        if name in found:
+            raise UsageError(f"--token-file is given twice for {name or 'all services'}: name one file")
+        found[name] = read_token(path)
+    if "" not in found and (default := os.environ.get("MRECORDLOG_TOKEN_FILE")):
+        found[""] = read_token(default)
+    return found
+
+
+def named_file(text: str) -> tuple[str, str]:
+    """Return the name and the path of NAME=FILE; the name is "" for FILE."""
+    name, equals, path = text.partition("=")
+    return (name, path) if equals and "/" not in name else ("", text)
+
+
+def names_in(log: str) -> list[str]:
+    """Return the names that LOG gives to services: NAME=URL."""
+    found = (re.match(r"\s*([^=:/]+)=", part) for part in log.split(",")) if is_service(log) else ()
+    return [match[1] for match in found if match is not None]
 
 
 @asynccontextmanager

@@ -58,7 +58,8 @@ class Transport:
         self._silence = self._silence_of(0.0)
         self._connections = connections
         self._slots = asyncio.Semaphore(connections)  # in order of arrival, unlike aiohttp's own limit
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._headers: dict[str, str] = {}
+        self._set_token(token)
         if log_id is not None:
             self._headers[LOG_ID] = log_id
         self._session: aiohttp.ClientSession | None = None
@@ -78,13 +79,19 @@ class Transport:
             await session.close()
         self._session = None
 
-    def move(self, url: str, address: str | None) -> None:
-        """Send to another address of the same log from now on."""
+    def move(self, url: str, address: str | None, token: str | None) -> None:
+        """Send to another address of the same log from now on, with the token of that address."""
         socket_path = self._socket_path
         self._name_place(url, address)
+        self._set_token(token)
         if self._session is not None and self._socket_path != socket_path:
             self._left.append(self._session)  # its connector is of the other kind, or for the other socket
             self._session = None
+
+    def _set_token(self, token: str | None) -> None:
+        self._headers.pop("Authorization", None)
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def _name_place(self, url: str, address: str | None) -> None:
         self._url, self._address = url, address
@@ -121,15 +128,16 @@ class Transport:
         Raises:
             RecordLogError: The last refusal, or what is known after the last lost response.
         """
-        headers = dict(self._headers)
+        described: dict[str, str] = {}
         if content_type is not None:
-            headers["Content-Type"] = content_type
+            described["Content-Type"] = content_type
         if accept is not None:
-            headers["Accept"] = accept
+            described["Accept"] = accept
         deadline = asyncio.get_running_loop().time() + self._retry_seconds + wait_seconds
         attempts = Attempts(f"{method} {path}", self._url, repeat, self._retry_seconds, deadline)
         while True:
             url = URL(self._base + path, encoded=True).with_query(query or None)
+            headers = {**self._headers, **described}  # next to the URL: `move` changes both, and a token is for one
             try:
                 reply = await self._attempt(attempts, method, url, body, headers, wait_seconds)
                 if reply.status < 300:

@@ -13,6 +13,7 @@ import pytest
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.cli.services import open_fleet
 from mrecordlog_async.client import RecordLogClient
+from mrecordlog_async.service.options import ServiceOptions
 from tests.cli.running import Ran, mrecordlog
 from tests.serving import Process, serving
 
@@ -117,6 +118,32 @@ def test_a_server_that_does_not_respond_is_named(services: str, run: Run) -> Non
     none = run("ls", "dns+http://127.0.0.1:1")
     assert (none.code, "no service responds at dns+http://127.0.0.1:1" in none.err) == (5, True)
     assert "--key chooses among several" in run("append", "http://h:1", "q", "--key", "k").err
+
+
+async def test_each_service_may_have_a_token_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NAME=FILE is for one service, FILE for the others; a wrong name is refused, a wrong token named."""
+    tokens = {name: f"0123456789abcdef-of-{name}" for name in "ab"}
+    files = {name: tmp_path / f"token-{name}" for name in "ab"}
+    for name, token in tokens.items():
+        files[name].write_text(token)
+    only = [ServiceOptions(tokens=frozenset([token.encode()]), name=f"wal-{name}") for name, token in tokens.items()]
+    async with serving(tmp_path / "a", only[0]) as a, serving(tmp_path / "b", only[1]) as b:
+        both = f"a={a.url},b={b.url}"
+
+        async def run(*arguments: str) -> Ran:
+            return Ran(await asyncio.to_thread(main, arguments), *capsys.readouterr())
+
+        given = ("--token-file", str(files["a"]), "--token-file", f"b={files['b']}")
+        assert (await run("configure", both, "q", "--create", *given)).code == 0
+        await a.log.append("q", b"")
+        top = await run("top", f"a={a.url}", f"b={b.url}", "--once", "--json", "--interval", "10ms", *given)
+        assert [one["source"] for one in objects(top.out)] == ["a", "b"]
+        wrong = await run("ls", both, "--token-file", str(files["a"]))
+        assert (wrong.code, f"{b.url}: " in wrong.err, "--token-file NAME=FILE" in wrong.err) == (5, True, True)
+        nobody = await run("ls", both, "--token-file", f"c={files['a']}")
+        assert (nobody.code, "LOG calls no service c" in nobody.err) == (2, True)
+        twice = await run("ls", both, *given, *given[2:])
+        assert (twice.code, "given twice for b" in twice.err) == (2, True)
 
 
 async def test_a_server_that_is_starting_is_waited_for(tmp_path: Path) -> None:

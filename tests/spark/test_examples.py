@@ -22,7 +22,7 @@ def example(name: str) -> ModuleType:
 
 
 def test_orders_become_sql_results(spark: SparkSession, tmp_path: Path) -> None:
-    """Orders go from FastAPI through a log and Parquet to SQL."""
+    """Orders go from FastAPI through a log and a Delta table to SQL."""
     rows = example("spark_pipeline").run(spark, tmp_path, orders=30)
     assert [tuple(row) for row in rows] == [("ada", 10, 135), ("edsger", 10, 155), ("grace", 10, 145)]
 

@@ -113,7 +113,8 @@ class _Sources:
 
     async def add(self, log: str) -> None:
         """Watch a directory, a service, or the services of a fleet."""
-        one = argparse.Namespace(log=log, token_file=self._arguments.token_file)
+        others = (self._arguments.log, *self._arguments.more)
+        one = argparse.Namespace(log=log, more=others, token_file=self._arguments.token_file)
         if is_several(log):
             self._fleets.append(await self._stack.enter_async_context(open_fleet(one)))
         elif is_service(log):

@@ -6,6 +6,7 @@
 | `a=http://wal-0:8080` | the same, called `a` |
 | `dns+http://wal:8080` | every address of the name `wal`, by the resolver of the event loop |
 | `dns+http://_http._tcp.wal` | every host and port of the SRV records of this name; needs dnspython |
+| `wal=dns+http://wal:8080` | the same; the name is for the token of these servers, which name themselves |
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mrecordlog_async.client.fleet.roster import Place
 from mrecordlog_async.client.transport import check_url
 from mrecordlog_async.dns_names import DNS, Lookup, parse_lookup
 
-__all__ = ["DNS", "Lookup", "Resolver", "is_several", "look_up", "parse"]
+__all__ = ["DNS", "Lookup", "Resolver", "is_several", "look_up", "names_of", "parse"]
 
 
 class Resolver:
@@ -58,11 +59,16 @@ def parse(servers: str | Mapping[str, str] | Iterable[str]) -> list[Place | Look
     found = [_parse_one(text) for text in dict.fromkeys(written)]
     if not found:
         raise ValueError("a fleet needs servers: http://host:port, or dns+http://host:port for all addresses of a name")
-    names = [one.name for one in found if isinstance(one, Place) and one.name]
+    names = names_of(found)
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two servers are called {name!r}: give each its own name")
     return found
+
+
+def names_of(servers: Iterable[Place | Lookup]) -> list[str]:
+    """Return the names that the user gave to servers and DNS names."""
+    return [one.name for one in servers if one.name]
 
 
 def is_several(text: str) -> bool:
@@ -74,8 +80,9 @@ async def look_up(lookup: Lookup, resolver: Resolver) -> list[Place]:
     """Return the places of a DNS name. Raises OSError."""
     if lookup.port is None:
         found = await resolver.services(lookup.host)
-        return [Place(lookup.url(host, port)) for host, port in found]
-    return [Place(lookup.url(), address) for address in await resolver.addresses(lookup.host, lookup.port)]
+        return [Place(lookup.url(host, port), origin=lookup.name) for host, port in found]
+    addresses = await resolver.addresses(lookup.host, lookup.port)
+    return [Place(lookup.url(), address, origin=lookup.name) for address in addresses]
 
 
 def _parse_one(text: str) -> Place | Lookup:
@@ -84,6 +91,6 @@ def _parse_one(text: str) -> Place | Lookup:
         name, url = "", text
     if url.startswith(DNS):
         check_url(url.removeprefix(DNS))
-        return parse_lookup(url)
+        return parse_lookup(url)._replace(name=name)
     check_url(url)
     return Place(url, None, name)

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 from uuid import UUID
 
 from mrecordlog_async.client.client import RecordLogClient
-from mrecordlog_async.client.fleet.addresses import Resolver, parse
+from mrecordlog_async.client.fleet.addresses import Resolver, names_of, parse
 from mrecordlog_async.client.fleet.consumer import FleetConsumer
 from mrecordlog_async.client.fleet.decisions import OnUnknown, Policy
 from mrecordlog_async.client.fleet.lane import Lane
 from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.placement import FleetError, Key, Placement, Stored
 from mrecordlog_async.client.fleet.producer import FleetProducer
-from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary
+from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary, Tokens
 from mrecordlog_async.client.retry import OutcomeUnknownError
 from mrecordlog_async.client.transport import Payload, copied
 from mrecordlog_async.errors import QueueSealedError
@@ -47,6 +47,8 @@ class RecordLogFleet:
             `dns+http://host:port` for every address of a name; `dns+http://_port._tcp.host` for its SRV records
             (needs dnspython). Several in one text are separated by commas.
         token: Bearer token, if the services require one.
+        tokens: Tokens of single servers, by the names that you gave them (`a=http://host:port`), or of all servers
+            behind a DNS name (`wal=dns+http://wal:8080`). *token* is for the others.
         retry_seconds: How long a call waits for a server that takes the record, for space in a full one, and for the
             response to a repeat.
         on_unknown: What follows if a response was lost, so that the record may be stored. "raise":
@@ -60,7 +62,8 @@ class RecordLogFleet:
         clock: Returns the time in seconds, for every decision that depends on it; for tests.
 
     Raises:
-        ValueError: A server is not a URL, or `on_unknown` is not one of the three; raised at once.
+        ValueError: A server is not a URL, a token is for a name that no server has, or `on_unknown` is not one of the
+            three; raised at once.
         FleetError: Two copies of a log run at once, or an address leads to changing logs; raised by `start`, and by
             appends if no other server is left.
         OutcomeUnknownError: The record may be stored, and that could not be settled.
@@ -74,6 +77,7 @@ class RecordLogFleet:
         servers: str | Mapping[str, str] | Iterable[str],
         *,
         token: str | None = None,
+        tokens: Mapping[str, str] | None = None,
         retry_seconds: float = 30.0,
         on_unknown: OnUnknown = "raise",
         spill: bool = False,
@@ -86,10 +90,11 @@ class RecordLogFleet:
         if on_unknown not in ("raise", "wait", "send_elsewhere"):
             raise ValueError(f"on_unknown must be 'raise', 'wait' or 'send_elsewhere', not {on_unknown!r}")
         self._waits = on_unknown == "wait"
+        wanted = parse(servers)
         self._membership = Membership(
-            parse(servers),
+            wanted,
             resolver or Resolver(),
-            Connecting(token, timeout_seconds, response_seconds, connections),
+            Connecting(_checked(tokens or {}, token, names_of(wanted)), timeout_seconds, response_seconds, connections),
             clock,
             WAIT_SECONDS if on_unknown == "wait" else retry_seconds,
         )
@@ -274,3 +279,12 @@ class RecordLogFleet:
                 raise result
         if not self._membership.servers:
             raise self._placement.exhausted(None)
+
+
+def _checked(single: Mapping[str, str], others: str | None, names: Sequence[str]) -> Tokens:
+    """Return the tokens. Raises ValueError for the token of a server that is not there."""
+    for name in single:
+        if name not in names:
+            known = f"the servers are called {', '.join(names)}" if names else "no server has a name"
+            raise ValueError(f"there is a token for the server {name!r}, but {known}: write {name}=http://host:port")
+    return Tokens(dict(single), others)

@@ -22,11 +22,16 @@ OPENINGS_KEPT = 16
 
 
 class Place(NamedTuple):
-    """A way to a server: its URL; the address to connect to, None for that of the URL; the name that the user gave."""
+    """A way to a server.
+
+    url: Its URL. address: what to connect to, None for the host of the URL. name: what the user calls it, "" for
+    nothing. origin: what the user calls the DNS name that it was found under.
+    """
 
     url: str
     address: str | None = None
     name: str = ""
+    origin: str = ""
 
     def __str__(self) -> str:
         return self.url if self.address is None else f"{self.url} ({self.address})"

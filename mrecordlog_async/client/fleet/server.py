@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mrecordlog_async.client.client import RecordLogClient
@@ -19,10 +21,22 @@ EXPECTED_SECONDS = 60.0
 """A server that has not responded for longer is not expected back at any moment."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Bearer tokens: those of single servers, by the names that the user gave, and the one of all others."""
+
+    single: Mapping[str, str] = field(default_factory=dict, repr=False)
+    others: str | None = field(default=None, repr=False)
+
+    def of(self, place: Place) -> str | None:
+        """Return the token to send to *place*. It is that of the place: a log that moves brings none along."""
+        return self.single.get(place.name or place.origin, self.others)
+
+
 class Connecting(NamedTuple):
     """How to connect: what the clients of all servers of a fleet have in common."""
 
-    token: str | None
+    tokens: Tokens
     timeout_seconds: float
     response_seconds: float
     connections: int
@@ -48,13 +62,17 @@ class ServerClient(RecordLogClient):
 
     def __init__(self, place: Place, connecting: Connecting, *, log_id: str | None, retry_seconds: float) -> None:
         self.url = str(place)
+        self._tokens = connecting.tokens
         self._transport = Transport(
             place.url,
+            token=connecting.tokens.of(place),
             retry_seconds=retry_seconds,
+            timeout_seconds=connecting.timeout_seconds,
+            response_seconds=connecting.response_seconds,
+            connections=connecting.connections,
             log_id=log_id,
             address=place.address,
             eager=True,
-            **connecting._asdict(),
         )
 
     async def is_ready(self) -> bool:
@@ -68,7 +86,7 @@ class ServerClient(RecordLogClient):
     def move(self, place: Place) -> None:
         """Send to *place* from now on."""
         self.url = str(place)
-        self._transport.move(place.url, place.address)
+        self._transport.move(place.url, place.address, self._tokens.of(place))
 
 
 class Server:

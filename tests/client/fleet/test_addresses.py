@@ -20,6 +20,7 @@ def test_urls_names_and_dns_names() -> None:
     assert parse("a=http://h:1, unix:/run/wal.sock") == parse(["a=http://h:1", "unix:/run/wal.sock"]) == [a, b]
     assert parse({"a": "http://h:1"}) == [a]
     assert parse("dns+https://wal:8080") == [Lookup("https", "wal", 8080)]
+    assert parse("wal=dns+https://wal:8080") == [Lookup("https", "wal", 8080, "wal")]
     assert parse("http://h:1,http://h:1") == [Place("http://h:1")]
 
 
@@ -41,8 +42,8 @@ def test_a_misspelt_server_is_refused_at_once(servers: str, message: str) -> Non
 
 async def test_every_address_behind_a_name_is_a_server() -> None:
     """By the resolver of the loop; requests keep the name, for certificates and the Host header."""
-    (found,) = await look_up(Lookup("http", "localhost", 8080), Loopback())
-    assert found == Place("http://localhost:8080", "127.0.0.1")
+    (found,) = await look_up(Lookup("http", "localhost", 8080, "wal"), Loopback())
+    assert found == Place("http://localhost:8080", "127.0.0.1", origin="wal")
     with pytest.raises(OSError, match=r"Name or service|No address|not known|failure"):
         await look_up(Lookup("http", "wal.invalid", 8080), Resolver())
 

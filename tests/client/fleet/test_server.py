@@ -1,0 +1,75 @@
+"""Which token each server of a fleet gets."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from mrecordlog_async.client import RecordLogFleet
+from mrecordlog_async.client.fleet.addresses import Resolver
+from mrecordlog_async.client.fleet.roster import Place
+from mrecordlog_async.client.fleet.server import Connecting, ServerClient, Tokens
+from mrecordlog_async.service.options import ServiceOptions
+from tests.serving import serving
+
+A, B = "0123456789abcdef-of-a", "fedcba9876543210-of-b"
+
+
+class Loopback(Resolver):
+    async def addresses(self, host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+
+async def test_each_server_gets_its_own_token(tmp_path: Path) -> None:
+    """It belongs to the name of the server, or to its DNS name; a wrong one keeps out one server, and none is shown."""
+    only_a, only_b = (ServiceOptions(tokens=frozenset([token.encode()])) for token in (A, B))
+    async with serving(tmp_path / "a", only_a) as a, serving(tmp_path / "b", only_b) as b:
+        places = {"a": a.url, "b": f"dns+http://localhost:{b.port}"}
+        async with RecordLogFleet(places, token=A, tokens={"b": B}, resolver=Loopback()) as fleet:
+            await fleet.create_queue("q")
+            assert a.log.queue_exists("q") and b.log.queue_exists("q")
+            shown = repr(vars(fleet._membership)) + repr(fleet._membership.servers)
+        async with RecordLogFleet(places, tokens={"a": B, "b": B}, resolver=Loopback()) as fleet:
+            assert [one.log_id for one in fleet.servers()] == [b.log.public_id]
+            (why,) = fleet.failures().values()
+        assert "bearer token" in why
+        assert not any(token in shown + why for token in (A, B))
+
+
+async def test_a_token_stays_with_its_address() -> None:
+    """A log that moves is sent the token of the new address, and no other."""
+    sent: list[tuple[str, str | None]] = []
+
+    async def respond(name: str, request: web.Request) -> web.Response:
+        sent.append((name, request.headers.get("Authorization")))
+        return web.Response()
+
+    places = []
+    for name in ("a", "b"):
+        app = web.Application()
+        app.router.add_get("/", partial(respond, name))
+        server = TestServer(app)
+        await server.start_server()
+        places.append((server, Place(str(server.make_url("")), None, name)))
+    (_, a), (_, b) = places
+    client = ServerClient(a, Connecting(Tokens({"a": A}), 5.0, 5.0, 1), log_id=None, retry_seconds=0.0)
+    for place in (a, b, a):
+        client.move(place)
+        await client._transport.send("GET", "/")
+    assert sent == [("a", f"Bearer {A}"), ("b", None), ("a", f"Bearer {A}")]
+    await client.close()
+    for server, _ in places:
+        await server.close()
+
+
+def test_a_token_for_no_server_is_refused() -> None:
+    """The message says which names there are, and shows no token."""
+    with pytest.raises(ValueError, match="token for the server 'c', but the servers are called a, b") as refused:
+        RecordLogFleet({"a": "http://h:1", "b": "dns+http://h:1"}, tokens={"c": A})
+    assert A not in str(refused.value)
+    with pytest.raises(ValueError, match="no server has a name"):
+        RecordLogFleet("http://h:1", tokens={"c": A})
