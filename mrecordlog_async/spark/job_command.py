@@ -140,7 +140,7 @@ def cause_of(text: str) -> str:
     ours = re.findall(r"mrecordlog_async\.[\w.]*Error: (.+)", text)
     if ours:
         return str(ours[-1])
-    if "XXKST" in text and re.search(r"Broken pipe|exception: +SQLSTATE", text):
+    if "XXKST" in text and re.search(r"exception: (Connection reset)? *SQLSTATE|Broken pipe", text):
         return "the data source's Python process ended during the job: it was killed or ran out of memory; start again"
     if "Python worker exited unexpectedly" in text:
         return "a Python process of Spark ended during the job: it was killed or ran out of memory; start again"

@@ -24,6 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
+from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import AppendGroup, Command
 from mrecordlog_async.engine.setting_commands import Attached, ChangeRule
@@ -397,6 +398,7 @@ class Run:
             old._unclosed.detach()  # a process that died prints no warning
             old._writer_task.cancel()
             await asyncio.wait([old._writer_task])
+            open_async._ending.pop(self.directory, None)  # nor does the next process wait until it releases the log
         self._watch(self.disk)
 
     def use(self, disk: Disk) -> None:

@@ -105,16 +105,27 @@ class Campaign:
             case "a drain":
                 drain.kill()
             case "Java":
-                end_process(drain.java())
+                self._kill_part(drain, drain.java())
             case "a worker":
-                end_process(stopped or drain.worker())
+                self._kill_part(drain, stopped or drain.worker())
             case "the source":
-                end_process(drain.source())
+                self._kill_part(drain, drain.source())
             case _:
                 self._kill_services(1 if victim == "a service" else len(self.services) - 1, drain)
         drain.stops.release()
         self.outcome.kills.append(f"{victim} {'at a random moment' if step is None else f'before {step!r}'}")
         logger.info("kill %d: %s", len(self.outcome.kills), self.outcome.kills[-1])
+
+    def _kill_part(self, drain: DrainProcess, process: int) -> None:
+        """Kill one process of *drain*, and wait for the end of a drain that cannot continue without it.
+
+        Without its source a drain can still commit a batch, and would end during a later kill.
+        """
+        ends = process and process in (drain.java(), drain.source())
+        end_process(process)
+        drain.stops.release()
+        if ends:
+            wait_until(lambda: drain.ended is not None, f"the drain continues without process {process}")
 
     def _kill_services(self, number: int, drain: DrainProcess) -> None:
         if self._chance.random() < 0.5:  # inside the request that the drain was about to send

@@ -124,6 +124,7 @@ def _address(text: str) -> str:
         (ServerDownError("a", "http://h:1", "refused"), ServiceDownError, "server 'a' at http://h:1"),
         (PySparkException("Broken pipe SQLSTATE: XXKST"), JobFailedError, "the data source's Python process ended"),
         (PySparkException("exception:  SQLSTATE: XXKST"), JobFailedError, "the data source's Python process ended"),
+        (PySparkException("exception: Connection reset SQLSTATE: XXKST"), JobFailedError, "the data source's Python"),
         (PySparkException("Python worker exited unexpectedly (crashed)"), JobFailedError, "a Python process of Spark"),
     ],
 )
