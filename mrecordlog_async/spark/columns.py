@@ -56,6 +56,13 @@ def parsed_schema(ddl: str) -> StructType:
     return schema
 
 
+def with_day(rows: DataFrame) -> DataFrame:
+    """Add to *rows* the column `date`: the day of storing, in UTC, also in a session that has another time zone."""
+    from pyspark.sql.functions import expr
+
+    return rows.withColumn("date", expr("date_from_unix_date(cast(floor(unix_seconds(timestamp) / 86400) as int))"))
+
+
 def with_columns(rows: DataFrame, ddl: str) -> DataFrame:
     """Add to *rows* the columns that *ddl* describes, from their payloads, and `error`. Raises RefusedError."""
     from pyspark.sql.functions import expr, from_json

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import COMMITS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
-from mrecordlog_async.spark.columns import parsed_schema, with_columns
+from mrecordlog_async.spark.columns import parsed_schema, with_columns, with_day
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.drain_metrics import metrics_served
 from mrecordlog_async.spark.drain_progress import Progress, Summary
@@ -128,7 +128,7 @@ def _columns(job: DrainJob, rows: DataFrame) -> DataFrame:
     """Add the columns that the job derives from what the data source reads. Raises RefusedError."""
     if job.schema is not None:
         rows = with_columns(rows, job.schema)
-    return rows.withColumn("date", rows["timestamp"].cast("date")) if "date" in job.partition_by else rows
+    return with_day(rows) if "date" in job.partition_by else rows
 
 
 def _rest(job: DrainJob) -> str | None:

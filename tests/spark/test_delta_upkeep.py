@@ -67,14 +67,15 @@ def test_a_drain_that_commits_meanwhile_keeps_both(
 
 def test_only_files_that_nothing_names_are_deleted(drained: DeltaEngine) -> None:
     """A vacuum deletes old files of killed tasks, never those of the last hour: a drain may be about to commit them."""
-    for name, age in (("part-old.parquet", 7_300), ("part-new.parquet", 1_800)):
+    for name, age in (("part-old.parquet", 7_300), ("part-75-minutes.parquet", 4_500), ("part-new.parquet", 1_800)):
         path = drained.table_path / name
         path.write_bytes(b"left by a task")
         os.utime(path, (time.time() - age,) * 2)
     with pytest.raises(TableError, match="at least an hour"):
         vacuum(drained.place, 60)
-    assert vacuum(drained.place, 3_600, apply=False) == ["part-old.parquet"]
-    assert vacuum(drained.place, 3_600) == ["part-old.parquet"]
+    assert vacuum(drained.place, 5_400) == ["part-old.parquet"]  # never a part of an hour too early
+    assert vacuum(drained.place, 3_600, apply=False) == ["part-75-minutes.parquet"]
+    assert vacuum(drained.place, 3_600) == ["part-75-minutes.parquet"]
     assert drained.rows() == rows(40) and (drained.table_path / "part-new.parquet").exists()
 
 

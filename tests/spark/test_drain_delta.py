@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +17,12 @@ from deltalake import DeltaTable
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.spark.columns import with_day
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import failures_as_sentences
 from mrecordlog_async.spark.load import Loaded, run_load
+from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.preflight import DrainJob
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
@@ -81,6 +85,11 @@ def test_a_lost_or_foreign_checkpoint_is_refused(spark: SparkSession, service: T
     service.append("q", numbered("q", 10, 20))
     with pytest.raises(RefusedError, match=r"written with another checkpoint.*lake resume"):
         run_drain(spark, replace(job, checkpoint=str(tmp_path / "new")))
+    other = LocalLake(job.checkpoint)
+    other.lock()
+    with pytest.raises(RefusedError, match=rf"another drain uses .*locked by process {os.getpid()}.*stop it first"):
+        run_drain(spark, job)
+    other.close()
     with pytest.raises(RefusedError, match="is inside the table"):
         run_drain(spark, replace(job, checkpoint=str(tmp_path / "t" / "c")))
     shutil.rmtree(tmp_path / "t" / "c")
@@ -191,3 +200,15 @@ def test_a_table_is_partitioned_by_the_day_of_storing(
     rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().sort_by("position").to_pylist()
     assert [row["timestamp"] for row in rows] == stored
     assert all(time is not None and row["date"] == time.date() for row, time in zip(rows, stored, strict=True))
+
+
+def test_the_day_of_storing_is_in_utc(spark: SparkSession) -> None:
+    """Whatever the time zone of the session: a batch that runs again in another one goes to the same partition."""
+    times = [datetime(1969, 12, 31, 23, 59, 59, 900_000, UTC), datetime(2026, 1, 1, 23, 30, tzinfo=UTC)]
+    rows = spark.createDataFrame([(time,) for time in times], "timestamp timestamp")
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")
+    try:
+        found = [row.date for row in with_day(rows).collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert found == [time.date() for time in times]

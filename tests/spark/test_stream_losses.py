@@ -86,6 +86,30 @@ def test_records_truncated_by_another_client_are_a_loss(service: ThreadedService
     assert [row[2] for row in query.rows] == [*range(5), *range(10, 20)]
 
 
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_planned_batch_of_a_deleted_queue_is_a_loss(service: ThreadedService, recreated: bool) -> None:
+    """If the queue is deleted before planned records are read, every start fails until the loss is accepted."""
+    service.append("q", numbered("q", 0, 20))
+    service.append("r", numbered("r", 0, 5))
+    query = Query(service.url)
+    query.step()
+    query.step(die_before_commit=True)
+    service.delete("q")
+    if recreated:
+        service.append("q", numbered("new", 0, 20))
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="'q'"):
+            query.step()
+        query.restart()
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    query.drain()
+    found = [row[1:] for row in query.rows]
+    assert [row for row in found if row[0] == "r"] == [("r", at, each) for at, each in enumerate(numbered("r", 0, 5))]
+    new = [("q", at, each) for at, each in enumerate(numbered("new", 0, 20))] if recreated else []
+    assert [row for row in found if row[0] == "q"] == new
+
+
 def test_a_planned_batch_that_is_gone_is_a_loss(service: ThreadedService) -> None:
     """If planned records are truncated before they are read, the batch fails instead of having fewer rows."""
     service.append("q", numbered("q", 0, 20))

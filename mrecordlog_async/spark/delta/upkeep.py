@@ -9,6 +9,7 @@ that name lost files, and the drain's records would be in neither place.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -169,7 +170,7 @@ def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True)
     table = open_table(place)
     place.sync()  # what was rewritten is durable before what it replaces is deleted
     found = table.vacuum(
-        retention_hours=int(seconds // 3_600),
+        retention_hours=math.ceil(seconds / 3_600),  # it knows only hours; no file may go too early
         dry_run=not apply,
         enforce_retention_duration=False,
         post_commithook_properties=NO_HOOKS,
