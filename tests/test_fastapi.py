@@ -7,7 +7,7 @@ import errno
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -119,6 +119,34 @@ async def test_a_fastapi_tail_ends_with_its_client_queue_or_log(log: MultiRecord
         await asyncio.sleep(0.001)
     await log.delete_queue("q")
     assert await reading == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("then", ["deleted", "recreated", "deleted while it waits"])
+async def test_a_fastapi_tail_ends_with_a_queue_that_is_deleted_between_two_looks(
+    log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """Whenever that happens the stream ends without an error, and shows no record of a queue that took the name."""
+
+    class Client:
+        async def is_disconnected(self) -> bool:
+            return False
+
+    wait_for = log.wait_for
+
+    async def late(queue: str, position: int) -> bool:
+        """Wait for a record after another task has deleted the queue."""
+        if position:
+            await log.delete_queue(queue)
+            if then == "recreated":
+                await log.append_records(queue, None, [b"not of this queue"] * 2, create=True)
+            if then == "deleted while it waits":
+                await asyncio.Event().wait()
+        return await wait_for(queue, position)
+
+    monkeypatch.setattr(log, "wait_for", late)
+    await log.append_record("q", None, b"a")
+    found = [record.payload async for record in tail_until_disconnect(cast(Any, Client()), log, "q", poll_seconds=0.01)]
+    assert found == [b"a"]
 
 
 async def test_the_dependency_works_in_mounted_applications_and_websockets(directory: Path) -> None:
