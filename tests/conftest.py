@@ -150,10 +150,15 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGHUP, hangup)
 
 
-@pytest.fixture
-def never_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no log write the mark of an idle one: a test that counts batches would count it after a slow second."""
-    monkeypatch.setattr(timers, "MARK_SECONDS", 3_600.0)
+@pytest.fixture(autouse=True)
+def never_idle() -> Iterator[None]:
+    """Let no log write the mark of an idle one, which a test would count as a batch of its own after a slow second.
+
+    A test of the mark sets when it is due.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timers, "MARK_SECONDS", 3_600.0)
+        yield
 
 
 @pytest.fixture

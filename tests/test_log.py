@@ -263,7 +263,6 @@ async def test_a_repeat_is_the_whole_last_append(log: MultiRecordLog, first_posi
     assert await log.append_record("q", 1, large) is None
 
 
-@pytest.mark.usefixtures("never_idle")
 async def test_the_last_append_of_a_batch_with_several(log: MultiRecordLog) -> None:
     """Calls of one batch are distinguished even if one call's run had space for the next record."""
     long = [b"%04d" % number * 1_000 for number in range(40)]
@@ -329,7 +328,6 @@ async def test_repeat_within_one_batch_returns_with_it(log: MultiRecordLog) -> N
     assert log.queue_summary("q").records == 1
 
 
-@pytest.mark.usefixtures("never_idle")
 async def test_nothing_to_append_returns_none(log: MultiRecordLog) -> None:
     """An empty batch writes nothing."""
     before = log.stats().commits
@@ -424,7 +422,6 @@ async def test_an_append_may_create_its_queue(log: MultiRecordLog) -> None:
     assert [record.payload for record in log.range("fourth")] == [b"%d" % n for n in range(20)]
 
 
-@pytest.mark.usefixtures("never_idle")
 async def test_creating_for_an_append_costs_nothing_once_the_queue_exists(log: MultiRecordLog) -> None:
     """The create is sent only after the append was refused."""
     before = log.stats().commits
@@ -451,7 +448,6 @@ async def test_append_is_append_record_with_the_position_last(log: MultiRecordLo
         await log.append("q", "text")  # type: ignore[call-overload]  # what a user may do
 
 
-@pytest.mark.usefixtures("never_idle")
 async def test_open_creates_the_queues_it_is_given(directory: Path) -> None:
     """Those that exist keep their records; all others are created in one batch."""
     names = ["a", "b", "c"]
@@ -1055,7 +1051,6 @@ async def test_every_policy_stores_and_reopens(directory: Path, policy: PersistP
         assert contents(log) == before
 
 
-@pytest.mark.usefixtures("never_idle")
 async def test_weaker_policies_sync_less(directory: Path) -> None:
     """`never` acknowledges without fsync, and `sync` does it on request."""
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
@@ -1140,7 +1135,6 @@ async def test_record_of_exactly_the_limit_is_taken(directory: Path) -> None:
             await log.append_records("q", None, [b"", bytes(1_001)])
 
 
-@pytest.mark.usefixtures("never_idle")
 async def test_every_sync_is_timed(directory: Path) -> None:
     """The counters report one duration for every sync."""
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:

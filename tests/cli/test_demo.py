@@ -16,7 +16,7 @@ from tests.serving import serving
 
 def test_nothing_is_lost_or_doubled_under_kills() -> None:
     """A real service is killed repeatedly under load; the exit code is the verdict."""
-    ran = mrecordlog("demo", "--seconds", 3, "--kill-every", 1, "--producers", 32, "--queues", 4, "--json")
+    ran = mrecordlog("demo", "--seconds", 2.5, "--kill-every", 0.5, "--producers", 32, "--queues", 4, "--json")
     facts = json.loads(ran.out)
     assert (ran.code, facts["good"], facts["lost"], facts["doubled"]) == (0, True, 0, 0)
     assert facts["kills"] >= 2

@@ -146,8 +146,9 @@ async def test_each_service_may_have_a_token_file(tmp_path: Path, capsys: pytest
         assert (twice.code, "given twice for b" in twice.err) == (2, True)
 
 
-async def test_a_server_that_is_starting_is_waited_for(tmp_path: Path) -> None:
+async def test_a_server_that_is_starting_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a single one would be: `configure` and `ls` do not pass over a server that opens its log at that moment."""
+    monkeypatch.setattr("mrecordlog_async.cli.services.RETRY_SECONDS", 60.0)
     async with serving(tmp_path / "a") as ready, serving(tmp_path / "b", recovered=False) as starting:
         arguments = argparse.Namespace(log=f"{ready.url},{starting.url}", token_file=None)
         opening = asyncio.create_task(_servers(arguments))

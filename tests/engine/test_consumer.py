@@ -271,7 +271,6 @@ async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRe
             await again.delete_consumer("*", "lake")
 
 
-@pytest.mark.usefixtures("never_idle")
 async def test_records_go_once_the_slowest_consumer_has_acknowledged_them(log: MultiRecordLog) -> None:
     """Whatever moves it truncates in the same batch: acknowledge, seek, delete, and the option itself."""
     async with log.consumer("q", "slow") as slow, log.consumer("q", "fast") as fast:
@@ -393,7 +392,6 @@ async def test_a_consumer_is_used_inside_its_context(log: MultiRecordLog) -> Non
         await c.batch()
 
 
-@pytest.mark.usefixtures("never_idle")
 async def test_openings_are_recorded_with_the_first_batch(directory: Path) -> None:
     """An opening that stores nothing leaves no trace; the others have a number each, also in the next segment."""
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError
+from mrecordlog_async.engine import timers
 from mrecordlog_async.engine.commands import AppendGroup
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -52,15 +53,16 @@ def test_directory_is_free_for_the_next_loop(directory: Path) -> None:
     asyncio.run(close_all())
 
 
-def test_forgotten_log_gives_the_directory_back(directory: Path) -> None:
+def test_forgotten_log_gives_the_directory_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log without references releases its directory when collected, with a ResourceWarning."""
+    monkeypatch.setattr(timers, "MARK_SECONDS", 0.01)
 
     async def forget() -> None:
         log = await MultiRecordLog.open(directory)
         await log.create_queue("q")
         reference = weakref.ref(log)
         del log
-        for _ in range(1000):  # until the writer sleeps; its clock for the idle mark holds the log for a second
+        for _ in range(1000):  # until the writer sleeps; its clock for the idle mark holds the log until it is due
             gc.collect()
             if reference() is None:
                 break

@@ -30,9 +30,10 @@ async def written(log: MultiRecordLog, batches: int) -> int:
 
 @pytest.mark.parametrize("policy", [PersistPolicy.always(), PersistPolicy.never()], ids=["always", "never"])
 async def test_a_damaged_mark_does_not_hide_later_batches(
-    directory: Path, tmp_path: Path, policy: PersistPolicy, monkeypatch: pytest.MonkeyPatch, never_idle: None
+    directory: Path, tmp_path: Path, policy: PersistPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever bit is damaged, the next batch is found or the log reports the damage."""
+    monkeypatch.setattr(timers, "MARK_SECONDS", 3_600.0)
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"before")

@@ -114,7 +114,6 @@ async def test_records_go_once_they_are_too_old(directory: Path, clocks: Clocks)
         assert (log.first_position("q"), log.next_position("q")) == (1, 4)
 
 
-@pytest.mark.usefixtures("never_idle")
 async def test_a_pass_truncates_up_to_the_first_young_record(directory: Path, clocks: Clocks) -> None:
     """The age is reached to the tick, all queues go in one batch, and what was dropped is counted."""
     async with opened(directory) as log:

@@ -56,7 +56,7 @@ def count_paths() -> Iterator[Taken]:
 
 
 @pytest.fixture
-def taken(never_idle: None) -> Iterator[Taken]:
+def taken() -> Iterator[Taken]:
     """Count the batches of each path."""
     with count_paths() as counted:
         yield counted

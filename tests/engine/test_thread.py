@@ -41,5 +41,5 @@ def test_loop_that_ended_does_not_stop_the_thread() -> None:
 
     worker = asyncio.run(begin())
     worker.hand_over(lambda result, error: None, lambda: 2)
-    assert worker.submit(lambda: 3).result(10) == 3
+    assert worker.submit(lambda: 3).result(60) == 3
     worker.shutdown()

@@ -46,7 +46,7 @@ async def test_a_disk_that_hangs_is_reported_while_it_hangs(
             await asyncio.to_thread(disk.waits.wait)
             later = asyncio.ensure_future(log.append_record("q", None, b"b"))
             monkeypatch.setattr(watching, "SLOW_SECONDS", 0.01)  # not before both wait
-            (line,) = await lines(caplog, "hanging")
+            line = (await lines(caplog, "hanging"))[0]
             assert "a commit has been under way" in line
             assert "records waiting: 2" in line
             assert 0.01 < log.under_way_seconds <= log.waiting_seconds <= perf_counter() - begun

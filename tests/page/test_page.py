@@ -41,7 +41,7 @@ def call(service: Process, method: str, path: str, body: bytes | None = None, to
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:
-            with opener.open(request, timeout=30) as response:
+            with opener.open(request, timeout=60) as response:
                 return json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
             error.close()
@@ -267,11 +267,11 @@ def test_others_pages_get_nothing_from_it(service: Process) -> None:
     """The page allows only its own script, style and service, and must not be shown in a frame."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(service.address, headers={"Accept": "text/html"})
-    with opener.open(request, timeout=30) as response:
+    with opener.open(request, timeout=60) as response:
         policy = response.headers["Content-Security-Policy"]
         assert response.headers["Content-Type"] == "text/html; charset=utf-8"
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
-    with opener.open(service.address, timeout=30) as response:
+    with opener.open(service.address, timeout=60) as response:
         assert response.headers["Content-Type"].startswith("text/plain")

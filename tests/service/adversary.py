@@ -147,10 +147,10 @@ class Target(Client):
         return self.process.returncode, self.stderr
 
     async def leftovers(self) -> dict[str, int]:
-        """Return what requests still hold, once it is nothing or has not changed for ten seconds."""
+        """Return what requests still hold, once it is nothing or has not changed for a minute."""
         found: dict[str, int] = {}
         unchanged = 0
-        while unchanged < 100:
+        while unchanged < 600:
             status, response = await self.call("GET", "/v1/stats")
             numbers: dict[str, Any] = json.loads(response) if status == 200 else {"receiving_bytes": -1}
             names = ("receiving_bytes", "sending_bytes", "tails", "pending_records")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from mrecordlog_async.client import RecordLogClient, ServiceError
+from mrecordlog_async.engine import timers
 from mrecordlog_async.protocol.log_schemas import LOG_ID, LogResponse
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import Served, serving
@@ -37,10 +38,12 @@ async def test_the_log_names_its_openings_and_keeps_its_id(tmp_path: Path) -> No
     assert second.openings[1].first_batch > first.at.batch
 
 
-async def test_the_state_changes_only_when_something_does(served: Served) -> None:
+async def test_the_state_changes_only_when_something_does(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mark that an idle log writes does not count: a reader that compares states would wake up for nothing."""
     await served.log.append_record("q", None, b"a")
     before = (await served.call("GET", "/v1/queues")).json()["at"]
+    monkeypatch.setattr(timers, "MARK_SECONDS", 0.0)
+    served.log._writer._timers._on_mark()
     while served.log.durable_batch == before["batch"]:  # until the log has marked its end
         await served.log.sync()
         await served.service.wait_for_shutdown(0.01)

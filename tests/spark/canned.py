@@ -14,7 +14,7 @@ from mrecordlog_async.spark.option_values import Server
 
 @contextmanager
 def client_of(url: str, retries: int = 0, token: str | None = None) -> Iterator[ServiceClient]:
-    client = ServiceClient(Server("s", url), token=token, timeout_seconds=10, retries=retries)
+    client = ServiceClient(Server("s", url), token=token, timeout_seconds=60, retries=retries)
     try:
         yield client
     finally:
@@ -45,7 +45,7 @@ def serving(*responses: bytes) -> Iterator[tuple[str, list[bytes]]]:
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)  # wakes the thread if a response was not requested
         listener.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def receive(connection: socket.socket) -> bytes:
@@ -101,6 +101,6 @@ def misbehaving(how: str) -> Iterator[tuple[str, list[bytes]]]:
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
         for connection in kept:
             connection.close()

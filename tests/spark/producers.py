@@ -121,7 +121,7 @@ def request(url: str, method: str, queue: str, body: object = None, accepted: It
     address = f"{url}/v1/queues/{queue.replace(' ', '%20')}"
     while True:
         try:
-            with urlopen(Request(address, data, {"Content-Type": "application/json"}, method=method), timeout=30):
+            with urlopen(Request(address, data, {"Content-Type": "application/json"}, method=method), timeout=60):
                 return
         except HTTPError as error:
             if error.code in accepted:

@@ -69,7 +69,7 @@ class ThreadedService:
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run *coroutine* on the service's loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(240)
 
     def append(self, queue: str, payloads: Iterable[bytes], position: int | None = None) -> None:
         """Append records to a queue, which is created if it is missing."""
@@ -151,5 +151,5 @@ def numbered(queue: str, start: int, stop: int) -> list[bytes]:
 def ask(url: str, method: str = "GET", body: Any = None) -> Any:
     """Send a request as JSON and return the JSON of the response."""
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(url, data, {"Content-Type": "application/json"}, method=method), timeout=30) as answer:
+    with urlopen(Request(url, data, {"Content-Type": "application/json"}, method=method), timeout=60) as answer:
         return json.loads(answer.read() or b"null")

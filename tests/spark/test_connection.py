@@ -123,14 +123,14 @@ def test_retry_after_is_the_shortest_pause(clock: Clock) -> None:
 def test_a_service_that_has_responded_is_waited_for(clock: Clock) -> None:
     """A service that has responded before is waited for as long as a restart may take; an unknown one is not."""
     with serving(http(LISTING)) as (url, _):
-        client = ServiceClient(Server("s", url), token=None, timeout_seconds=1, retries=2, patience_seconds=60)
+        client = ServiceClient(Server("s", url), token=None, timeout_seconds=60, retries=2, patience_seconds=60)
         client.queues()
         client.close()
     with pytest.raises(ServerDownError):
         client.queues()
     assert 60 <= clock.now < 60 + 5
     clock.now, clock.pauses = 0.0, []
-    client = ServiceClient(Server("s", url), token=None, timeout_seconds=1, retries=2, patience_seconds=60)
+    client = ServiceClient(Server("s", url), token=None, timeout_seconds=60, retries=2, patience_seconds=60)
     with pytest.raises(ServerDownError):
         client.queues()
     assert len(clock.pauses) == 2

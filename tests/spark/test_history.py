@@ -276,12 +276,12 @@ def balancing(*ports: int) -> Iterator[str]:
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        accepting.join(10)
+        accepting.join(60)
         for each in sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         for each in sockets:
             each.close()
 

@@ -92,7 +92,7 @@ def test_one_of_many_that_start_at_once_gets_the_output(tmp_path: Path) -> None:
         racers = [context.Process(target=_race, args=(place, f"c{n}", ready, results)) for n in range(4)]
         for racer in racers:
             racer.start()
-        found = [results.get(timeout=60) for _ in racers]
+        found = [results.get(timeout=240) for _ in racers]
         for racer in racers:
             racer.join()
         assert len([name for name in found if name]) == 1, found

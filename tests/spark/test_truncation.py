@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mrecordlog_async.spark import release
 from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.ledger import LEDGER
 from mrecordlog_async.spark.truncation import LogWentBackError, ProofError
@@ -215,8 +216,11 @@ def test_a_server_that_is_down_costs_no_ledger_while_nothing_changes(
     assert os.stat(tmp_path / "checkpoint" / LEDGER).st_ino == ledger
 
 
-def test_one_server_that_hangs_is_waited_for_in_one_call(new_service: NewService, tmp_path: Path) -> None:
+def test_one_server_that_hangs_is_waited_for_in_one_call(
+    new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server that hangs delays one call, and only the end tries it again; batches are proven meanwhile."""
+    monkeypatch.setattr(release, "DOWN_SECONDS", 3_600.0)
     servers = [new_service() for _ in range(3)]
     for server in servers:
         server.append("q", numbered("q", 0, 10))
