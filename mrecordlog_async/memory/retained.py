@@ -108,7 +108,8 @@ class RetainedRecords(StoredTimes):
         """Return what holds positions *first* … *last* - 1, which are not truncated; the ends are uncut."""
         if first >= last:
             return []
-        found = self._sealed.between(first, last, most)
+        # Asking the shared empty runs takes a quarter of a read of few records.
+        found = self._sealed.between(first, last, most) if self._sealed is not NO_SEALED_RUNS else []
         if most is None or len(found) < most:
             found += self._open_runs.between(first, last, None if most is None else most - len(found))
         if last > self._loose_first() and (most is None or len(found) < most):
@@ -175,6 +176,8 @@ class RetainedRecords(StoredTimes):
 
     def first_record(self) -> int | None:
         """Return the position of the oldest retained record, or None if there is none."""
+        if 0 < self.records == self.next_position - self.first_position:
+            return self.first_position  # without gaps, which is most often, no run has to be made
         runs = self._sealed or self._open_runs
         if not runs:
             return self._loose_first() if self.loose else None

@@ -108,6 +108,8 @@ class Runs:
         yield from map(self._run, range(at, len(positions)))
 
     def _cut(self, first: int, end: int) -> list[Run]:
+        if end - first == 1:
+            return [self._run(first)]
         columns: Iterable[tuple[int, bytes, bytes]] = zip(
             self._first_positions[first:end], self._offsets[first:end], self._payloads[first:end], strict=True
         )

@@ -92,15 +92,16 @@ class StoredTimes:
     def times(self, start: int, stop: int) -> Times:
         """Return the times of positions *start* … *stop* - 1, at least one and none of them truncated."""
         loose = self._loose_first()
-        found = Times.none()
-        if start < loose:
-            if self._ticks is not None:
-                found = self._ticks.between(start, min(stop, loose))
-            else:
-                found.add(start, self._tick)
-        first = max(start, loose)
-        for position, tick in enumerate(self._loose_ticks(self.loose[first - loose : stop - loose]), first):
-            found.add(position, tick)
+        if start >= loose:
+            found = Times.none()
+        elif self._ticks is not None:
+            found = self._ticks.between(start, min(stop, loose))
+        else:
+            found = Times(array("q", (start,)), array("q", (self._tick,)))
+        if stop > loose:
+            first = max(start, loose)
+            for position, tick in enumerate(self._loose_ticks(self.loose[first - loose : stop - loose]), first):
+                found.add(position, tick)
         return found
 
     def _loose_ticks(self, places: Sequence[int]) -> list[int]:

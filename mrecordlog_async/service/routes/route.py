@@ -120,7 +120,7 @@ def _check_duplicates(body: bytes) -> None:
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    if len({name for name, _ in pairs}) < len(pairs):
+    if len(dict(pairs)) < len(pairs):
         raise bad_request(_TWICE, "bad_body")
 
 
