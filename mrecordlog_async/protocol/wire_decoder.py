@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from struct import Struct
 from typing import NamedTuple
 
 from mrecordlog_async.model import OFFSET_BYTES, Run, Times
@@ -98,6 +100,58 @@ class Decoder:
             return None
         return self._take_block(entry, memoryview(data))
 
+    def take_small(self, data: bytes, at: int) -> tuple[list[Block], int]:
+        """Take the entries that are whole in *data* from *at* on, as long as they are valid.
+
+        `take` checks the same, entry by entry, and says what is wrong: pass it what is left. This takes a third of its
+        time, for streams with thousands of queues.
+
+        Args:
+            data: A part of the stream; the blocks refer to it.
+            at: Where the next entry begins. Nothing is taken before the preamble, or if the body of an entry is next.
+
+        Returns:
+            The blocks, and where what is left begins in *data*.
+        """
+        found: list[Block] = []
+        if not self._begun or self._entry is not None or self.done:
+            return found, at
+        queues, blocks, records, size = self.totals
+        end, view, queue = len(data), memoryview(data), self.queue
+        times: Times | None = self._times
+        while at + ENTRY.size <= end:
+            kind, small, first, second, third = ENTRY.unpack_from(data, at)
+            body = at + ENTRY.size
+            if kind == QUEUE and small <= NAME_BYTES_MAX:
+                after = body + small + -small % 8
+                text = _name_of(data[body : body + small]) if after <= end else None
+                if text is None:
+                    break
+                queue, times, queues = (text, first), None, queues + 1
+            elif queue is None:
+                break
+            elif kind == TIMES and small == 1 and times is None and not (first or second or third):
+                after = body + 16
+                if after > end:
+                    break
+                times = Times(array("q", data[body : body + 8]), array("q", data[body + 8 : after]))
+            elif kind == BLOCK and 0 < small <= RECORDS_MAX and second <= PAYLOAD_BYTES_MAX and not self._positions:
+                middle = body + (small + 1) * OFFSET_BYTES
+                stop = middle + second
+                after = stop + (body - stop) % 8
+                if after > end or _U32(data, body) != _ZERO or _U32(data, middle - OFFSET_BYTES) != (second,):
+                    break
+                if times is None:
+                    times = Times.none()
+                found.append(Block(*queue, first, small, view[body:middle], view[middle:stop], times))
+                records, size = records + small, size + second
+            else:
+                break
+            at = after
+        self.queue, self._times = queue, Times.none() if times is None else times
+        self.totals = Totals(queues, blocks + len(found), records, size)
+        return found, at
+
     def _take_preamble(self, data: bytes | bytearray | memoryview) -> None:
         if data != PREAMBLE:
             raise WireError("not a stream of runs, or one of another version")
@@ -130,10 +184,9 @@ class Decoder:
             self.take(b"")
 
     def _take_queue(self, entry: tuple[int, int, int, int, int], data: bytes | bytearray | memoryview) -> None:
-        try:
-            name = bytes(data[: entry[1]]).decode()
-        except UnicodeDecodeError:
-            raise WireError("a queue's name is not UTF-8") from None
+        name = _name_of(bytes(data[: entry[1]]))
+        if name is None:
+            raise WireError("a queue's name is not UTF-8")
         self.queue = (name, entry[2])
         self._times = Times.none()
         self.totals = self.totals._replace(queues=self.totals.queues + 1)
@@ -166,6 +219,18 @@ class Decoder:
             raise WireError(f"the trailer counts {tuple(totals)}, but the stream had {tuple(self.totals)}")
         self.done = True
         self.wanted = 0
+
+
+def _name_of(text: bytes) -> str | None:
+    """Return a queue's name, or None if it is not UTF-8."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+_U32 = Struct("<I").unpack_from
+_ZERO = (0,)
 
 
 def decode(data: bytes | bytearray | memoryview, *, positions: bool = False) -> Iterator[Block]:

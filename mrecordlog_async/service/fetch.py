@@ -83,10 +83,10 @@ class Fetcher:
         for one in ranges:
             queue_id = check_range(self._log, one)
             times = self._log.times(one.queue, one.start, one.stop)
-            held, found = self._first_runs(one), list[tuple[int, int]]()
-            _add_spans(found, held)
-            if has_more(held, one):
-                async for held in self._more_runs(one, held[-1].next_position):
+            begun, found = self._first_runs(one), list[tuple[int, int]]()
+            _add_spans(found, begun)
+            if has_more(begun, one):
+                async for held in self._more_runs(one, begun[-1].next_position):
                     _add_spans(found, held)
             parts.append(wire.QueuePositions(one.queue, queue_id, found, times))
             await self._turns.rest()

@@ -21,7 +21,7 @@ from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, WireError, encode
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, Connection
-from mrecordlog_async.spark.fetch import decode_blocks, requests_for, rest_after, verified
+from mrecordlog_async.spark.fetch import Rest, decode_blocks, requests_for, verified
 from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.partitions import Partition, Range
 from mrecordlog_async.spark.responses import (
@@ -236,18 +236,22 @@ class ServiceClient:
 
     def _fetch_part(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
         """Yield the blocks of one request, and of as many more as it takes to complete a broken response."""
-        attempts = self._connection.attempts()
+        attempts, rest = self._connection.attempts(), Rest(part)
         while part:
+            advanced = False
             try:
                 for block in self._blocks(part, payload, log):
-                    part = rest_after(block, part)
+                    rest.drop(block)
                     yield block
-                    attempts = self._connection.attempts()  # there was progress
+                    advanced = True
                 return
             except (OSError, http.client.HTTPException, WireError) as error:
                 self.close()
+                part = rest.ranges()
                 if not part:
                     return  # only the end of the response is missing, not a record
+                if advanced:
+                    attempts = self._connection.attempts()
                 attempts.failed(f"the response broke off: {type(error).__name__}: {error}")
 
     def _blocks(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:

@@ -38,14 +38,39 @@ def requests_for(ranges: Iterable[Range]) -> Iterator[list[Range]]:
         yield part
 
 
-def rest_after(block: Block, part: list[Range]) -> list[Range]:
-    """Return what remains of *part* after *block*, which `verified` checks."""
-    for index, each in enumerate(part):
-        if (each.queue, each.id) == (block.queue, block.queue_id) and each.start <= block.first_position < each.stop:
-            records = each.records - block.record_count
-            left = [each._replace(start=block.next_position, records=records)] if records > 0 else []
-            return left + part[index + 1 :]
-    return part
+class Rest:
+    """What remains of the ranges of one request while blocks arrive, which `verified` checks."""
+
+    def __init__(self, part: list[Range]) -> None:
+        self._part = part
+        self._index = 0  # of the first range that remains
+        self._start = part[0].start if part else 0  # what remains of it
+        self._records = part[0].records if part else 0
+
+    def drop(self, block: Block) -> None:
+        """Drop *block* and the ranges before its own; nothing if no range that remains has it."""
+        queue, queue_id, first, records = block[:4]
+        for index in range(self._index, len(self._part)):
+            each = self._part[index]
+            start, left = (self._start, self._records) if index == self._index else (each.start, each.records)
+            if each.queue == queue and each.id == queue_id and start <= first < each.stop:
+                if left > records:
+                    self._index, self._start, self._records = index, first + records, left - records
+                else:
+                    self._begin(index + 1)
+                return
+
+    def _begin(self, index: int) -> None:
+        self._index = index
+        if index < len(self._part):
+            self._start, self._records = self._part[index].start, self._part[index].records
+
+    def ranges(self) -> list[Range]:
+        """Return what remains."""
+        rest = self._part[self._index :]
+        if rest:
+            rest[0] = rest[0]._replace(start=self._start, records=self._records)
+        return rest
 
 
 def verified(blocks: Iterable[Block], ranges: Sequence[Range]) -> Iterator[Block]:
@@ -56,36 +81,33 @@ def verified(blocks: Iterable[Block], ranges: Sequence[Range]) -> Iterator[Block
     """
     index, missing, position = -1, 0, 0
     for block in blocks:
+        queue, queue_id, first, records = block[:4]
         while missing == 0:
             index += 1
             if index == len(ranges):
                 raise ShortResponseError(
-                    f"the service sent queue {block.queue!r} from position {block.first_position}, which was not "
-                    "requested"
+                    f"the service sent queue {queue!r} from position {first}, which was not requested"
                 )
             missing, position = ranges[index].records, ranges[index].start
-        _check(block, ranges[index], position, missing)
-        missing, position = missing - block.record_count, block.next_position
+        due, after = ranges[index], first + records
+        inside = position <= first and after <= due.stop
+        if queue != due.queue or queue_id != due.id or not inside or records > missing:
+            raise ShortResponseError(
+                f"expected {missing} more records of queue {due.queue!r} from position {position}, got {records} of "
+                f"{queue!r} at {first}"
+            )
+        missing, position = missing - records, after
         yield block
     left = missing + sum(each.records for each in ranges[index + 1 :])
     if left:
         raise ShortResponseError(f"the response ended {left} records early")
 
 
-def _check(block: Block, due: Range, position: int, missing: int) -> None:
-    """Raise ShortResponseError unless *block* is the next part of *due*: from *position* on, *missing* at most."""
-    inside = position <= block.first_position and block.next_position <= due.stop
-    if (block.queue, block.queue_id) != (due.queue, due.id) or not inside or block.record_count > missing:
-        raise ShortResponseError(
-            f"expected {missing} more records of queue {due.queue!r} from position {position}, "
-            f"got {block.record_count} of {block.queue!r} at {block.first_position}"
-        )
-
-
 def decode_blocks(response: http.client.HTTPResponse, *, positions: bool) -> Iterator[Block]:
-    """Decode a response as it arrives; each block owns the buffer that it was received in. Raises WireError."""
+    """Decode a response as it arrives; blocks own the buffer that they were received in. Raises WireError."""
     decoder, received = Decoder(positions=positions), _Received(response)
     while not decoder.done:
+        yield from received.take_small(decoder)
         block = decoder.take(received.take(decoder.wanted))
         if block is not None:
             yield block
@@ -106,6 +128,11 @@ class _Received:
         self._response = response
         self._ahead = b""
         self._at = 0
+
+    def take_small(self, decoder: Decoder) -> list[Block]:
+        """Pass to *decoder* what was read ahead, and return the blocks that are whole in it."""
+        blocks, self._at = decoder.take_small(self._ahead, self._at)
+        return blocks
 
     def take(self, size: int) -> bytes | bytearray:
         """Return the next *size* bytes, in a separate buffer. Raises WireError if the body ends before."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.spark.option_values import Server
@@ -49,6 +49,15 @@ class Partition:
     def records(self) -> int:
         """Return how many records the task must deliver, no fewer and no more."""
         return sum(each.records for each in self.ranges)
+
+    def __reduce__(self) -> tuple[Callable[..., Partition], tuple[object, ...]]:
+        """Travel as columns: thousands of ranges, each an object of its own, take five times as long."""
+        columns = tuple(zip(*self.ranges, strict=True))
+        return _arrived, (self.server, columns, self.log, self.address, self.place)
+
+
+def _arrived(server: str, columns: Sequence[Sequence[Any]], log: str, address: str, place: Server | None) -> Partition:
+    return Partition(server, tuple(map(Range._make, zip(*columns, strict=True))), log, address, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from mrecordlog_async.gc_tuning import rare_collections
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.blocks import record_batches
@@ -150,8 +151,9 @@ def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iter
         fleet.servers.add(partition.place)
     client = fleet.client(partition.address or partition.server)
     try:
-        blocks: Iterable[Block] = client.fetch(partition, payload=payload)
-        yield from record_batches(partition.server, blocks, payload=payload)
+        with rare_collections():  # thousands of ranges are many small objects, and none is part of a cycle
+            blocks: Iterable[Block] = client.fetch(partition, payload=payload)
+            yield from record_batches(partition.server, blocks, payload=payload)
     finally:
         client.close()
 

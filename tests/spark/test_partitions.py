@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
 
 
@@ -44,6 +47,13 @@ def test_packing_neither_loses_nor_doubles_a_record(
         assert partition.records > 0
         dense = all(piece.records == piece.stop - piece.start for piece in partition.ranges)
         assert not dense or records_max is None or partition.records <= records_max
+
+
+@given(ranges())
+def test_a_partition_arrives_as_it_was_sent(whole: list[Range]) -> None:
+    """Whether a task gets thousands of ranges or none, they are those that were planned."""
+    sent = Partition("s", tuple(whole), "log", "address", Server("a", "http://a"))
+    assert pickle.loads(pickle.dumps(sent)) == sent
 
 
 def test_small_batches_are_one_task() -> None:
