@@ -159,13 +159,11 @@ class Checkpoint:
 
     def _encoded(self, log: str) -> dict[str, Any]:
         at, marks = self.at.get(log), self.marks.get(log, {})
-        queues: dict[str, list[int]] = {}
+        queues = {queue: [*position] for queue, position in sorted(self.positions[log].items()) if queue not in marks}
         openings: dict[str, dict[str, list[int]]] = {}
-        for queue, position in sorted(self.positions[log].items()):
-            if queue in marks:
-                opening, tail = marks[queue]
+        for queue, (opening, tail) in sorted(marks.items()):
+            position = self.positions[log].get(queue)
+            if position is not None:
                 openings.setdefault(opening, {})[queue] = [*position] if tail is None else [*position, tail]
-            else:
-                queues[queue] = list(position)
         entry = {"server": self.servers.get(log, ""), "at": at and list(at), "queues": queues}
         return entry | ({"openings": dict(sorted(openings.items()))} if openings else {})

@@ -83,10 +83,12 @@ class ReadBefore:
                 plan = self._plan(log, start, summary)
                 if plan is None:
                     asked.append(start)
-                    rest_records, rest_size = rest_records + summary.records, rest_size + summary.bytes
+                    rest_records += summary.records
+                    rest_size += summary.bytes
                 else:
                     found.append((log, plan))
-                    records, size = records + plan.records, size + plan.bytes
+                    records += plan.records
+                    size += plan.bytes
             rest[log] = asked
         if not limits.hold(records + rest_records, size + rest_size):
             return [], starts, limits
@@ -104,8 +106,9 @@ class ReadBefore:
 
     def _plan(self, log: str, start: PlanStart, summary: QueueSummary) -> QueuePlan | None:
         """Return the plan of one queue; None if the listing does not say enough."""
-        position, stop = start.start, summary.next_position
-        if position is None or start.stop != stop or summary.records != stop - summary.first_position:
+        queue, queue_id, position, planned_stop = start
+        stop = summary.next_position
+        if position is None or planned_stop != stop or summary.records != stop - summary.first_position:
             return None
         before = self._size_before(log, position, summary)
         if before is None:
@@ -113,17 +116,18 @@ class ReadBefore:
         records, size = stop - position, summary.bytes - before
         if records > PIECE_RECORDS or not 0 <= size <= PIECE_BYTES:
             return None
-        piece = Range(start.queue, summary.id, position, stop, records, size)
-        return QueuePlan(start.queue, "ok", summary.id, position, stop, records, [piece], bytes=size)
+        piece = Range(queue, queue_id, position, stop, records, size)
+        return QueuePlan(queue, "ok", queue_id, position, stop, records, [piece], None, None, size)
 
     def _size_before(self, log: str, position: int, summary: QueueSummary) -> int | None:
         """Return the payload bytes of the retained records before *position*; None if they are not known."""
-        if summary.first_position == position:
+        first = summary.first_position
+        if first == position:
             return 0
         read = self._read.get((log, summary.queue))
-        if read is None or (read.id, read.stop) != (summary.id, position):
+        if read is None or read.id != summary.id or read.stop != position:
             return None
-        return read.sizes.get(summary.first_position)
+        return read.sizes.get(first)
 
 
 def _is_listed(key: tuple[str, str], surveys: Mapping[str, Listed]) -> bool:

@@ -104,8 +104,9 @@ class Truncated(NamedTuple):
 def decode_page(body: bytes, etag: str) -> ListingPage:
     """Decode one page of a listing."""
     found = json.loads(body)
-    opened = {queue["id"]: queue.get("opened_next", 0) for queue in found["queues"]}
-    queues = [decode_summary(queue) for queue in found["queues"]]
+    listed = found["queues"]
+    opened = {queue["id"]: queue.get("opened_next", 0) for queue in listed}
+    queues = list(map(decode_summary, listed))
     listing = ServiceListing(queues, found.get("log", ""), found.get("opening", ""), opened, _decode_at(found))
     return ListingPage(listing, found.get("next"), etag)
 
@@ -144,7 +145,8 @@ def decode_summary(queue: Mapping[str, Any]) -> QueueSummary:
         queue["bytes"],
         None,
         queue.get("began", 0),
-        oldest_time=_time(queue.get("oldest_time")),
+        False,
+        None if (oldest := queue.get("oldest_time")) is None else datetime.fromisoformat(oldest),
     )
 
 

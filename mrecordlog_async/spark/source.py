@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.gc_tuning import calm_collector
+from mrecordlog_async.gc_tuning import RARE_THRESHOLD, calm_collector
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.options import Options
 
@@ -111,7 +111,7 @@ class RecordLogDataSource(DataSource):
                 f"streaming reads need pyspark 4.2 or later, this is {pyspark.__version__}; batch reads and writes work"
             ) from error
         if _is_stream_process():
-            calm_collector()
+            calm_collector(RARE_THRESHOLD)
         return LogStreamReader(self.parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

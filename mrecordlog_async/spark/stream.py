@@ -274,12 +274,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = Checkpoint.decode(end)
         if self._committed.must_begin:  # a batch that runs again after a restart must not run for another holder
             self._readable(last)
-        forgotten = self._options.forget
-        moved = [
-            each
-            for each in advanced(Checkpoint.decode(start).positions, last.positions)
-            if not any(each[0].startswith(digits) for digits in forgotten)
-        ]
+        first = Checkpoint.decode(start).positions
+        forgotten = {log for log in last.positions if log.startswith(self._options.forget)}
+        moved = advanced(first, {log: queues for log, queues in last.positions.items() if log not in forgotten})
         found = partitions(self._fleet, moved, last.servers, self._plans)
         return [PlannedPartition(partition) for partition in found]
 

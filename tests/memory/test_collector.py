@@ -28,7 +28,7 @@ def test_a_calm_collector_leaves_alone_what_was_there_at_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("before", "within"),
-    [((700, 10, 10), (20_000, 10, 10)), ((50_000, 5, 5), (50_000, 5, 5)), ((0, 10, 10), (0, 10, 10))],
+    [((700, 10, 10), (200_000, 10, 10)), ((500_000, 5, 5), (500_000, 5, 5)), ((0, 10, 10), (0, 10, 10))],
 )
 def test_collections_are_rarer_for_a_while(before: tuple[int, int, int], within: tuple[int, int, int]) -> None:
     """Afterwards, after an error too, they are as frequent as before; who has switched them off keeps them off."""
