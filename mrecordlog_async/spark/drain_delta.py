@@ -85,7 +85,7 @@ def _run(
 ) -> Summary:
     from mrecordlog_async.spark.delta.parts import Layout
     from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink, SinkOptions
-    from mrecordlog_async.spark.delta.start import prepare
+    from mrecordlog_async.spark.delta.start import prepare, repair
 
     if checkpoint.read(OUTPUT) is not None:
         raise RefusedError(f"{checkpoint.path} belongs to an output of Parquet files: use --format parquet")
@@ -101,12 +101,17 @@ def _run(
             columns = sink.columns(rows.schema.json())
         except ValueError as error:
             raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
-        for line in prepare(checkpoint, place, columns, job.partition_by, query_id):
+        for line in repair(checkpoint, place):
             report(line)
         position = newest_position(batches)
+
+        def check_services() -> None:
+            refuse_unreached(options, batches)
+            refuse_missing(job, options, fleet, position, report)
+
+        for line in prepare(checkpoint, place, columns, job.partition_by, query_id, check_services):
+            report(line)
         again = refusal.check(checkpoint, accepted(job), position)
-        refuse_unreached(options, batches)
-        refuse_missing(job, options, fleet, position, report)
         given = _source_options(job, synced, again, query_id)
         session.dataSource.register(DeltaSink)
         rows = _columns(job, source_rows(session, given))

@@ -19,7 +19,7 @@ from mrecordlog_async.spark.delta.content import merged
 from mrecordlog_async.spark.delta.parts import Layout, write_parts
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.sink import arrow_schema
-from mrecordlog_async.spark.delta.start import prepare
+from mrecordlog_async.spark.delta.start import prepare, repair
 from mrecordlog_async.spark.delta.table import NewBatch, Table
 from mrecordlog_async.spark.identity import query_of
 from mrecordlog_async.spark.local_lake import LocalLake
@@ -86,7 +86,8 @@ class DeltaEngine:
         owner = {"consumerOwner": query} if "consumer" in self.given else {}
         reader = LogStreamReader(self.source_options(owner))
         try:
-            said = prepare(checkpoint, self.place, COLUMNS, self.layout.partition_by, query)
+            said = repair(checkpoint, self.place)
+            said += prepare(checkpoint, self.place, COLUMNS, self.layout.partition_by, query)
             yield DeltaRun(self, reader, query, checkpoint, said)
         finally:
             reader.stop()

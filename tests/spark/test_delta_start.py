@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
+from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.start import prepare
 from mrecordlog_async.spark.delta.table import TableError
 from mrecordlog_async.spark.identity import RefusedError, query_of
@@ -104,8 +105,22 @@ def test_columns_are_added_and_never_changed(engine: DeltaEngine) -> None:
         begin(pa.field("amount", pa.string()))
     with pytest.raises(RefusedError, match=r"has the columns amount, which this drain does not write: set --schema"):
         begin()
-    with pytest.raises(RefusedError, match="is partitioned by nothing"):
+    with pytest.raises(RefusedError, match="is not partitioned: leave out --partition-by"):
         prepare(checkpoint, engine.place, COLUMNS, ("queue",), query)
+    checkpoint.close()
+
+
+def test_a_start_that_fails_at_the_services_leaves_no_table(tmp_path: Path) -> None:
+    """A wrong token or a misspelt queue is found before the table is created, so the next start may partition it."""
+    checkpoint, place = LocalLake(str(tmp_path / "c")), Place(str(tmp_path / "t"), {})
+    query = query_of(checkpoint)
+
+    def check() -> None:
+        raise RefusedError("missing or invalid bearer token")
+
+    with pytest.raises(RefusedError, match="token"):
+        prepare(checkpoint, place, COLUMNS, (), query, check)
+    assert prepare(checkpoint, place, COLUMNS, ("queue",), query) == []
     checkpoint.close()
 
 

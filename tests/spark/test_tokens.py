@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.sink import SinkOptions
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.drain_query import source_rows
 from mrecordlog_async.spark.identity import RefusedError
@@ -18,7 +22,20 @@ from tests.spark.services import numbered
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPARK_REDACTS = "(?i)secret|password|token|access[.]?key"
+"""The default of `spark.redaction.regex`."""
+
 A, B = "0123456789abcdef-of-a", "fedcba9876543210-of-b"
+
+
+def test_keys_of_an_object_store_are_redacted() -> None:
+    """Spark redacts an option by its name wherever it prints a plan, and the job shows none of them."""
+    keys = {"AWS_SECRET_ACCESS_KEY": A}
+    job = DrainJob("http://h:1", "s3://lake/t", "c", storage_options=keys)
+    sink = SinkOptions(Place(job.output, keys))
+    shown = [value for name, value in sink.encode().items() if not re.search(SPARK_REDACTS, name)]
+    assert SinkOptions.decode(sink.encode()).place.storage_options == keys
+    assert not any(A in text for text in (*shown, repr(job), repr(sink)))
 
 
 def test_each_server_gets_its_own_token(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:
@@ -32,6 +49,7 @@ def test_each_server_gets_its_own_token(spark: SparkSession, new_service: NewSer
     with pytest.raises(RefusedError, match=wrong) as told:
         run_drain(spark, job)
     assert A not in str(told.value) and A not in repr(job)
+    assert not DeltaTable.is_deltatable(job.output), "the next attempt may choose another layout"
 
     said: list[str] = []
     assert run_drain(spark, replace(job, options=tokens), said.append).records == 20

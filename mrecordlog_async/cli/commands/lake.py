@@ -91,7 +91,8 @@ def _show(place: Place, arguments: argparse.Namespace) -> None:
     print(f"version {found.version}: {plural(found.rows, 'row')} in {plural(found.files, 'file')}, {size(found.bytes)}")
     if found.partition_by:
         print(f"{plural(found.partitions, 'partition')} by {', '.join(found.partition_by)}")
-    print(f"drained by query {found.query} up to batch {found.batch}" if found.query else "not written by a drain")
+    upto = f"up to batch {found.batch}" if found.batch is not None else "which has stored no batch yet"
+    print(f"drained by query {found.query}, {upto}" if found.query else "not written by a drain")
     for name, kind in found.columns.items():
         print(f"  {name:<20}{kind}")
 

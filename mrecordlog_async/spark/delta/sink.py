@@ -63,7 +63,7 @@ class SinkOptions:
             "path": self.place.address,
             "partitionedBy": json.dumps(self.layout.partition_by),
             "targetFileBytes": str(self.layout.bytes_per_file),
-            "storageOptions": json.dumps(dict(self.place.storage_options)),
+            "storageSecrets": json.dumps(dict(self.place.storage_options)),  # Spark redacts options of such a name
         }
         given = {"syncedCheckpoint": self.checkpoint, "restOf": self.rest}
         return found | {name: text for name, text in given.items() if text is not None}
@@ -72,7 +72,7 @@ class SinkOptions:
     def decode(cls, options: Mapping[str, str]) -> SinkOptions:
         """Return what `encode` returned, from names in any case."""
         found = {name.lower(): text for name, text in options.items()}
-        place = Place(found["path"], json.loads(found.get("storageoptions", "{}")))
+        place = Place(found["path"], json.loads(found.get("storagesecrets", "{}")))
         columns = tuple(json.loads(found.get("partitionedby", "[]")))
         layout = Layout(columns, int(found.get("targetfilebytes", BYTES_PER_FILE)))
         return cls(place, layout, found.get("syncedcheckpoint"), found.get("restof"))

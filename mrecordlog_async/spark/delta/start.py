@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from deltalake import DeltaTable, Field, Schema
 
@@ -27,23 +27,12 @@ from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
 
 
-def prepare(checkpoint: Lake, place: Place, schema: Schema, partition_by: Sequence[str], query: str) -> list[str]:
-    """Repair what the last run left, and make the table ready for the query.
-
-    Args:
-        checkpoint: the query's checkpoint.
-        place: the table.
-        schema: the columns that the drain writes.
-        partition_by: the columns by which the table is partitioned.
-        query: the query's id.
-
-    Returns:
-        One sentence for each thing that was repaired or changed.
+def repair(checkpoint: Lake, place: Place) -> list[str]:
+    """Repair what the last run left half written; return one sentence for each thing.
 
     Raises:
-        RefusedError: table, checkpoint and settings do not belong together.
         SyncFailedError, WriteFailedError: the disk failed.
-        TableError: the table cannot be used: no rights, no credentials, no space, or a damaged log.
+        TableError: the table's log is damaged.
     """
     said = repair_checkpoint(checkpoint)
     if place.path is not None:
@@ -52,26 +41,58 @@ def prepare(checkpoint: Lake, place: Place, schema: Schema, partition_by: Sequen
             said += repair_table(lake)
         finally:
             lake.close()
-    with explained(place):
-        return said + _prepare_table(checkpoint, place, schema, partition_by, query)
+    return said
 
 
-def _prepare_table(
-    checkpoint: Lake, place: Place, schema: Schema, partition_by: Sequence[str], query: str
+def prepare(
+    checkpoint: Lake,
+    place: Place,
+    schema: Schema,
+    partition_by: Sequence[str],
+    query: str,
+    check: Callable[[], None] = lambda: None,
 ) -> list[str]:
+    """Make the table ready for the query, after `repair`.
+
+    Args:
+        checkpoint: the query's checkpoint.
+        place: the table.
+        schema: the columns that the drain writes.
+        partition_by: the columns by which the table is partitioned.
+        query: the query's id.
+        check: called before the table is created or changed: what it raises must leave nothing behind that a start with
+            other settings would stumble over.
+
+    Returns:
+        One sentence for each thing that was changed.
+
+    Raises:
+        RefusedError: table, checkpoint and settings do not belong together.
+        SyncFailedError, WriteFailedError: the disk failed.
+        TableError: the table cannot be used: no rights, no credentials, no space, or a damaged log.
+    """
     planned, committed = newest(checkpoint, OFFSETS), newest(checkpoint, COMMITS)
-    if not DeltaTable.is_deltatable(place.uri, dict(place.storage_options)):
-        if planned >= 0:
-            raise RefusedError(
-                f"there is no table at {place.address}, but {checkpoint.path} has batches: name the table that this "
-                "checkpoint belongs to, or use a new checkpoint, which stores everything that the log still holds"
-            )
-        create_table(place, schema, partition_by, query)
-    table = DeltaTable(place.uri, storage_options=dict(place.storage_options))
-    _refuse_foreign(table, place, checkpoint, query)
-    _refuse_partitioning(table, place, partition_by)
-    _refuse_older(table, place, query, planned, committed)
-    return _add_columns(table, place, schema)
+
+    def fitting() -> DeltaTable:
+        table = DeltaTable(place.uri, storage_options=dict(place.storage_options))
+        _refuse_foreign(table, place, checkpoint, query)
+        _refuse_partitioning(table, place, partition_by)
+        _refuse_older(table, place, query, planned, committed)
+        return table
+
+    with explained(place):
+        table = fitting() if DeltaTable.is_deltatable(place.uri, dict(place.storage_options)) else None
+    if table is None and planned >= 0:
+        raise RefusedError(
+            f"there is no table at {place.address}, but {checkpoint.path} has batches: name the table that this "
+            "checkpoint belongs to, or use a new checkpoint, which stores everything that the log still holds"
+        )
+    check()
+    with explained(place):
+        if table is None:
+            create_table(place, schema, partition_by, query)
+            table = fitting()  # another drain may have created it at the same moment
+        return _add_columns(table, place, schema)
 
 
 def _refuse_foreign(table: DeltaTable, place: Place, checkpoint: Lake, query: str) -> None:
@@ -92,10 +113,12 @@ def _refuse_foreign(table: DeltaTable, place: Place, checkpoint: Lake, query: st
 def _refuse_partitioning(table: DeltaTable, place: Place, partition_by: Sequence[str]) -> None:
     known = table.metadata().partition_columns
     if known != list(partition_by):
-        raise RefusedError(
-            f"{place.address} is partitioned by {','.join(known) or 'nothing'}: set --partition-by to that, or use a "
-            "new table and a new checkpoint"
+        how = (
+            f"partitioned by {','.join(known)}: set --partition-by to that"
+            if known
+            else ("not partitioned: leave out --partition-by")
         )
+        raise RefusedError(f"{place.address} is {how}, or use a new table and a new checkpoint")
 
 
 def _refuse_older(table: DeltaTable, place: Place, query: str, planned: int, committed: int) -> None:
