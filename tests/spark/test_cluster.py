@@ -35,6 +35,7 @@ def spark_cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.timeout(1_200)  # eight processes start, five of them Java
 def test_every_record_is_stored_once_though_an_executor_is_killed(spark_cluster: Cluster, tmp_path: Path) -> None:
     """Two executors drain two services; one is killed in the middle of a response, and each record is stored once."""
     with served(tmp_path / "wal-a") as a, served(tmp_path / "wal-b") as b:
