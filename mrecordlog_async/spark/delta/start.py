@@ -60,8 +60,8 @@ def prepare(
         schema: the columns that the drain writes.
         partition_by: the columns by which the table is partitioned.
         query: the query's id.
-        check: called before the table is created or changed: what it raises must leave nothing behind that a start with
-            other settings would stumble over.
+        check: called before the table is created or changed. If it raises, there is no new table, and the next start
+            may choose another layout.
 
     Returns:
         One sentence for each thing that was changed.
