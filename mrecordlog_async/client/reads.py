@@ -93,7 +93,7 @@ class Reads:
             start: First position, or a time (see `position_at`); None starts at the first retained record.
             stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
             limit: At most this many records, the first ones; None for all.
-            follow: Wait for more, until the queue is deleted; *stop* and *limit* are not used then.
+            follow: Wait for more, until the queue is deleted, or sealed and read; *stop* and *limit* are not used then.
 
         Yields:
             Runs, at least one, and their times.
@@ -127,7 +127,7 @@ class Reads:
         """Follow *queue* from *start*: iterate over its records, or take batches, and wait for more.
 
         The tail survives restarts of the service, and calls that are cancelled. Records that are truncated before it
-        reaches them are skipped. It ends when the queue is deleted.
+        reaches them are skipped. It ends when the queue is deleted, and after the last record of a sealed queue.
 
         Args:
             queue: Its name.
@@ -152,7 +152,10 @@ class Reads:
         return Tail(queue, None if isinstance(start, datetime) else start, begin, fetch)
 
     async def _follow(self, queue: str, queue_id: int, position: int) -> AsyncGenerator[Page, None]:
-        """Yield pages from *position* on until this incarnation of *queue* is deleted; some may be empty."""
+        """Yield pages from *position* on until this incarnation of *queue* is deleted, or sealed and read.
+
+        Some may be empty.
+        """
         while True:
             try:
                 page = await _read_page(self._transport, queue, position, None, wait_seconds=WAIT_SECONDS)
@@ -162,6 +165,17 @@ class Reads:
                 return
             position = page.next_position
             yield page
+            # Asked only after a wait in vain, which is short at the end of a sealed queue.
+            if not page.runs and await self._has_ended(queue, position):
+                return
+
+    async def _has_ended(self, queue: str, position: int) -> bool:
+        """Return whether *queue* is sealed and *position* is its end."""
+        try:
+            summary = await self.queue_summary(queue)
+        except QueueNotFoundError:
+            return True
+        return summary.sealed and position >= summary.next_position
 
     async def _position_of(self, queue: str, start: Start) -> int:
         return await self.position_at(queue, start) if isinstance(start, datetime) else start

@@ -20,6 +20,7 @@ from mrecordlog_async.errors import (
     QueueExistsError,
     QueueNameError,
     QueueNotFoundError,
+    QueueOptionsError,
     QueueSealedError,
     RecordLogError,
     RecordTooLargeError,
@@ -91,7 +92,8 @@ def error_of(reply: Reply) -> RecordLogError:
                 unknown = bool(problem.get("outcome_unknown", False))
                 return PositionInPastError(problem["queue"], problem["position"], problem["next_position"], unknown)
             case "log_full":
-                return LogFullError(problem["resource"], problem["used"], problem["limit"], problem.get("queue", ""))
+                amounts = problem["resource"], problem["used"], problem["limit"]
+                return LogFullError(*amounts, problem.get("queue", ""), problem.get("unit", "bytes"))
             case "disk_full":
                 return LogFullError("space")
             case "log_failed":
@@ -100,6 +102,8 @@ def error_of(reply: Reply) -> RecordLogError:
                 return RecordTooLargeError(problem["size"], problem["limit"], problem["limit_name"])
             case "queue_sealed":
                 return QueueSealedError(problem["queue"], problem["next_position"])
+            case "queue_options":
+                return QueueOptionsError(problem["queue"], problem["reason"])
             case "consumer_not_found":
                 return ConsumerNotFoundError(problem["queue"], problem["consumer"])
             case "consumer_exists":

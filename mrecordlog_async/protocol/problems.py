@@ -183,7 +183,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
         case QueueSealedError():
             return ProblemError(409, "queue_sealed", detail, queue=error.queue, next_position=error.next_position)
         case QueueOptionsError():
-            return ProblemError(409, "queue_options", detail, queue=error.queue)
+            return ProblemError(409, "queue_options", detail, queue=error.queue, reason=error.reason)
         case RecordTooLargeError():
             sizes: dict[str, Any] = {"size": error.size_bytes, "limit": error.limit_bytes, "limit_name": error.limit}
             return ProblemError(413, "too_large", detail, **sizes)
@@ -195,6 +195,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
             return ProblemError(409, "log_full", detail, resource="positions", used=error.used, limit=error.limit)
         case LogFullError():
             more = {"queue": error.queue} if error.queue else {}
+            more |= {"unit": error.unit} if error.resource == "queue" else {}
             return retry(429, "log_full", detail, resource=error.resource, used=error.used, limit=error.limit, **more)
         case LogClosedError():
             return retry(503, "closing", "the service is shutting down; try again", state="closing")

@@ -46,7 +46,7 @@ class WakeReason(Enum):
     RECORDS = auto()
     TIMEOUT = auto()
     ENDED = auto()
-    """The queue is deleted or the log is closing."""
+    """The queue is deleted, or sealed and read, or the log is drained or closing."""
 
 
 @dataclass(slots=True)

@@ -158,6 +158,18 @@ async def test_follow_reads_a_directory_beside_its_writer(directory: Path) -> No
             assert await process.wait() == 130
 
 
+async def test_follow_ends_after_the_last_record_of_a_sealed_queue(directory: Path) -> None:
+    """Nothing can come any more, so the command does not wait for it."""
+    async with MultiRecordLog.open(directory, queues=["q"]) as log:
+        await log.append("q", b"one")
+        async with following(directory) as (process, output):
+            assert await output.readline() == b"one\n"
+            await log.append("q", b"two")
+            await log.seal_queue("q")
+            assert await output.read() == b"two\n"
+            assert await process.wait() == 0
+
+
 async def test_follow_ends_with_its_queue(directory: Path) -> None:
     """A recreated queue is a different queue; following a missing queue is reported."""
     async with MultiRecordLog.open(directory) as log:

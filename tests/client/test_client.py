@@ -14,6 +14,8 @@ from mrecordlog_async import (
     QueueExistsError,
     QueueNameError,
     QueueNotFoundError,
+    QueueOptions,
+    QueueOptionsError,
     RecordTooLargeError,
 )
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
@@ -48,6 +50,27 @@ async def test_the_client_speaks_like_the_log(served: Served) -> None:
         assert (await client.stats()).counters["appended_records"] == 3
         await client.delete_queue("a/b ü")
         assert not await client.queue_exists("a/b ü")
+
+
+async def test_the_limits_of_a_queue_refuse_in_the_same_words(served: Served) -> None:
+    """A full queue, and options that contradict what it holds, raise the log's own errors through the client."""
+    options = QueueOptions(max_records=2)
+    async with RecordLogClient(served.url, retry_seconds=0.0) as client:
+        await client.configure_queue("q", options)
+        await client.append_records("q", None, [b"a", b"b"])
+        for log in (client, served.log):
+            with pytest.raises(LogFullError, match="holds 2 of 2 records"):
+                await log.append("q", b"c")
+            with pytest.raises(QueueOptionsError, match=r"^queue 'q': max_bytes=1 is below the 2 that it holds"):
+                await log.configure_queue("q", QueueOptions(max_bytes=1))
+
+
+async def test_following_ends_after_the_last_record_of_a_sealed_queue(served: Served) -> None:
+    """Nothing can come any more, so the client does not ask for it again and again."""
+    async with RecordLogClient(served.url) as client:
+        await client.append("q", b"a")
+        await client.seal_queue("q")
+        assert [run.payload async for runs, _ in client.timed_runs("q", follow=True) for run in runs] == [b"a"]
 
 
 @pytest.mark.parametrize("queue", [".", "..", "%", "%2F", "a?b#c", "/", "{queue}", "+", "a\\b"])

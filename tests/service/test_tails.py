@@ -69,6 +69,15 @@ async def test_a_tail_ends_with_its_queue(served: Served) -> None:
         assert await response.content.read() == b""
 
 
+async def test_a_tail_of_a_sealed_queue_says_that_it_is_sealed(served: Served) -> None:
+    """It ends after the last record; the queue and its records are still there."""
+    await served.log.append("q", b"a")
+    await served.log.seal_queue("q")
+    async with served.session.get(served.url + TAIL) as response:
+        record, end = await events(response, 2)
+    assert (record["id"], end) == ("0", {"event": "end", "data": "sealed"})
+
+
 async def test_a_tail_ends_when_the_service_goes_down(served: Served) -> None:
     """Tails never delay a shutdown."""
     async with served.session.get(served.url + TAIL) as response:

@@ -1,7 +1,7 @@
 """Print the records of a queue, each followed by a newline.
 
-With --follow it continues with new records until the queue is deleted or you press Ctrl-C. You can follow a directory
-while another process writes to it.
+With --follow it continues with new records until the queue is deleted, or sealed and read, or you press Ctrl-C. You can
+follow a directory while another process writes to it.
 
   mrecordlog cat ./wal orders --start 100 --stop 200
   mrecordlog cat ./wal orders --since 10min --json
@@ -47,7 +47,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     )
     parser.add_argument("--stop", type=COUNT, metavar="POSITION", help="position after the last one (default: the end)")
     parser.add_argument("--limit", type=COUNT, metavar="N", help="at most this many records (default: all)")
-    parser.add_argument("--follow", action="store_true", help="continue with new records until the queue is deleted")
+    parser.add_argument("--follow", action="store_true", help="continue with new records until the queue ends")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--raw", action="store_true", help="print payloads back to back, without newlines")
     form.add_argument(
@@ -88,7 +88,7 @@ def _read_directory(arguments: argparse.Namespace) -> int:
 
 
 def _follow(log: StoredLog, arguments: argparse.Namespace, position: int | None) -> None:
-    """Print what is retained and what comes, until this queue is deleted; what is truncated first is skipped."""
+    """Print what is retained and what comes, until this queue ends; what is truncated first is skipped."""
     queue = arguments.queue
     queue_id = log.queue_id(queue)
     while log.queue_exists(queue) and log.queue_id(queue) == queue_id:
@@ -97,6 +97,8 @@ def _follow(log: StoredLog, arguments: argparse.Namespace, position: int | None)
             write(run, times, arguments)
             position = run.next_position
         sys.stdout.buffer.flush()
+        if log.settings(queue).sealed:
+            return
         while not log.refresh():
             time.sleep(FOLLOW_SECONDS)
 

@@ -1,8 +1,9 @@
 """Tails: the records of a queue as server-sent events, and the service's statistics every second.
 
 An event's id is the record's position, so a client that lost the connection continues after the last one that it saw
-(`Last-Event-ID`). A tail ends with an event `end` when the queue is deleted, the log fails or the service shuts down.
-Events are created only as fast as the client reads; one that stops reading is dropped, without such an event.
+(`Last-Event-ID`). A tail ends with an event `end`, whose data is the reason: the queue is `deleted`, or `sealed` and all
+is sent; the log has `failed`, or the service is `closing`. Events are created only as fast as the client reads; one that
+stops reading is dropped, without such an event.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TAIL_PARAMETERS = (
 
 
 async def tail(service: Service, request: web.Request) -> web.StreamResponse:
-    """Send records as they arrive, until the queue is deleted, the service shuts down or the client disconnects."""
+    """Send records as they arrive. The last event is `end`, with the reason: deleted, sealed, failed or closing."""
     check_query(request, ("start", "since", "as"))
     queue = queue_of(request)
     queue_id = service.log.queue_summary(queue).id
@@ -119,8 +120,11 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             return "failed"
         if service.shutting_down:
             return "closing"
-        if woken is WakeReason.ENDED or not log.queue_exists(queue) or log.queue_summary(queue).id != queue_id:
+        summary = log.queue_summary(queue) if log.queue_exists(queue) else None
+        if summary is None or summary.id != queue_id:
             return "deleted"
+        if woken is WakeReason.ENDED:
+            return "sealed" if summary.sealed else "closing"  # an application drains its log before it closes it
         if woken is WakeReason.TIMEOUT:
             if not await events.send([b": still here\n\n"]):
                 return None
