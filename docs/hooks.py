@@ -11,6 +11,8 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -22,6 +24,7 @@ from mrecordlog_async.recovery import recovery as recovery_module
 
 HELP_COLUMNS = 100
 """A page must not depend on the terminal of the person who builds it."""
+FULL_RUN = Path(__file__).parent / "benchmarks" / "full_run.md"
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
@@ -86,7 +89,8 @@ def http_routes() -> str:
     parts = []
     for path, operations in document()["paths"].items():
         for method, operation in operations.items():
-            parts.append(f"### {method.upper()} {path}\n\n{operation['summary']}.\n\n{_operation(operation)}")
+            text = inspect.cleandoc(operation["description"])
+            parts.append(f"### {method.upper()} {path}\n\n{text}\n\n{_operation(operation)}")
     return "\n\n".join(parts)
 
 
@@ -96,7 +100,8 @@ def _operation(operation: dict[str, Any]) -> str:
     lines += [f"* takes {_type(kind, content)}" for kind, content in body.items()]
     for status, response in operation["responses"].items():
         if int(status) < 400:
-            lines += [f"* {status}: {_type(kind, one)}" for kind, one in response.get("content", {}).items()]
+            content = response.get("content", {})
+            lines += [f"* {status}: {_type(kind, one)}" for kind, one in content.items()] or [f"* {status}: no body"]
     problems = [status for status in operation["responses"] if int(status) >= 400]
     return "\n".join([*lines, f"* problems: {', '.join(problems)}"])
 
@@ -112,6 +117,9 @@ def http_types() -> str:
 
     parts = []
     for name, schema in document()["components"]["schemas"].items():
+        if "enum" in schema:
+            parts.append(f"### {name}\n\n{schema.get('description', '')}\n\n{_values(name)}")
+            continue
         rows = [
             (f"`{member}`", _shape(one), "yes" if member in schema.get("required", ()) else "", one["description"])
             for member, one in schema.get("properties", {}).items()
@@ -121,7 +129,20 @@ def http_types() -> str:
     return "\n\n".join(parts)
 
 
+def _values(name: str) -> str:
+    """Return the values of an enumeration with the docstrings below them."""
+    from mrecordlog_async.protocol.bulk_schemas import QueueStatus
+    from mrecordlog_async.protocol.consumer_schemas import ConsumerStatus
+
+    kinds: dict[str, type[StrEnum]] = {"QueueStatus": QueueStatus, "ConsumerStatus": ConsumerStatus}
+    meanings = re.findall(r'^ {4}\w+ = "(\w+)"\n {4}"""(.*)"""$', inspect.getsource(kinds[name]), re.MULTILINE)
+    assert [value for value, _ in meanings] == list(kinds[name]), f"a value of {name} has no docstring"
+    return table(("value", "meaning"), [(f"`{value}`", meaning) for value, meaning in meanings])
+
+
 def _shape(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " or ".join(f'"{value}"' for value in schema["enum"])
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -222,6 +243,23 @@ def recovery() -> str:
     return text.partition("\n")[2].strip()
 
 
+def peers() -> str:
+    """Return the rows of the full run that compare other stores with this log: load, rate, times, and the ratios."""
+    found = re.findall(r"^\| peers \| (.*) \|$", FULL_RUN.read_text(), re.MULTILINE)
+    rows = []
+    for store, load, rate, p50, p99, note in (_peer(line.split(" | ")) for line in found):
+        ratios = re.search(r"rounds: (.*) the rate, (.*) the CPU time", note)
+        rows.append((load, store, rate, p50, p99, *(ratios.groups() if ratios else ("", ""))))
+    return table(("load", "store", "records per second", "p50", "p99", "this log: rate", "this log: CPU time"), rows)
+
+
+def _peer(cells: list[str]) -> tuple[str, str, str, str, str, str]:
+    """Return store, load, rate, p50, p99 and note of one row of the full run."""
+    what, rate, _raw, _of_raw, p50, _p90, p99, _p999, _cpu, note = cells
+    store, _, load = what.partition(", ")
+    return store, load, rate.removesuffix(" records/s"), p50, p99, note
+
+
 def _sections(text: str) -> str:
     """Make Markdown headings of underlined lines, and a blank line before lists."""
     return re.sub(r"^(.+)\n=+$", r"## \1", text, flags=re.MULTILINE)
@@ -248,6 +286,7 @@ GENERATED: dict[str, Callable[[], str]] = {
         http_types,
         metrics,
         error_statuses,
+        peers,
         file_format,
         recovery,
     )

@@ -66,8 +66,7 @@ class RecordConsumer(RecordBatches, Protocol):
 class RecordLog(Protocol):
     """Queues of records: the changes, tails and consumers that a log and a client have in common.
 
-    It has `append` and `append_record` too. Arguments, results and errors are those of the same methods of
-    `MultiRecordLog`.
+    Arguments, results and errors are those of the same methods of `MultiRecordLog`.
     """
 
     async def create_queue(self, queue: str, *, exist_ok: bool = ..., options: QueueOptions | None = ...) -> bool:
@@ -84,6 +83,12 @@ class RecordLog(Protocol):
         self, queue: str, payload: Payload, position: int | None, *, create: bool = ...
     ) -> Coroutine[Any, Any, int | None]: ...
 
+    # A protocol needs no method next to its overloads; the API reference shows no overloads without one.
+    def append(
+        self, queue: str, payload: Payload, position: int | None = ..., *, create: bool = ...
+    ) -> Coroutine[Any, Any, int | None]:
+        """Append *payload* to *queue*; return its position, or None if it was already stored at *position*."""
+
     @overload
     def append_record(
         self, queue: str, position: None, payload: Payload, *, create: bool = ...
@@ -93,6 +98,11 @@ class RecordLog(Protocol):
     def append_record(
         self, queue: str, position: int | None, payload: Payload, *, create: bool = ...
     ) -> Coroutine[Any, Any, int | None]: ...
+
+    def append_record(
+        self, queue: str, position: int | None, payload: Payload, *, create: bool = ...
+    ) -> Coroutine[Any, Any, int | None]:
+        """Append *payload* to *queue*: `append` with the position before the payload."""
 
     def append_records(
         self, queue: str, position: int | None, payloads: Iterable[Payload], *, create: bool = ...

@@ -29,6 +29,7 @@ class QueueStatus(StrEnum):
     """What a bulk route found about one queue of the request."""
 
     OK = "ok"
+    """The queue is as the request expects it, and what was requested is done."""
     MISSING = "missing"
     """The queue does not exist."""
     RECREATED = "recreated"

@@ -247,6 +247,7 @@ class ConsumerStatus(StrEnum):
     """What a bulk route found about one consumer."""
 
     OK = "ok"
+    """What was requested is done."""
     MISSING = "missing"
     """The queue does not exist."""
     RECREATED = "recreated"

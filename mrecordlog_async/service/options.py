@@ -31,7 +31,7 @@ class ServiceOptions:
         pieces: Cut points in one plan.
         fetch_runs: Runs in one fetch.
         list_queues: Queues on one page of a listing that is requested with `limit`.
-        metrics_queues: Queues that get their own series in /metrics.
+        metrics_queues: Queues, and consumers, that get their own series in /metrics; the first ones by name.
         body_seconds: Longest pause in a body.
         body_rate_bytes: Lowest rate of a body, in bytes per second.
         write_seconds: Longest pause of a reader.
@@ -46,7 +46,7 @@ class ServiceOptions:
         tails: Clients that wait for records, with long polls or as server-sent events.
         tokens: Bearer tokens, any of which admits a request; none admits every request.
         hosts: Host names that are allowed; none allows all.
-        metrics_per_queue: Add four series for each queue to /metrics, labelled with its name.
+        metrics_per_queue: Add series for each queue to /metrics, labelled with its name.
         name: Name of the service in `/v1/log`, for people; empty for the host name.
 
     Raises:

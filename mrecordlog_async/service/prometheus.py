@@ -1,6 +1,7 @@
 """`/metrics`: the core's counters, for Prometheus. Numbers are computed on request; an append pays nothing.
 
-No series has a queue's name unless `metrics_per_queue` is set; `/v1/stats` names the queue that keeps old segments.
+Queues have their own series only if `metrics_per_queue` is set, consumers always. `/v1/stats` names the queue that
+keeps old segments.
 `Collector` may also be registered with an application's own registry, which usually has the process's numbers already.
 """
 

@@ -69,6 +69,32 @@ def test_the_reference_has_every_route_and_error(site: Path) -> None:
     assert all(f"mrecordlog_async.errors.{name}" in shown for name in classes)
 
 
+def test_the_reference_has_methods_that_are_overloaded(site: Path) -> None:
+    """`append` has one signature with and one without a position; each class that has it shows both."""
+    page = (site / "reference/api/index.html").read_text()
+    owners = ("MultiRecordLog", "RecordLog", "client.RecordLogClient", "client.BlockingRecordLogClient")
+    shown = [f"mrecordlog_async.{owner}.{name}" for owner in owners for name in ("append", "append_record")]
+    assert [name for name in shown if f'id="{name}"' not in page] == []
+
+
+def test_the_comparison_has_the_measured_rows(site: Path) -> None:
+    """Every row of other stores in the full run is on the page."""
+    rows = re.findall(
+        r"^\| peers \| (.*?), .*? \| (.*?) ", (ROOT / "docs/benchmarks/full_run.md").read_text(), re.MULTILINE
+    )
+    page = (site / "comparison/index.html").read_text()
+    assert rows and all(f"<td>{store}</td>\n<td>{rate}</td>" in page for store, rate in rows)
+
+
+def test_the_reference_has_everything_that_the_clients_export() -> None:
+    """Every public name of the clients is on the page of the API or on that of the errors."""
+    from mrecordlog_async import client
+
+    pages = "".join((ROOT / "docs/reference" / page).read_text() for page in ("api.md", "errors.md"))
+    named = set(re.findall(r"^::: mrecordlog_async\.client\.(\w+)$", pages, re.MULTILINE))
+    assert set(client.__all__) == named
+
+
 def test_the_reference_has_everything_that_the_package_exports() -> None:
     """Every public name of the package is on the API page or is an error."""
     page = (ROOT / "docs/reference/api.md").read_text()
@@ -82,6 +108,20 @@ def test_the_reference_orders_all_methods_of_a_log() -> None:
     listed = re.findall(r"\w+", page.partition("members: [")[2].partition("]")[0])
     assert listed[0] == "open"
     assert sorted(listed) == [name for name in dir(mrecordlog_async.MultiRecordLog) if not name.startswith("_")]
+
+
+def test_the_table_of_methods_is_true() -> None:
+    """The page of the client names each method for exactly those of log and clients that have it."""
+    from mrecordlog_async import client
+
+    classes = (mrecordlog_async.MultiRecordLog, client.RecordLogClient, client.BlockingRecordLogClient)
+    table = (ROOT / "docs/client.md").read_text().partition("| method |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    assert len(rows) > 6
+    for row in rows:
+        wanted = tuple(cell != "no" for cell in row[1:])
+        for method in re.findall(r"`(\w+)`", row[0]):
+            assert tuple(hasattr(each, method) for each in classes) == wanted, method
 
 
 def test_the_architecture_names_every_room() -> None:

@@ -37,7 +37,7 @@ READ_PARAMETERS = (
     ("start", "first position to read (default: the first one that is not acknowledged)"),
     ("max_records", "at most this many records"),
     ("max_bytes", "at most about this many payload bytes (default 8 MiB), but at least one record"),
-    ("wait", "seconds to wait if there is no record yet (long poll)"),
+    ("wait", "seconds to wait if there is no record yet (long poll); at most 60"),
     ("as", "text: payloads as UTF-8 text instead of base64"),
 )
 _READ_NAMES = frozenset(name for name, _ in READ_PARAMETERS)
@@ -111,7 +111,10 @@ async def attach_consumer(service: Service, request: web.Request) -> web.StreamR
 
 
 async def read_as_consumer(service: Service, request: web.Request) -> web.StreamResponse:
-    """Read records as the holder; the header X-Next-Position says where to continue, even if there were none."""
+    """Read records as the holder. The header X-Next-Position says where to continue.
+
+    X-Queue-Complete is set once the queue is sealed and read to its end.
+    """
     check_query(request, _READ_NAMES)
     log, queue, consumer = service.log, queue_of(request), consumer_of(request)
     epoch, start = number(request, "epoch"), number(request, "start")

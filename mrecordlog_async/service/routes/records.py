@@ -39,7 +39,7 @@ READ_PARAMETERS = (
     ("stop", "position after the last one to read"),
     ("limit", "at most this many records"),
     ("max_bytes", "at most about this many payload bytes (default 8 MiB), but at least one record"),
-    ("wait", "seconds to wait if there is no record yet (long poll)"),
+    ("wait", "seconds to wait if there is no record yet (long poll); at most 60"),
     ("as", "text: payloads as UTF-8 text instead of base64"),
 )
 _READ_NAMES = frozenset(name for name, _ in READ_PARAMETERS)
@@ -108,7 +108,7 @@ def _appended(service: Service, last: int | None, position: int | None, records:
 
 
 async def read(service: Service, request: web.Request) -> web.StreamResponse:
-    """Read records; the header X-Next-Position says where to continue, even if there were none."""
+    """Read records. The header X-Next-Position says where to continue; X-Queue-Id is the id of the queue."""
     check_query(request, _READ_NAMES)
     log, queue = service.log, queue_of(request)
     summary = log.queue_summary(queue)
