@@ -109,7 +109,8 @@ def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = 
     """Serve the page, the HTTP API, /metrics and the health checks of the log below *path*.
 
     The same service as `mrecordlog serve`, with its own limits, tokens and host names. On loopback it admits requests
-    whose Host is this machine or one of `options.hosts`, from other machines only those with a token. It needs the
+    whose Host is this machine or one of `options.hosts`, from other machines only those with a token. If `options` has
+    tokens, every request needs one, also on loopback and on a Unix socket; only health checks do not. It needs the
     packages of the service: `pip install 'mrecordlog_async[fastapi,server]'`.
 
     Args:

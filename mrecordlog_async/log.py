@@ -69,7 +69,7 @@ class MultiRecordLog(DrainingLog):
         """Open the log in *directory*: await the result, or use it with `async with`.
 
         Args:
-            directory: Where the log's files are; it must not contain other files.
+            directory: Where the log's files are. A new log needs a directory that is empty or does not exist.
             persist_policy: When a change counts as stored; `PersistPolicy.always()` by default.
             limits: How much the log may hold.
             segment_bytes: Nominal size of a segment, at least 32 KiB.
@@ -93,9 +93,10 @@ class MultiRecordLog(DrainingLog):
             ValueError: segment_bytes is too small.
             LogLockedError: Another open log owns the directory.
             CorruptionError: Acknowledged data is damaged. Nothing was changed.
+            FileNotFoundError: There is no log in *directory*, and *create* is False.
             QueueNameError: A name in *queues* is invalid.
             LogFullError: There is no space for *queues*.
-            OSError: A system call failed.
+            OSError: A system call failed, or *directory* contains other files and no log.
         """
         if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
             raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")

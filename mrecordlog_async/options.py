@@ -27,7 +27,7 @@ class PersistPolicy:
     | policy | acknowledged after | lost on power failure |
     |---|---|---|
     | `always()` | write and sync | nothing that was acknowledged |
-    | `interval(seconds)` | write | the batches of the last *seconds*, newest first |
+    | `interval(seconds)` | write | at most the batches of the last *seconds*, newest first |
     | `never()` | write | what the operating system had not written yet, newest first |
 
     `kill -9` loses nothing under any policy. With `action=FLUSH` no policy syncs by itself. The first batch of an open

@@ -48,7 +48,7 @@ class BlockingRecordLogClient:
     Every method does what the method of `RecordLogClient` with the same name does, and raises the same errors.
 
     Args:
-        url: `http://host:port` or `unix:/path/to/socket`.
+        url: As for `RecordLogClient`.
         options: Keyword arguments of `RecordLogClient`: `token`, `retry_seconds`, `timeout_seconds`,
             `response_seconds`, `connections`, `log_id`.
 

@@ -34,7 +34,8 @@ class RecordLogClient(Changes, Consumers):
     log.
 
     Args:
-        url: `http://host:port` or `unix:/path/to/socket`.
+        url: `http://host:port`, `https://host:port` or `unix:/path/to/socket`; with the path below which an application
+            serves the log, if there is one: `http://host:port/wal`.
         token: Bearer token, if the service requires one. Without TLS it is sent in the clear.
         retry_seconds: How long each call is retried.
         timeout_seconds: Longest silence within one request.
@@ -45,8 +46,10 @@ class RecordLogClient(Changes, Consumers):
 
     Raises:
         ValueError: *url* is not the URL of a service; raised at once.
-        QueueNotFoundError: The queue does not exist; raised by every method that names one, except `queue_exists`.
-        ServiceError: The service refused for a reason that the log itself does not have, such as a missing token.
+        QueueNotFoundError: The queue does not exist; raised by every method that names one, except `queue_exists` and
+            those that create it.
+        ServiceError: The service refused for a reason that the log itself does not have, such as a missing token; see
+            its `code`.
         ServiceUnreachableError: No attempt succeeded within `retry_seconds`.
         OutcomeUnknownError: The response to a change was lost, and it is unknown whether the change was made.
         LogFailedError: The log of the service has failed, and was not started again in time; it can be read.
