@@ -44,7 +44,9 @@ class Session:
     def _start(self, command: str) -> None:
         environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         environment["PYTHONPATH"] = str(ROOT)
-        service = subprocess.Popen(command.split(), cwd=self._directory, env=environment)
+        assert command.rstrip().endswith("&"), "a reader types more commands in the same shell"
+        words = command.rstrip().removesuffix("&").split()
+        service = subprocess.Popen(words, cwd=self._directory, env=environment)
         self._services.append(service)
         while service.poll() is None:
             try:
