@@ -1,9 +1,9 @@
 """Tails: the records of a queue as server-sent events, and the service's statistics every second.
 
 An event's id is the record's position, so a client that lost the connection continues after the last one that it saw
-(`Last-Event-ID`). A tail ends with an event `end`, whose data is the reason: the queue is `deleted`, or `sealed` and all
-is sent; the log has `failed`, or the service is `closing`. Events are created only as fast as the client reads; one that
-stops reading is dropped, without such an event.
+(`Last-Event-ID`). A tail ends with an event `end`, whose data is the reason: the queue is `deleted`, or `sealed` and
+all is sent; the log has `failed`, or the service is `closing`. Events are created only as fast as the client reads; one
+that stops reading is dropped, without such an event.
 """
 
 from __future__ import annotations
