@@ -32,7 +32,7 @@ LOCAL_SETTINGS = {
 }
 
 JOB_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
-"""Settings of a job that runs as a command: its progress lines replace Spark's console and web page."""
+"""Settings of a job that runs as a command, unless its user has set them: its progress lines replace both."""
 
 
 def job_session(name: str, master: str | None) -> SparkSession:
@@ -50,7 +50,8 @@ def job_session(name: str, master: str | None) -> SparkSession:
     global _ignore_sigterm  # a fork hook takes no arguments
     _ignore_sigterm = True
     try:
-        session = spark_session(name, master=master or _retrying_master(), settings=JOB_SETTINGS)
+        settings = {name: value for name, value in JOB_SETTINGS.items() if not _is_asked_for(name)}
+        session = spark_session(name, master=master or _retrying_master(), settings=settings)
     finally:
         _ignore_sigterm = False
     _quiet(session)
@@ -61,6 +62,16 @@ def _retrying_master() -> str | None:
     """Return a master on this machine that runs a failed task again, as clusters do; None if another one is set."""
     chosen = "PYSPARK_GATEWAY_PORT" in os.environ or "MASTER" in os.environ or "SPARK_CONF_DIR" in os.environ
     return None if chosen else "local[*,3]"
+
+
+def _is_asked_for(setting: str) -> bool:
+    """Return whether the user gave *setting* to spark-submit, itself or through pyspark."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return setting in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # connects to the Java of spark-submit, which has its settings
+    return SparkConf().contains(setting)
 
 
 _ignore_sigterm = False

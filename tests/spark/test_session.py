@@ -38,8 +38,21 @@ def test_a_failed_task_runs_again_on_one_machine(
     masters: list[str | None] = []
     monkeypatch.setattr(session, "spark_session", lambda name, *, master, settings: masters.append(master))
     monkeypatch.setattr(session, "_quiet", lambda session: None)
+    monkeypatch.setattr(session, "_is_asked_for", lambda setting: False)
     session.job_session("drain", given)
     assert masters == [used]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_web_page_of_spark_is_off_unless_asked_for(asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that the user gave to spark-submit is not overridden."""
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.ui.enabled=true pyspark-shell" if asked else "")
+    given: dict[str, str] = {}
+    monkeypatch.setattr(session, "spark_session", lambda name, *, master, settings: given.update(settings))
+    monkeypatch.setattr(session, "_quiet", lambda session: None)
+    session.job_session("drain", None)
+    assert given.get("spark.ui.enabled") == (None if asked else "false")
 
 
 def test_a_batch_has_as_many_tasks_as_spark_has_cores() -> None:
