@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mrecordlog_async import MultiRecordLog
+from tests.said import at_any_speed
 
 BLOCK_BYTES = 32_768
 
@@ -26,7 +27,7 @@ def mrecordlog(*arguments: object, stdin: str = "") -> Ran:
     """Run the command line in its own process."""
     command = [sys.executable, "-m", "mrecordlog_async", *map(str, arguments)]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
-    return Ran(done.returncode, done.stdout, done.stderr)
+    return Ran(done.returncode, done.stdout, at_any_speed(done.stderr))
 
 
 def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[None]], blocks: int = 4) -> Path:
