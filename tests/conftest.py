@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from blockbuster import BlockBuster
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine import timers
+from tests import quick_java
 from tests.faults.explore import TALLY, Tally
 from tests.serving import Served, serving
 
@@ -27,10 +29,15 @@ hypothesis.settings.register_profile("same", derandomize=True, deadline=None, su
 hypothesis.settings.register_profile("random", deadline=None, suppress_health_check=_SLOW, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-"""For Java, which tests start two dozen times for a few seconds each: it needs half of the processor time."""
+os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java.OPTIONS)
+SESSIONS = 20
+"""A run with so many tests of a Spark session starts Java often enough to make the archive of `quick_java`."""
+ARCHIVING = pytest.StashKey[subprocess.Popen[bytes]]()
 
 LONG = (
+    "faults/test_crash_states.py",
+    "faults/test_disk_faults.py",
+    "service/test_adversary.py",
     "docs/test_blocks.py",
     "docs/test_tutorial.py",
     "spark/test_drain.py",
@@ -46,13 +53,17 @@ LONG = (
     "client/fleet/test_kills.py",
     "cli/test_tour.py",
     "cli/test_demo.py",
-    "faults/test_crash_states.py",
-    "faults/test_disk_faults.py",
     "faults/test_seeded_bugs.py",
     "faults/test_tools.py",
-    "service/test_adversary.py",
 )
-"""Files whose tests take tens of seconds. They come first: at the end, one process would run them while others wait."""
+"""Files whose tests take tens of seconds. They come first: at the end, one process would run them while others wait.
+
+Those of Spark are not the very first ones, so that the archive of `quick_java` is there.
+"""
+
+
+HANGS_AFTER_SECONDS = 1_200
+"""A test of these files hangs if it takes so long: some take over a minute, and a machine may be eight times slower."""
 
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -91,8 +102,21 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         parser.addini("timeout_method", "how a test that hangs is ended")
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make the archive for Java in the background, in one process of the suite, if this run starts Java often."""
+    needed = sum("spark" in getattr(item, "fixturenames", ()) for item in session.items) >= SESSIONS
+    if needed and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0" and not session.config.option.collectonly:
+        archiving = quick_java.begin()
+        if archiving is not None:
+            session.config.stash[ARCHIVING] = archiving
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Hand what this process tried to the process that prints the summary, if the suite is spread over several."""
+    archiving = session.config.stash.get(ARCHIVING, None)
+    if archiving is not None and archiving.poll() is None:
+        os.killpg(archiving.pid, signal.SIGKILL)
+        archiving.wait()
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["tally"] = asdict(TALLY)
@@ -105,11 +129,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first, then those with many tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put long files first, then those with many tests, and let tests of long files take longer."""
     here = Path(__file__).parent
     counts = Counter(item.path for item in items)
     first = {here / name: place for place, name in enumerate(LONG)}
+    for item in items:
+        if item.path in first and config.pluginmanager.hasplugin("timeout"):
+            item.add_marker(pytest.mark.timeout(HANGS_AFTER_SECONDS))
     items.sort(key=lambda item: (first.get(item.path, len(LONG)), -counts[item.path]))
 
 

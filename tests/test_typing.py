@@ -110,7 +110,7 @@ def test_programs_of_the_pages_and_of_users_are_clean_under_mypy_strict(programs
     """A record that was appended without a position has one; a str payload and a forgotten await are reported."""
     command = [sys.executable, "-m", "mypy", "--strict", "--enable-error-code", "unused-coroutine"]
     command += ["--python-executable", str(python), *(path.name for path in sorted(programs.glob("*.py")))]
-    done = subprocess.run(command, cwd=programs, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, cwd=programs, capture_output=True, text=True, timeout=290)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -119,5 +119,5 @@ def test_the_same_programs_are_clean_under_pyright_strict(programs: Path, python
     rules = {"typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error"}
     (programs / "pyrightconfig.json").write_text(json.dumps(rules))
     command = [sys.executable, "-m", "basedpyright", "--pythonpath", str(python), "--project", str(programs)]
-    done = subprocess.run(command, cwd=programs, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, cwd=programs, capture_output=True, text=True, timeout=290)
     assert done.returncode == 0, done.stdout + done.stderr

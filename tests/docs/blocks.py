@@ -82,7 +82,7 @@ class Reader:
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"},
-            timeout=200,
+            timeout=1_000,
         )
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}{done.stderr}"
         return done.stdout

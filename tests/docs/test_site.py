@@ -26,7 +26,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, env=environment)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1_000, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 

@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests import quick_java
 from tests.serving import free_port
 from tests.spark.stops import PLACE, Stops
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 300.0
-
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a Java that is killed soon: its start costs a third less."""
 
 
 class Process:
@@ -133,7 +131,7 @@ class DrainProcess(Process):
         command += ["--checkpoint", str(checkpoint), "--master", "local[2,3]", *more]
         for name, url in servers.items():
             command += ["--server", f"{name}={url}"]
-        environment = {"SPARK_SUBMIT_OPTS": QUICK_JAVA, PLACE: str(self.stops.place)}
+        environment = {"SPARK_SUBMIT_OPTS": quick_java.OPTIONS, PLACE: str(self.stops.place)}
         super().__init__(command, place / "messages.txt", environment)
 
     def start(self) -> None:

@@ -15,13 +15,13 @@ from mrecordlog_async.model import Run
 from mrecordlog_async.spark import __main__ as job
 from mrecordlog_async.spark.java import NoJavaError, ensure_java
 from mrecordlog_async.spark.python import ensure_python
+from tests import quick_java
 from tests.spark.cluster import DEADLINE_SECONDS, SPARK_HOME, Cluster, Gate, cluster, end
 from tests.spark.processes import served
 from tests.spark.producers import client_of
 from tests.spark.services import numbered
 
 RECORDS = 300
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture
@@ -69,7 +69,8 @@ def submit_drain(cluster: Cluster, place: Path, a: str, b: str) -> list[str]:
     """Return the command that drains *a* and *b* into *place* on the cluster."""
     command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.url]
     command += ["--conf", "spark.ui.enabled=false", "--conf", "spark.executor.memory=512m"]
-    command += ["--conf", f"spark.executor.extraJavaOptions={QUICK}", "--driver-java-options", QUICK]
+    command += ["--conf", f"spark.executor.extraJavaOptions={quick_java.OPTIONS}"]
+    command += ["--driver-java-options", quick_java.OPTIONS]
     command += [
         str(job.__file__),
         "drain",

@@ -48,6 +48,6 @@ def test_a_client_reads_writes_and_streams(service: ThreadedService, remote: str
     """A client of Spark Connect uses the data source by its name: only the server has this package."""
     service.append("a", numbered("a", 0, 10))
     arguments = [remote, service.url, str(tmp_path / "output"), str(tmp_path / "checkpoint")]
-    done = subprocess.run([sys.executable, "-c", CLIENT, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", CLIENT, *arguments], capture_output=True, text=True, timeout=290)
     assert done.stdout.split() == ["10", "11"], done.stderr
     assert service.records() == {"a": [], "b": []}

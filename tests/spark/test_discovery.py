@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def python(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=290, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

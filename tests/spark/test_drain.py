@@ -249,7 +249,7 @@ def test_batch_and_drain_work_without_java_on_path(service: ThreadedService, tmp
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1_000,
         check=False,
         start_new_session=True,
     )
