@@ -78,7 +78,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def until() -> Callable[[Callable[[], bool]], None]:
     """Return a function that waits, for a limited time, for something that another process does."""
 
-    def wait(condition: Callable[[], bool], seconds: float = 240) -> None:
+    def wait(condition: Callable[[], bool], seconds: float = 900) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"not within {seconds} seconds"

@@ -55,7 +55,7 @@ def test_sigterm_ends_a_drain_with_its_summary(
             command, stdout=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True, text=True
         ) as process,
     ):
-        ended = threading.Timer(300, process.kill)
+        ended = threading.Timer(1_000, process.kill)
         ended.start()
         until(lambda: '"records": 100' in (tmp_path / "errors").read_text() or process.poll() is not None)
         listening = _listening(process.pid)
