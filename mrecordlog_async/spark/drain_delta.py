@@ -39,9 +39,11 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.preflight import DrainJob, LakeFiles, refuse_unsafe
 
 if TYPE_CHECKING:
+    from deltalake import Schema
     from pyspark.sql import DataFrame, SparkSession
 
     from mrecordlog_async.spark.delta.place import Place
+    from mrecordlog_async.spark.delta.sink import SinkOptions
 
 
 def run_delta(
@@ -83,8 +85,7 @@ def _run(
     report: Report,
     stopped: Callable[[], bool],
 ) -> Summary:
-    from mrecordlog_async.spark.delta.parts import Layout
-    from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink, SinkOptions
+    from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
     from mrecordlog_async.spark.delta.start import prepare, repair
 
     if checkpoint.read(OUTPUT) is not None:
@@ -95,12 +96,7 @@ def _run(
     batches = Batches(checkpoint, checkpoint)
     try:
         query_id = query_of(checkpoint)
-        rows = _columns(job, source_rows(session, _source_options(job, synced, {}, query_id)))
-        sink = SinkOptions(place, Layout(job.partition_by, job.target_file_bytes), synced, _rest(job))
-        try:
-            columns = sink.columns(rows.schema.json())
-        except ValueError as error:
-            raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
+        sink, columns = _sink(session, job, place, synced, query_id)
         for line in repair(checkpoint, place):
             report(line)
         position = newest_position(batches)
@@ -126,7 +122,23 @@ def _run(
         held = held_back(fleet, batches)
     finally:
         fleet.close()
-    return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down, held=held)
+    seconds = time.monotonic() - begun
+    return Summary(progress.batches, progress.records, seconds, left, down, verified=True, held=held)
+
+
+def _sink(
+    session: SparkSession, job: DrainJob, place: Place, synced: str | None, query: str
+) -> tuple[SinkOptions, Schema]:
+    """Return where the rows go, and the table's columns. Raises RefusedError."""
+    from mrecordlog_async.spark.delta.parts import Layout
+    from mrecordlog_async.spark.delta.sink import SinkOptions
+
+    rows = _columns(job, source_rows(session, _source_options(job, synced, {}, query)))
+    sink = SinkOptions(place, Layout(job.partition_by, job.target_file_bytes), synced, _rest(job))
+    try:
+        return sink, sink.columns(rows.schema.json())
+    except ValueError as error:
+        raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
 
 
 def _columns(job: DrainJob, rows: DataFrame) -> DataFrame:

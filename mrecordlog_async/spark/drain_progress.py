@@ -105,7 +105,8 @@ class Summary:
         seconds: duration of the run.
         left: records still in the subscribed queues, by server.
         down: servers that could not be reached, with the reason.
-        verified: the rows were counted in the output's files and checked against the log.
+        verified: the rows are known to be durable in the output: each batch is a transaction of its table, or was
+            counted in its files and compared with the log.
         held: servers whose log is held back, with the reason.
     """
 
@@ -122,7 +123,7 @@ class Summary:
         rate = self.records / self.seconds if self.seconds else 0.0
         left = ", ".join(f"{server} {count:,}" for server, count in self.left.items())
         text = f"drained {self.records:,} records in {self.seconds:.1f} s ({rate:,.0f} records/s)"
-        text += ", counted in the output" if self.verified else ""
+        text += ", durable in the output" if self.verified else ""
         text += f"; left in the log: {left}" if self.left else ""
         text += "".join(f"; NOT drained: server {server!r} is down" for server in self.down)
         return text + "".join(f"; NOT drained: server {server!r}: {why}" for server, why in self.held.items())

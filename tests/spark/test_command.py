@@ -69,7 +69,7 @@ def test_sigterm_ends_a_drain_with_its_summary(
     assert "\nmrecordlog_drain_rows_total 100.0\n" in metrics and 'lag_records{server="a"} 0.0' in metrics
     assert "\nmrecordlog_drain_bytes_total 390.0\n" in metrics
     found = json.loads(said)
-    assert (found["records"], found["left"]) == (100, {"a": 0})
+    assert (found["records"], found["left"], found["verified"]) == (100, {"a": 0}, True)
     lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     assert [line["records"] for line in lines if "batch" in line] == [100]
     assert "Traceback" not in told and "Exception" not in told and "resolves to a loopback" not in told

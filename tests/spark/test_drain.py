@@ -227,7 +227,7 @@ def test_a_drain_that_is_stopped_ends_between_two_batches(
     lines: list[str] = []
     summary = run_drain(spark, job, lines.append, stopped=lambda: any("500 records" in line for line in lines))
     assert summary.records == 500 and service.records() == {"q": []}
-    assert summary.line().endswith("counted in the output; left in the log: default 0")
+    assert summary.line().endswith("durable in the output; left in the log: default 0")
 
 
 def test_batch_and_drain_work_without_java_on_path(service: ThreadedService, tmp_path: Path) -> None:
