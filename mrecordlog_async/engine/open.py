@@ -156,6 +156,7 @@ def _recover_or_create(
     if listing.is_empty:
         recovered, file = _create_log(directory, listing, options)
     else:
+        directory.sync_name()
         recovered = read_log(directory, listing, on_progress=on_progress, replay_type=options.replay_type)
         file = _take_over(directory, recovered)
     # After the log was judged: files of a log that is refused stay as they are.
@@ -175,7 +176,7 @@ def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptio
         for name in listing.temporary:
             directory.files.unlink(f"{directory.path}/{name}")
         directory.sync()
-    # Before segment 0 exists, and even if another program created the directory: later openings never sync the parent.
+    # Before segment 0 exists, and even if another program created the directory. Later openings do so if they may.
     sync_directory(directory.files, os.path.dirname(directory.path) or "/")
     queues = options.replay_type.queues_type(secrets.randbits(FIRST_QUEUE_ID_BITS))
     log_id = secrets.token_bytes(LOG_ID_BYTES)

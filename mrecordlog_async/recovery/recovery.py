@@ -215,6 +215,7 @@ class _LogReader:
         if not self._files.has_lock:
             self._files.check_not_rewritten(segment, size)
             sync_for_readers(self._files.directory.files, segment.handle)
+            self._files.directory.sync_name()
         return self._recovered(segment, size, tail, closed is not None)
 
     def _read_to_the_end(self, segment: OpenSegment, closed: Closed | None, size: int) -> Tail:

@@ -93,6 +93,17 @@ class LogDirectory:
         """Return the directory with an absolute path. Blocks: it asks the system for the working directory."""
         return LogDirectory(self.files, os.path.abspath(self.path))
 
+    def sync_name(self) -> None:
+        """Wait until the directory's own name is on the medium: a program that renamed it may have died before.
+
+        Nothing is synced if this user may not read the parent, or if the file system is read-only.
+        """
+        try:
+            sync_directory(self.files, os.path.dirname(self.path) or "/")
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
+                raise
+
     # Names.
 
     def path_of(self, number: int) -> str:

@@ -18,7 +18,7 @@ TUTORIAL = ROOT / "docs" / "tutorial.md"
 RUN = ("python", "bash", "console")
 SHOWN = ("text",)
 
-_BLOCK = re.compile(r"(?:^<!-- (.*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:^<!-- ((?:(?!-->).)*) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SERVICE = "localhost:8080"
 
 

@@ -31,7 +31,7 @@ from mrecordlog_async.format.record import (
     OptionValues,
     Truncate,
 )
-from mrecordlog_async.format.runs import Many
+from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Many
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
@@ -328,8 +328,9 @@ def makes_and_deletes(queues: Queues) -> Iterator[Step]:
 
 
 def appends_to_many(queues: Queues) -> Iterator[Step]:
-    """Two batches of single records of all queues in one log record each, and one that truncates between them."""
-    ids, ends = [queue.id for queue in queues], [queue.next_position for queue in queues]
+    """Two batches of single records of many queues in one log record each, and one that truncates between them."""
+    some = list(queues)[: MANY_RECORDS_MAX // 2]
+    ids, ends = [queue.id for queue in some], [queue.next_position for queue in some]
     if ids:
         twice = [*ends, *[end + 1 for end in ends]]
         yield [Many.of(ids * 2, twice, [b"M" * (100 + at) for at in range(len(twice))])], True

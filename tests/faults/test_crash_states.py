@@ -8,8 +8,9 @@ from mrecordlog_async import LogClosedError
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog
 
-from .driver import DIRECTORY, Run
-from .explore import Explorer, Tally
+from .disk import Plan
+from .driver import COPY, DIRECTORY, Run, without_chance
+from .explore import Explorer, Tally, recover
 from .histories import BLOCK_BYTES, CASES, Case, commit_at
 from .judge import State, Verdict, Violation, state_of
 
@@ -65,6 +66,21 @@ def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally) -> N
         explorer.explore(run, every=SMALL.get(name, 1))
     assert explorer.tally.crash_states + explorer.tally.nested_states > 200
     tally.add(explorer.tally)
+
+
+@pytest.mark.parametrize("reader", ["writer", "reader"])
+def test_a_directory_that_was_just_renamed_keeps_its_name_once_it_was_opened(reader: str) -> None:
+    """The process that renamed it died before that was durable. What the next one saw survives a power cut."""
+    run = CASES["copy outlives"].run()
+    renamed = [at for at in run.copies[0].lives[0].moments if at.snapshot.kill().exists(COPY)]
+    disk = renamed[0].snapshot.kill()
+    assert not disk.snapshot().crash(Plan()).exists(COPY), "it was durable already"
+    with without_chance():
+        if reader == "writer":
+            recover(disk, "just renamed", COPY).close()
+        else:
+            ReadOnlyLog.open(COPY, filesystem=disk).close()
+    assert disk.snapshot().crash(Plan()).exists(COPY)
 
 
 @pytest.mark.parametrize("name", ["waits for memory", "waits for disk", "waits for disk, full"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -155,3 +158,17 @@ def test_directories_are_made_with_their_parents(tmp_path: Path) -> None:
     for _ in range(2):
         make_directories(OsFileSystem(), str(path))
         assert path.is_dir()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO])
+def test_a_name_is_synced_in_a_parent_that_may_be_read(tmp_path: Path, number: int) -> None:
+    """A parent of another user does not keep a log from being opened; an error of the disk does."""
+
+    class Refusing(OsFileSystem):
+        def open_directory(self, path: str) -> int:
+            assert path == str(tmp_path)
+            raise OSError(number, os.strerror(number), path)
+
+    log = LogDirectory.at(tmp_path / "wal", Refusing())
+    with pytest.raises(OSError, match=os.strerror(number)) if number == errno.EIO else nullcontext():
+        log.sync_name()
