@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -217,15 +217,14 @@ def gather(arguments: argparse.Namespace, environment: Mapping[str, str] = os.en
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     found = {}
-    known = [setting.variable for setting in SETTINGS]
+    known = [setting.variable.removeprefix(PREFIX) for setting in SETTINGS]
     for variable, text in environment.items():
         name = variable.removeprefix(PREFIX)
         if name == variable:
             continue
-        if variable not in known and name not in NOT_SETTINGS:
-            # The prefix alone would make every unknown name look like a known one.
-            near = suggest(name, (setting.variable.removeprefix(PREFIX) for setting in SETTINGS), prefix=PREFIX)
-            raise UsageError(f"{variable} is not a setting{near or _known(known)}")
+        if name not in known and name not in NOT_SETTINGS:
+            # Compared without the prefix, which alone would make every name look like a known one.
+            raise UsageError(f"{variable} is not a setting{_nearest(name, known, PREFIX)}")
         found[name.lower()] = text
     return found
 
@@ -239,14 +238,14 @@ def _file(path: str) -> dict[str, str]:
         raise UsageError(f"{path}: {error.strerror}") from None
     for name, value in content.items():
         if name not in _BY_NAME:
-            raise UsageError(f"{path}: {name!r} is not a setting{suggest(name, _BY_NAME) or _known(_BY_NAME)}")
+            raise UsageError(f"{path}: {name!r} is not a setting{_nearest(name, _BY_NAME)}")
         if not isinstance(value, str | int | float | list):
             raise UsageError(f"{path}: {name} must be a string, a number, a list, true or false")
     return {name: _text(value) for name, value in content.items()}
 
 
-def _known(names: Iterable[str]) -> str:
-    return f"; known: {', '.join(names)}"
+def _nearest(name: str, known: Collection[str], prefix: str = "") -> str:
+    return suggest(name, known, prefix) or f"; known: {', '.join(prefix + each for each in known)}"
 
 
 def _text(value: object) -> str:

@@ -168,23 +168,22 @@ class StoredLog:
         """Count what truncates left of the places that they cut, and find the first record of each."""
         cut = {queue.id: queue for queue in queues if queue.is_cut()}
         places = {queue.id: next(queue.places()) for queue in cut.values()}
-        counts = {queue_id: [0, 0] for queue_id in cut}
-        firsts: dict[int, int] = {}
+        found = {queue_id: [queue.first_position, 0, 0] for queue_id, queue in cut.items()}  # as `recount` takes it
         shares = shares_of({queue_id: Bounded((place,)) for queue_id, place in places.items()})
         for share, appends in self._appends(shares):
             if appends is None:
                 for queue_id in share.wanted:
-                    counts.pop(queue_id, None)
+                    found.pop(queue_id, None)
                 continue
             for queue_id, run, _ in appends:
                 queue = cut[queue_id]
                 if run.next_position > queue.first_position:
                     left = run.cut(queue.first_position, run.next_position)
-                    firsts.setdefault(queue_id, left.first_position)
-                    counts[queue_id][0] += left.record_count
-                    counts[queue_id][1] += len(left.payload)
-        for queue_id, (records, size) in counts.items():
-            cut[queue_id].recount(firsts.get(queue_id, cut[queue_id].first_position), records, size)
+                    first, records, size = found[queue_id]
+                    first = first if records else left.first_position
+                    found[queue_id] = [first, records + left.record_count, size + len(left.payload)]
+        for queue_id, (first, records, size) in found.items():
+            cut[queue_id].recount(first, records, size)
 
     # Records.
 

@@ -99,7 +99,7 @@ class LogDirectory:
         Nothing is synced if this user may not read the parent, or if the file system is read-only.
         """
         try:
-            sync_directory(self.files, os.path.dirname(self.path) or "/")
+            sync_parent(self.files, self.path)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
                 raise
@@ -278,6 +278,11 @@ def make_directories(files: FileSystem, path: str) -> None:
     except FileNotFoundError:
         make_directories(files, os.path.dirname(path))
         files.make_directory(path)
+    sync_parent(files, path)
+
+
+def sync_parent(files: FileSystem, path: str) -> None:
+    """Wait until the name of the directory *path* is on the medium."""
     sync_directory(files, os.path.dirname(path) or "/")
 
 

@@ -147,10 +147,7 @@ def no_fsync_of_the_directory() -> AbstractContextManager[Any]:
 
 
 def parent_directory_not_synced() -> AbstractContextManager[Any]:
-    stack = contextlib.ExitStack()
-    for room in (opening, storage_directory):
-        stack.enter_context(patch.object(room, "sync_directory", lambda files, path: None))
-    return stack
+    return patch.object(storage_directory, "sync_directory", lambda files, path: None)
 
 
 def acknowledged_early() -> AbstractContextManager[Any]:
