@@ -33,7 +33,7 @@ from mrecordlog_async.recovery.recovery import Progress, read_log
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.direct import Staging
-from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, sync_parent
+from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, sync_names
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES, make_first_segment
@@ -176,7 +176,7 @@ def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptio
             directory.files.unlink(f"{directory.path}/{name}")
         directory.sync()
     # Before segment 0 exists, and even if another program created the directory. Later openings do so if they may.
-    sync_parent(directory.files, directory.path)
+    sync_names(directory.files, directory.path)
     queues = options.replay_type.queues_type(secrets.randbits(FIRST_QUEUE_ID_BITS))
     log_id = secrets.token_bytes(LOG_ID_BYTES)
     file, end = make_first_segment(directory, log_id, encode_table(queues.table()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
-from mrecordlog_async.storage.directory import sync_directory, sync_parent
+from mrecordlog_async.storage.directory import sync_directory, sync_names
 from mrecordlog_async.storage.filesystem import FileSystem
 
 PARTIAL_SUFFIX = ".partial"
@@ -39,10 +39,10 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
 
 
 def rename_durably(files: FileSystem, partial: str, path: str) -> None:
-    """Give a complete directory its name, so that both its files and its name survive a power failure."""
+    """Give a complete directory its name, so that its files and its path survive a power failure."""
     sync_directory(files, partial)
     files.rename(partial, path)
-    sync_parent(files, path)
+    sync_names(files, path)
 
 
 def remove_directory(files: FileSystem, path: str) -> None:

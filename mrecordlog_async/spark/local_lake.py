@@ -254,8 +254,21 @@ def sync_file(handle: int, name: str) -> None:
 
 
 def make_directories(path: str) -> None:
-    """Create a directory and its missing parents, durably. Raises SyncFailedError."""
-    missing = [each for each in (Path(path), *Path(path).parents) if not each.exists()]
+    """Create a directory and its missing parents, and wait until all their names are on the medium.
+
+    Those that exist may have been made by a drain that died before they were durable. Where they cannot be synced,
+    because they belong to another user or another disk, they are passed over.
+
+    Raises:
+        SyncFailedError: the name of a directory that was created could not be made durable.
+    """
+    absolute = Path(path).absolute()
+    missing = [each for each in (absolute, *absolute.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
-        sync_directory(each.parent)
+    for each in reversed((absolute, *absolute.parents[:-1])):
+        try:
+            sync_directory(each.parent)
+        except (OSError, SyncFailedError):
+            if each in missing:
+                raise

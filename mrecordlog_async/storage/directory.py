@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TypeVar
 
 from mrecordlog_async.errors import CorruptionError
@@ -99,7 +100,7 @@ class LogDirectory:
         Nothing is synced if this user may not read the parent, or if the file system is read-only.
         """
         try:
-            sync_parent(self.files, self.path)
+            sync_names(self.files, self.path)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL):
                 raise
@@ -270,7 +271,7 @@ class LogDirectory:
 
 
 def make_directories(files: FileSystem, path: str) -> None:
-    """Create the directory *path* and its missing parents, each durable in its own parent."""
+    """Create the directory *path* and its missing parents, each durable in its own parent (see also `sync_names`)."""
     try:
         files.make_directory(path)
     except FileExistsError:
@@ -279,6 +280,18 @@ def make_directories(files: FileSystem, path: str) -> None:
         make_directories(files, os.path.dirname(path))
         files.make_directory(path)
     sync_parent(files, path)
+
+
+def sync_names(files: FileSystem, path: str) -> None:
+    """Wait until the name of the directory *path*, which is absolute, and those of its parents are on the medium.
+
+    Whoever created or renamed one of them may have died before it was. An error is raised only for the name of *path*
+    itself: the directories above its parent may belong to another user, or to another disk.
+    """
+    sync_parent(files, path)
+    for above in PurePath(path).parents[1:]:
+        with suppress(OSError):
+            sync_directory(files, str(above))
 
 
 def sync_parent(files: FileSystem, path: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from mrecordlog_async import LogClosedError
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES
+from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .disk import Plan
@@ -81,6 +82,21 @@ def test_a_directory_that_was_just_renamed_keeps_its_name_once_it_was_opened(rea
         else:
             ReadOnlyLog.open(COPY, filesystem=disk).close()
     assert disk.snapshot().crash(Plan()).exists(COPY)
+
+
+@pytest.mark.parametrize("made", ["log", "copy"])
+def test_a_new_directory_does_not_stand_in_one_that_a_power_cut_takes(made: str) -> None:
+    """The process that created the parent died before that was durable. The next one makes a log or a copy in it."""
+    disk = CASES["copy outlives"].run(moments=False).disk.snapshot().kill()
+    disk.make_directory("/data/new")
+    disk = disk.snapshot().kill()
+    assert not disk.snapshot().crash(Plan()).exists("/data/new"), "it was durable already"
+    with without_chance():
+        if made == "log":
+            recover(disk, "a new log", "/data/new/wal").close()
+        else:
+            snapshot(DIRECTORY, "/data/new/wal", filesystem=disk)
+    assert disk.snapshot().crash(Plan()).exists("/data/new/wal")
 
 
 @pytest.mark.parametrize("name", ["waits for memory", "waits for disk", "waits for disk, full"])

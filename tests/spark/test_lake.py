@@ -13,7 +13,15 @@ import pytest
 
 from mrecordlog_async.spark import local_lake
 from mrecordlog_async.spark.hadoop_lake import HadoopLake
-from mrecordlog_async.spark.lake import Contents, Held, Lake, LockedError, UnreadableError, WriteFailedError
+from mrecordlog_async.spark.lake import (
+    Contents,
+    Held,
+    Lake,
+    LockedError,
+    SyncFailedError,
+    UnreadableError,
+    WriteFailedError,
+)
 from mrecordlog_async.spark.local_lake import LocalLake
 
 if TYPE_CHECKING:
@@ -120,3 +128,27 @@ def test_a_path_that_cannot_be_a_directory_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(WriteFailedError, match=r"file.* cannot be used \(.*\): name a directory"):
             LocalLake(str(path))
+
+
+def test_a_lake_is_durable_in_parents_that_were_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain may have died right after it created them."""
+    synced = list[str]()
+    monkeypatch.setattr(local_lake, "sync_directory", lambda path: synced.append(str(path)))
+    (tmp_path / "made").mkdir()
+    LocalLake(str(tmp_path / "made" / "lake"))
+    assert {str(tmp_path), str(tmp_path / "made")} <= set(synced)
+    synced.clear()
+    LocalLake(str(tmp_path / "made" / "lake"))
+    assert {str(tmp_path), str(tmp_path / "made")} <= set(synced)
+
+
+def test_only_a_name_that_a_lake_created_must_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent that cannot be synced may belong to another disk."""
+
+    def fail(path: Path) -> None:
+        raise SyncFailedError(f"{path} could not be synced")
+
+    monkeypatch.setattr(local_lake, "sync_directory", fail)
+    LocalLake(str(tmp_path))
+    with pytest.raises(SyncFailedError):
+        LocalLake(str(tmp_path / "new"))
