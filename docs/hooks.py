@@ -25,6 +25,8 @@ from mrecordlog_async.recovery import recovery as recovery_module
 HELP_COLUMNS = 100
 """A page must not depend on the terminal of the person who builds it."""
 FULL_RUN = Path(__file__).parent / "benchmarks" / "full_run.md"
+SAME_RESPONSE = {"memory": "memory, disk, pending, queues, consumers"}
+"""Resource of an example error → all resources with the same response."""
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
@@ -196,7 +198,7 @@ def error_statuses() -> str:
         resource = getattr(error, "resource", "")
         rows.append(
             (
-                f"`{type(error).__name__}`" + (f" ({resource})" if resource else ""),
+                f"`{type(error).__name__}`" + (f" ({SAME_RESPONSE.get(resource, resource)})" if resource else ""),
                 str(problem.status),
                 f"`{problem.code}`",
                 "yes" if "Retry-After" in problem.headers else "no",

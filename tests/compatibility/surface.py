@@ -37,7 +37,7 @@ def surface() -> dict[str, list[str]]:
     return {kind: sorted(set(lines)) for kind, lines in kinds.items()}
 
 
-def _hooks() -> ModuleType:
+def hooks() -> ModuleType:
     """Return the module that generates the reference pages."""
     spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
     assert spec is not None and spec.loader is not None
@@ -113,7 +113,7 @@ def _problem_code(call: tuple[str, list[Any]]) -> str | None:
 
 def _metrics() -> Iterator[str]:
     """Yield each metric, and each with its label: of the service, then of a drain."""
-    for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", _hooks().metrics(), re.MULTILINE):
+    for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| ([^|]*) \|", hooks().metrics(), re.MULTILINE):
         yield name
         yield from (f"{name} {label}" for label in filter(None, labels.split(", ")))
     source = inspect.getsource(drain_metrics)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mrecordlog_async
+from tests.compatibility import surface
 
 from .blocks import ROOT
 
@@ -67,6 +68,20 @@ def test_the_reference_has_every_route_and_error(site: Path) -> None:
     shown = (site / "reference/errors/index.html").read_text()
     assert len(classes) > 8
     assert all(f"mrecordlog_async.errors.{name}" in shown for name in classes)
+
+
+def test_the_reference_has_every_problem_code() -> None:
+    """A client finds each code that it may get, with its status, on the page of the errors."""
+    hooks = surface.hooks()
+    page = (ROOT / "docs/reference/errors.md").read_text() + hooks.error_statuses()
+    rows = [row for row in page.splitlines() if row.startswith("|")]
+    codes = [line for line in surface.surface()["problem codes"] if " " in line]
+    assert len(codes) > 30
+    assert [code for code in codes if not any(_shows(row, *code.split()) for row in rows)] == []
+
+
+def _shows(row: str, status: str, code: str) -> bool:
+    return status in row and f"`{code}`" in row
 
 
 def test_the_reference_has_methods_that_are_overloaded(site: Path) -> None:
