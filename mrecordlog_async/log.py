@@ -38,7 +38,7 @@ class MultiRecordLog(DrainingLog):
     durable as the persist policy says; `append_soon` returns a future of that. Cancelling such a call withdraws it if
     the writer has not picked it up yet. After that only the wait is cancelled, and the outcome is unknown: send the
     record again with its position.
-    Reads never wait: they are served from memory and show only what is on the disk.
+    Reads never wait: they are served from memory, and show a record once it is as durable as the persist policy says.
 
     Every change raises LogClosedError once the log is closed or closing, or on another event loop, and LogFailedError
     once a write or sync has failed.
