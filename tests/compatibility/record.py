@@ -7,7 +7,9 @@ is published, delete a file of it and run this again to keep that part as it is 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -43,6 +45,16 @@ def keep_log(target: Path) -> None:
     (target / "contents.json").write_text(json.dumps(held, ensure_ascii=False) + "\n")
 
 
+def keep_dump(target: Path) -> None:
+    """Keep what `mrecordlog dump` prints of the log that was kept."""
+    with TemporaryDirectory() as place:
+        with tarfile.open(target / "log.tar.gz") as archive:
+            archive.extractall(place, filter="data")
+        command = [sys.executable, "-m", "mrecordlog_async", "dump", f"{place}/log"]
+        lines = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    (target / "dump.ndjson.gz").write_bytes(gzip.compress(lines))
+
+
 def keep_pipeline(target: Path) -> None:
     """Keep what drains and a stream leave. Starts Spark three times."""
     with TemporaryDirectory() as place:
@@ -55,7 +67,12 @@ def keep_surface(target: Path) -> None:
     (target / "surface.json").write_text(json.dumps(surface(), indent=1) + "\n")
 
 
-PARTS = {"log.tar.gz": keep_log, "pipeline.tar.gz": keep_pipeline, "surface.json": keep_surface}
+PARTS = {
+    "log.tar.gz": keep_log,
+    "dump.ndjson.gz": keep_dump,
+    "pipeline.tar.gz": keep_pipeline,
+    "surface.json": keep_surface,
+}
 
 
 def _pack(directory: Path, archive: Path) -> None:

@@ -16,6 +16,7 @@ from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.service.openapi import document
 from mrecordlog_async.spark import columns, drain_metrics, option_names
 from mrecordlog_async.spark.blocks import READ_SCHEMA
+from mrecordlog_async.spark.session import spark_session
 from tests.docs.blocks import ROOT
 
 MODULES = ("mrecordlog_async", "mrecordlog_async.client", "mrecordlog_async.fastapi", "mrecordlog_async.aiohttp")
@@ -52,6 +53,13 @@ def _python() -> Iterator[str]:
         for public in module.__all__:
             yield f"{name}.{public}"
             yield from _members(module, public)
+    yield from _session()
+
+
+def _session() -> Iterator[str]:
+    """Yield what a program of Spark calls besides its data source."""
+    yield "mrecordlog_async.spark.session.spark_session"
+    yield from _parameters("mrecordlog_async.spark.session.spark_session", spark_session)
 
 
 def _members(module: ModuleType, name: str) -> Iterator[str]:
