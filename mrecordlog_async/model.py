@@ -335,8 +335,8 @@ class RecoveryReport:
 
     Attributes:
         created: The log is new.
-        clean: The log ended between two batches. Otherwise it ended in an unfinished batch, which was not acknowledged
-            and was removed.
+        clean: The log ended between two batches. Otherwise it ended in a batch that was being written or was not
+            synced, which was removed. `PersistPolicy.always()` acknowledges no such batch.
         segments: Segments read.
         batches: Batches read.
         records: Appended records read, including those that were truncated since.

@@ -179,10 +179,10 @@ segment, whole batches with the expected numbers are read as far as they go, up 
 If CLOSED exists, the log ends where it says, or it is damaged. Bytes after that mean nothing. Otherwise, after o:
 
 * if a valid COMMIT of this segment, at any byte after o, names a highest durable batch that is at least the batch due
-  at o: that batch was acknowledged, and it is damaged;
+  at o: that batch was synced, and it is damaged;
 * else the log ends at o. A writer zeroes the rest of the file, durably, before it appends. If a valid frame of this
-  segment begins at o, or one of its COMMITs follows, that was a torn tail, never acknowledged. Anything else was there
-  before and means nothing.
+  segment begins at o, or one of its COMMITs follows, that was a torn tail: a batch that was being written, or was not
+  synced. Anything else was there before and means nothing.
 
 A file whose header does not state the number in its name, with an intact checksum, counts as absent. That is damage
 only if the segment is the last one or is live. A power cut can leave it: a dead segment's file is renamed and written

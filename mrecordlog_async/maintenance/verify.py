@@ -45,8 +45,8 @@ def verify(
 ) -> Verification:
     """Check every checksum and position of the log in *directory*, and every segment against the one before it.
 
-    Blocks, but takes no lock, so a service may use the log. A torn tail is not damage: it was never acknowledged, and
-    the next open removes it.
+    Blocks, but takes no lock, so a service may use the log. A torn tail is not damage: it is a batch that was
+    not finished before a crash, and the next open removes it.
 
     Args:
         directory: the log's directory; it is only read.

@@ -34,7 +34,7 @@ def zero_tail(file: SegmentFile, recovered: RecoveredLog) -> None:
     file.sync()
     if tail.torn_bytes:
         logger.warning(
-            "zeroed %d bytes of an unfinished, unacknowledged batch in %s at offset %d",
+            "zeroed %d bytes of an unfinished batch in %s at offset %d",
             tail.torn_bytes,
             segment_name(end.segment),
             end.offset,

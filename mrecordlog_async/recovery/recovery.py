@@ -5,12 +5,13 @@
 2. Replay the segments from there on, oldest first, into one state. Each must be intact up to the end that its
    successor's header states, and the state replayed from it must equal its successor's table: every segment proves the
    one before it. A segment that fails is remembered, and replay starts over after it (`segment_chain`).
-3. Replay the last segment and judge what lies after its last whole batch (`torn_or_damaged.judge_end`):
+3. Replay the last segment and judge what lies after its last whole batch, which ends at offset o
+   (`torn_or_damaged.judge_end`):
 
-   | row | after offset o | meaning | what is done |
+   | row | at and after o | meaning | what is done |
    |---|---|---|---|
-   | 1 | no frame at o, and no COMMIT of this segment | the end of the log | zero, continue at o |
-   | 2 | one of these, and no COMMIT as in row 3 | torn tail, never acknowledged | zero, report, continue at o |
+   | 1 | no frame of this segment at o, and none of its COMMITs after o | the end of the log | zero, continue at o |
+   | 2 | one of the two, and no COMMIT as in row 3 | torn tail: an unfinished batch | zero, report, continue at o |
    | 3 | a COMMIT, at any byte, that names the batch due at o as durable | acknowledged data damaged | CorruptionError |
    | 4 | `CLOSED` names another end, or cannot be read | damage, or a removed segment | CorruptionError |
    | 5 | `CLOSED` names o | the end of the log; what follows is not read | continue at o |

@@ -1,9 +1,9 @@
 """Torn or damaged: what the bytes after the last whole batch mean. Every reader of segments decides it here.
 
-A batch that was being written when the process died was never acknowledged: a torn tail, which may be zeroed. A batch
-that was acknowledged and cannot be read is damage, and nothing may be changed then. The bytes of both look alike. They
-differ in what else is known: a later COMMIT names the batch as durable, or `CLOSED` or the next segment's header states
-where the segment ended.
+A batch that was being written when the process died, or was not synced before a power cut, is a torn tail, which may be
+zeroed. A batch that was synced and cannot be read is damage, and nothing may be changed then. The bytes of both look
+alike. They differ in what else is known: a later COMMIT names the batch as durable, or `CLOSED` or the next segment's
+header states where the segment ended.
 
 Only frames of the segment itself say anything. The file may have been another segment before, so other bytes after the
 last whole batch are usual: they are neither damage nor a torn tail. Frames are looked for only where the batch is due,
@@ -79,7 +79,7 @@ class Verdict(Enum):
     """What bytes mean that are not the batch due there."""
 
     CLEAN_END = "nothing of this segment: zeros, or bytes that the file held when it was another segment"
-    TORN_TAIL = "a batch that was being written and was never acknowledged"
+    TORN_TAIL = "a batch that was being written, or was not synced"
     DAMAGED = "acknowledged data that cannot be read"
 
 

@@ -151,10 +151,10 @@ def test_a_torn_tail_is_no_damage(directory: Path) -> None:
     damage.half_a_batch(last)
     ran = mrecordlog("repair", directory)
     assert ran.code == 0
-    assert ran.out.startswith("torn tail: 12 B of a batch that was never acknowledged")
+    assert ran.out.startswith("torn tail: 12 B of an unfinished batch")
     verified = mrecordlog("verify", directory)
     assert verified.code == 0
-    assert f"torn tail: 12 B of a batch that was never acknowledged, in {last.name} at offset {end}" in verified.out
+    assert f"torn tail: 12 B of an unfinished batch in {last.name} at offset {end}" in verified.out
 
 
 async def test_a_log_in_use_is_not_repaired(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def _lines(found: Salvage, directory: str, target: str, written: bool, raised: S
     for damage in found.damage:
         yield describe(damage) + "\n"
     if found.torn_bytes:
-        yield f"torn tail: {size(found.torn_bytes)} of a batch that was never acknowledged; the next open removes it\n"
+        yield f"torn tail: {size(found.torn_bytes)} of an unfinished batch; the next open removes it\n"
     if not found.damage:
         yield f"nothing to repair in {plural(found.segments, 'segment')}\n"
         return

@@ -1,8 +1,8 @@
 """Verify every byte of a log: every checksum, every position, every segment against the one before it.
 
 It reads the log as opening does, but takes no lock and writes nothing, so it can run while a service uses the log. A
-torn tail is not damage: it was never acknowledged, and the next open removes it. If there is damage, the command lists
-all of it and exits with 3. `mrecordlog repair` then shows what can still be read.
+torn tail is not damage: it is a batch that was not finished before a crash, and the next open removes it. If there is
+damage, the command lists all of it and exits with 3. `mrecordlog repair` then shows what can still be read.
 
   mrecordlog verify ./wal
 """
@@ -56,7 +56,7 @@ def _lines(report: RecoveryReport, progress: Progress) -> Iterator[str]:
     yield f"OK: {counted}, {plural(report.records, 'record')} of {size(report.bytes)}\n"
     yield f"read {size(progress.bytes)} in {report.seconds:.3f} s ({progress.bytes / report.seconds / 1e9:.2f} GB/s)\n"
     if not report.clean:
-        yield f"torn tail: {size(report.dropped_bytes)} of a batch that was never acknowledged, in {report.segment}"
+        yield f"torn tail: {size(report.dropped_bytes)} of an unfinished batch in {report.segment}"
         yield f" at offset {report.offset}; the next open removes it\n"
 
 
