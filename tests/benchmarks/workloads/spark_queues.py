@@ -4,8 +4,9 @@ Both are measured with one queue and with many.
 
 * `idle`: `mrecordlog drain --every 1s` after it has caught up, with a log whose records do not change: CPU time of its
   processes, as a part of one core.
-* `triggers`: a stream into `noop`. Before each trigger, the same number of records is stored over all queues. The row
-  is how much longer Spark says that the trigger takes with many queues, which is the part of this package.
+* `triggers`: a stream into `noop`. Before each trigger, the same number of records is stored: in the one queue, in a
+  few of many queues, or in all of these. A row is how much longer Spark says that the trigger takes with many queues,
+  which is the part of this package.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ RECORDS = 10_000
 
 IDLE_SHARES = {"one": 0.02, "many": 0.06}
 TRIGGER_SECONDS = 0.060
+FEW = 100
+"""So many queues of many have new records."""
+
 SETTLE_SECONDS = 10.0
 CAUGHT_UP_SECONDS = 300.0
 WARM_UP = 3
@@ -122,36 +126,43 @@ def _wait(done: Callable[[], bool], process: subprocess.Popen[bytes], said: Path
 
 async def triggers(bench: Bench[Scale]) -> list[Row]:
     """Compare a trigger over many queues with one over a single queue, with as many records."""
-    parts = {}
+    many = bench.scale.spark_queues
     session = spark_session("triggers", master="local[2]", settings={"spark.ui.enabled": "false"})
     session.sparkContext.setLogLevel("ERROR")
+    parts = []
     try:
-        for queues in (1, bench.scale.spark_queues):
-            place = Path(bench.path(f"run-{queues}"))
+        for queues, busy in ((1, 1), (many, FEW), (many, many)):
+            place = Path(bench.path(f"run-{queues}-{busy}"))
             await _fill(str(place / "wal"), queues, RECORDS // queues)
-            parts[queues] = await asyncio.to_thread(_run_triggers, bench, session, place, queues)
+            parts.append(await asyncio.to_thread(_run_triggers, bench, session, place, queues, busy))
     finally:
         session.stop()
-    one, many = parts.values()
-    more = (many["triggerExecution"] - one["triggerExecution"]) / 1e3
-    what = f"one trigger with {RECORDS:,} new records in {bench.scale.spark_queues:,} queues"
-    note = f"next to one queue: {one['triggerExecution']:.0f} → {many['triggerExecution']:.0f} ms: " + ", ".join(
-        f"{name} {one.get(name, 0):.0f} → {many[name]:.0f}" for name in many if name != "triggerExecution"
+    one, *others = parts
+    return [_row(one, other, busy, many) for other, busy in zip(others, (FEW, many), strict=True)]
+
+
+def _row(one: dict[str, float], other: dict[str, float], busy: int, queues: int) -> Row:
+    """Return how much longer a trigger takes than with one queue."""
+    more = (other["triggerExecution"] - one["triggerExecution"]) / 1e3
+    where = f"{queues:,} queues" if busy == queues else f"{busy} of {queues:,} queues"
+    what = f"one trigger with {RECORDS:,} new records in {where}"
+    note = f"next to one queue: {one['triggerExecution']:.0f} → {other['triggerExecution']:.0f} ms: " + ", ".join(
+        f"{name} {one.get(name, 0):.0f} → {other[name]:.0f}" for name in other if name != "triggerExecution"
     )
     row = Row("spark-triggers", what, more * 1e3, "ms more", note=note)
     target = f"{what}: ≤ {TRIGGER_SECONDS * 1e3:.0f} ms beyond Spark's own"
-    return [judged(row, at_most(target, more, TRIGGER_SECONDS, f"{more * 1e3:.0f} ms"))]
+    return judged(row, at_most(target, more, TRIGGER_SECONDS, f"{more * 1e3:.0f} ms"))
 
 
-def _run_triggers(bench: Bench[Scale], session: SparkSession, place: Path, queues: int) -> dict[str, float]:
+def _run_triggers(bench: Bench[Scale], session: SparkSession, place: Path, queues: int, busy: int) -> dict[str, float]:
     """Return the milliseconds of the parts of a trigger, the median of the rounds."""
     rounds, taken = bench.scale.spark_triggers, list[dict[str, float]]()
     with serving(serve_command(str(place / "wal"))) as url:
         query = _stream(session, url, place)
         for number in range(WARM_UP + rounds):
-            bench.say(f"{queues:,} queues, trigger {number + 1} of {WARM_UP + rounds}")
+            bench.say(f"{busy:,} of {queues:,} queues, trigger {number + 1} of {WARM_UP + rounds}")
             taken.append(_next_batch(query, number))
-            asyncio.run(_append(url, queues))
+            asyncio.run(_append(url, range(0, queues, queues // busy)))
         query.stop()
     return {name: median(each.get(name, 0) for each in taken[WARM_UP:]) for name in taken[-1]}
 
@@ -177,10 +188,10 @@ def _next_batch(query: StreamingQuery, batches: int) -> dict[str, float]:
     raise RuntimeError(f"batch {batches + 1} was not read: {query.status}, {query.exception()}")
 
 
-async def _append(url: str, queues: int) -> None:
-    """Store `RECORDS` records, as many in each queue."""
-    body = b"".join(encode([QueueRuns("", 0, [Run.of(0, [PAYLOAD] * (RECORDS // queues))])]))
-    headers, names = {"Content-Type": CONTENT_TYPE}, iter(range(queues))
+async def _append(url: str, queues: range) -> None:
+    """Store `RECORDS` records, as many in each of *queues*."""
+    body = b"".join(encode([QueueRuns("", 0, [Run.of(0, [PAYLOAD] * (RECORDS // len(queues)))])]))
+    headers, names = {"Content-Type": CONTENT_TYPE}, iter(queues)
 
     async def post(session: aiohttp.ClientSession) -> None:
         for queue in names:
