@@ -49,8 +49,17 @@ NO_OPTIONS = (0, 0, 0)
 _ENDS = count(1)
 
 
+SHOWN_MAX = 2_000
+"""So many characters of a violation are printed, half from each end: a payload has as many as a megabyte."""
+
+
 class Violation(AssertionError):
     """A promise was broken."""
+
+    def __str__(self) -> str:
+        """Return the message without its middle, if it is long."""
+        message, half = super().__str__(), SHOWN_MAX // 2
+        return message if len(message) <= SHOWN_MAX else f"{message[:half]} […] {message[-half:]}"
 
 
 class QueueState(NamedTuple):
