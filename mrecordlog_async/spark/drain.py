@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark import refusal
@@ -105,9 +106,10 @@ def _run_proven(
     report: Report,
     stopped: Callable[[], bool],
 ) -> Summary:
-    claim(checkpoint, output, job.partition_by, adopt=job.adopt_output)
-    options = Options.parse(job.source_options())
-    batches, fleet = Batches(checkpoint, output), Fleet(impatient(options))
+    options, batches = Options.parse(job.source_options()), Batches(checkpoint, output)
+    check = partial(refuse_unreached, options, batches)
+    claim(checkpoint, output, job.partition_by, adopt=job.adopt_output, check=check)
+    fleet = Fleet(impatient(options))
     release, begun = Release(batches, fleet, truncate=job.truncate), time.monotonic()
     try:
         again = _recover(job, batches, release, fleet, report)

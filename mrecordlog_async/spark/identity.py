@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,7 +45,14 @@ class Bond:
     partition_by: tuple[str, ...] = ()
 
 
-def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *, adopt: bool = False) -> Bond:
+def claim(
+    checkpoint: Lake,
+    output: Lake,
+    partition_by: tuple[str, ...] = (),
+    *,
+    adopt: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> Bond:
     """Tie *checkpoint* and *output* together, or verify that they are.
 
     Args:
@@ -52,6 +60,8 @@ def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *,
         output: the output's directory.
         partition_by: the columns by which the output is, or will be, partitioned.
         adopt: accept an output without an owner file, such as one written by a version without owner files.
+        check: called before an output gets its owner. If it raises, the next start may choose another checkpoint,
+            output or layout.
 
     Returns:
         What ties them together.
@@ -62,6 +72,7 @@ def claim(checkpoint: Lake, output: Lake, partition_by: tuple[str, ...] = (), *,
     query, owner, known = _query(checkpoint), _bond(output, OWNER), _bond(checkpoint, OUTPUT)
     if owner is None:
         _refuse_unknown(checkpoint, output, query, known, adopt=adopt)
+        check()
         owner = _take(checkpoint, output, query, partition_by)
     if query is None and known is not None:
         raise RefusedError(

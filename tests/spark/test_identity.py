@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.identity import OUTPUT, OWNER, Bond, RefusedError, claim
+from mrecordlog_async.spark.identity import OUTPUT, OWNER, Bond, RefusedError, claim, query_of
 from mrecordlog_async.spark.local_lake import LocalLake
 
 _open: list[LocalLake] = []
@@ -208,3 +208,15 @@ def test_a_name_of_the_checkpoints_path_excuses_no_foreign_file(tmp_path: Path) 
     (tmp_path / "out" / tmp_path.parts[1]).touch()
     with pytest.raises(RefusedError, match="written with another checkpoint"):
         start(tmp_path)
+
+
+def test_a_start_that_fails_at_the_services_claims_nothing(tmp_path: Path) -> None:
+    """A wrong token or address is found before: the next start may use another output with the same checkpoint."""
+    checkpoint = lake(tmp_path / "checkpoint")
+
+    def check() -> None:
+        raise RefusedError("missing or invalid bearer token")
+
+    with pytest.raises(RefusedError, match="token"):
+        claim(checkpoint, lake(tmp_path / "misspelt"), check=check)
+    assert claim(checkpoint, lake(tmp_path / "out")).query == query_of(checkpoint)

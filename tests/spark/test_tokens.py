@@ -50,6 +50,9 @@ def test_each_server_gets_its_own_token(spark: SparkSession, new_service: NewSer
         run_drain(spark, job)
     assert A not in str(told.value) and A not in repr(job)
     assert not DeltaTable.is_deltatable(job.output), "the next attempt may choose another layout"
+    with pytest.raises(RefusedError, match=wrong):
+        run_drain(spark, replace(job, format="parquet", output=str(tmp_path / "p")))
+    assert not list((tmp_path / "p").iterdir()), "the next attempt may choose another checkpoint"
 
     said: list[str] = []
     assert run_drain(spark, replace(job, options=tokens), said.append).records == 20
