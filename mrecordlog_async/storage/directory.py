@@ -285,8 +285,8 @@ def make_directories(files: FileSystem, path: str) -> None:
 def sync_names(files: FileSystem, path: str) -> None:
     """Wait until the name of the directory *path*, which is absolute, and those of its parents are on the medium.
 
-    Whoever created or renamed one of them may have died before it was. An error is raised only for the name of *path*
-    itself: the directories above its parent may belong to another user, or to another disk.
+    The process that created or renamed one of them may have died before it was. An error is raised only for the name of
+    *path* itself: the directories above its parent may belong to another user, or to another disk.
     """
     sync_parent(files, path)
     for above in PurePath(path).parents[1:]:
