@@ -25,8 +25,7 @@ zeros, or anything that was stored there when the file was another segment: only
     table   = the frames of one TABLE record
     batch   = the frames of any number of other log records, then the frame of one COMMIT
 
-A batch never spans two segments. It is the unit of writing: records without the COMMIT of their batch were never
-acknowledged.
+A batch never spans two segments. It is the unit of writing: records without the COMMIT of their batch do not count.
 
 The header, 64 bytes at offset 0:
 
