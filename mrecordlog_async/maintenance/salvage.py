@@ -36,7 +36,7 @@ class Salvage:
         queues: every queue as far as it can be read, sorted by name.
         damage: every damaged place, in the order of the log.
         segments: how many segment files there are.
-        torn_bytes: bytes of a batch that was never acknowledged, at the end of the log.
+        torn_bytes: bytes of an unfinished batch at the end of the log.
         rules: the rules that give new queues a consumer, as (pattern, consumer), in order.
     """
 

@@ -50,7 +50,7 @@ class SegmentUsage:
         first_time_ns: when its first batch was committed, in nanoseconds since 1970; 0 without one.
         last_time_ns: when its last batch was committed.
         damaged_bytes: acknowledged bytes that cannot be read.
-        tail_bytes: bytes of a batch that was never acknowledged, at the end of the log.
+        tail_bytes: bytes of an unfinished batch at the end of the log.
         live: by queue, the records that were not truncated.
     """
 

@@ -6,7 +6,7 @@
    them, and frames among them are lost records.
 
 A finding is a **torn tail** if no record was read after it and nothing readable is hidden after it: a write that a
-crash interrupted, which was never acknowledged. Every other finding is **damage**.
+crash interrupted. Every other finding is **damage**.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ OnBlock = Callable[[int, int], None]
 class Finding:
     """Bytes in which the crate finds no record.
 
-    silent: the crate logs no warning. torn: it was never acknowledged; otherwise it is damage. hidden_frames: valid
-    frames inside it that the crate does not see.
+    silent: the crate logs no warning. torn: a write that a crash interrupted; otherwise it is damage. hidden_frames:
+    valid frames inside it that the crate does not see.
     """
 
     file: str

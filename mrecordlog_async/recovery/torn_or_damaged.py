@@ -113,7 +113,7 @@ def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | 
         size: Bytes of the file.
 
     Returns:
-        What a writer must zero, and what was never acknowledged.
+        What a writer must zero, and the size of an unfinished batch.
 
     Raises:
         CorruptionError: Acknowledged data is damaged.
