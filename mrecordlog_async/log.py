@@ -32,7 +32,7 @@ class MultiRecordLog(DrainingLog):
     """Named queues of records in one directory.
 
     Open it with `async with MultiRecordLog.open(directory) as log` or `log = await MultiRecordLog.open(directory)`.
-    All methods belong to the event loop that opened it; one process has one log per directory.
+    All methods belong to the event loop that opened it. A directory has one open log, in one process.
 
     Changes (`append`, `append_records`, `truncate`, `create_queue`, `delete_queue` and others) return once they are as
     durable as the persist policy says; `append_soon` returns a future of that. Cancelling such a call withdraws it if
@@ -246,8 +246,7 @@ class MultiRecordLog(DrainingLog):
 
         Returns:
             A future of the position, on the log's event loop. It raises QueueNotFoundError, and everything else that
-            happens to an accepted record. Await every one: of a failed future that was dropped, asyncio only logs the
-            error.
+            happens to an accepted record. Await every future: if a failed one is dropped, asyncio only logs its error.
 
         Raises:
             RecordTooLargeError: The record can never fit.

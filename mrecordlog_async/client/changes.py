@@ -191,7 +191,7 @@ class Changes:
     async def truncate(
         self, queue: str, position: int, *, queue_id: int | None = None, past_consumers: bool = False
     ) -> int:
-        """Drop the records of *queue* up to and including *position*, and wait until that is durable.
+        """Drop the records of *queue* up to and including *position*; durable as the policy of the service says.
 
         Args:
             queue: Its name.

@@ -1,7 +1,7 @@
 """`Tail`: the records of one queue of a service from a position on, as they arrive, one by one or in batches.
 
 Nothing is awaited between a response and the moment at which the position moves, and nothing moves before: a call that
-is cancelled, also by `wait_for`, loses no record.
+is cancelled, even by `wait_for`, loses no record.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Fetch = Callable[[int, int | None, int, int], Awaitable[Page]]
 class Tail(AsyncIterator[Record]):
     """What `RecordLogClient.tail` returns: iterate over it, or take batches. Both continue where the other stopped.
 
-    Cancelling a call, also by `asyncio.wait_for` or `asyncio.timeout`, loses nothing and does not end the tail. It ends
+    Cancelling a call, even by `asyncio.wait_for` or `asyncio.timeout`, loses nothing and does not end the tail. It ends
     when the queue is deleted, and after the last record of a queue that is sealed.
     """
 

@@ -6,7 +6,7 @@ A `Collector` is a place in a queue:
 2. Collect until a limit is reached, or until some time after the first record.
 3. Take the records and move the position.
 
-Nothing is awaited between 3 and the return, and nothing is moved before: a call that is cancelled, also by `wait_for`,
+Nothing is awaited between 3 and the return, and nothing is moved before: a call that is cancelled, even by `wait_for`,
 loses no record. A reader that never has to wait gives the event loop a turn every `TURN_SECONDS`.
 """
 

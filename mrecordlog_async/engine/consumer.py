@@ -66,9 +66,9 @@ class Consumer(AsyncIterator[Record]):
     Delivery is at least once: what was not acknowledged is handed out again after the consumer is entered the next
     time. Entering takes a new epoch, and every call of an older holder raises ConsumerFencedError from then on.
 
-    Cancelling a call, also by `asyncio.wait_for` or `asyncio.timeout`, loses nothing. (On Python 3.11, do not put one
-    `asyncio.wait_for` into another: it may drop a batch that arrives as it is cancelled.) A consumer that is cancelled
-    while it acknowledges may or may not be acknowledged; acknowledging again is harmless.
+    Cancelling a call, even by `asyncio.wait_for` or `asyncio.timeout`, loses nothing. (On Python 3.11, do not put one
+    `asyncio.wait_for` into another: it may drop a batch that arrives as it is cancelled.) An acknowledgement that is
+    cancelled may be stored or not; acknowledging again is harmless.
 
     Attributes:
         queue: Name of the queue.

@@ -34,7 +34,8 @@ class LiveReader(RunningLog, QueueReader):
 
         Returns:
             The tail. It yields each record once it is durable under the persist policy, and ends when the queue is
-            deleted or the log closes. A wait that is cancelled does not end it.
+            deleted or the log closes, and after the last record of a sealed queue or a drained log. A wait that is
+            cancelled does not end it.
 
         Raises:
             QueueNotFoundError: No queue has this name.

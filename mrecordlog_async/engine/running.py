@@ -131,7 +131,8 @@ class RunningLog:
     async def failed(self) -> LogFailedError | None:
         """Wait until the log fails, and return why; None once it is closed without having failed.
 
-        For a task that has the process restarted: a failed log stores nothing more, and only opening it again recovers.
+        Await it in a task that ends the process, to have it started again: a failed log stores nothing more, and only
+        opening it again recovers.
         """
         await self._ended.wait()
         return self._failed_error

@@ -14,7 +14,7 @@ from mrecordlog_async.format.record import OptionValues
 
 
 class Attached(NamedTuple):
-    """The result of `AttachConsumer`: what every later call of the holder carries, and where the consumer stands."""
+    """The result of `attach_consumer`: what every later call of the holder carries, and where the consumer stands."""
 
     queue_id: int
     epoch: int

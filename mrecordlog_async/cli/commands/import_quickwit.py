@@ -1,8 +1,8 @@
 """Read a directory of Quickwit's Rust crate mrecordlog into a new log.
 
 It imports the queues, positions and records that the crate would read. It reports what the crate skips silently:
-damage, and torn tails, which are unfinished writes that a crash leaves. If there is damage, it imports nothing and exits
-with 3, unless you give --accept-damage. The source is only read, and must not be in use.
+damage, and torn tails, which are unfinished writes that a crash leaves. If there is damage, it imports nothing and
+exits with 3, unless you give --accept-damage. The source is only read, and must not be in use.
 
   mrecordlog import-quickwit ./quickwit-wal ./wal --empty-name default
 """
