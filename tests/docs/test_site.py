@@ -145,7 +145,7 @@ def test_the_architecture_names_every_room() -> None:
     named = set(re.findall(r"`(\w+)(?:/|\.py)`", page.partition("## Who owns what")[0]))
     rooms = {path.stem for path in PACKAGE.iterdir() if path.is_dir() or path.suffix == ".py"}
     private = {"__init__", "__main__", "__pycache__"}
-    assert rooms - private - MINOR <= named
+    assert rooms - private <= named
     assert named <= rooms | {"os_filesystem", "commands"}
 
 
@@ -157,10 +157,6 @@ def test_the_pages_state_how_many_bugs_are_seeded() -> None:
     for page in ("durability.md", "proof.md"):
         stated = re.findall(r"(\d+) (?:seeded )?bugs", (ROOT / "docs" / page).read_text())
         assert stated and set(stated) == {str(len({**BUGS, **SURVIVORS}))}, page
-
-
-MINOR = {"gc_tuning", "quantities", "token_file"}
-"""Modules with few functions, which need no row."""
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
