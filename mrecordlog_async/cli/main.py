@@ -111,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         drop_output()
         return _fail(f"standard output: {error.strerror}; what was printed is incomplete", FAILED)
     except ModuleNotFoundError as error:
-        return _fail(f"{error.name} is not installed: {_extra_of(error.name or '')}", FAILED)
+        package = (error.name or "").partition(".")[0]
+        return _fail(f"{package} is not installed: {_extra_of(package)}", FAILED)
     except (RecordLogError, UsageError, OSError, ValueError) as error:
         return _fail(explain(error, directory), exit_code_of(error))
     except Exception as error:
@@ -199,6 +200,6 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _extra_of(module: str) -> str:
-    extra = {"rich": "cli", "pyspark": "spark", "pyarrow": "spark"}.get(module.split(".")[0], "server")
+def _extra_of(package: str) -> str:
+    extra = {"rich": "cli", "pyspark": "spark", "pyarrow": "spark", "deltalake": "spark"}.get(package, "server")
     return f"run pip install 'mrecordlog_async[{extra}]'"

@@ -12,7 +12,17 @@ from tests import damage
 from tests.cli.running import build, three_queues
 from tests.said import at_any_speed
 
-EXTRAS = ("aiohttp", "msgspec", "prometheus_client", "rich", "uvloop", "pyarrow", "pyspark", "fastapi")
+EXTRAS = (
+    "aiohttp",
+    "msgspec",
+    "prometheus_client",
+    "rich",
+    "uvloop",
+    "pyarrow",
+    "pyspark",
+    "deltalake",
+    "fastapi",
+)
 WITHOUT_EXTRAS = (
     "import sys; sys.modules.update(dict.fromkeys({extras!r})); "
     "from mrecordlog_async.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -56,11 +66,21 @@ def test_commands_on_files_need_no_extra(directory: Path, arguments: tuple[str, 
     assert "\x1b" not in ran.stdout
 
 
-def test_what_needs_an_extra_says_which(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "package", "extra"),
+    [
+        ("ls http://127.0.0.1:9", "msgspec", "server"),
+        ("serve DIR", "aiohttp", "server"),
+        ("drain --server a=http://127.0.0.1:9 --output o --checkpoint c", "pyspark", "spark"),
+        ("load-parquet http://127.0.0.1:9 o", "pyarrow", "spark"),
+        ("lake show o", "deltalake", "spark"),
+    ],
+)
+def test_what_needs_an_extra_says_which(directory: Path, command: str, package: str, extra: str) -> None:
     """The message is the command that installs it."""
-    ran = bare("ls", "http://127.0.0.1:9")
+    ran = bare(*command.replace("DIR", str(directory)).split())
     assert ran.returncode == 1
-    assert "pip install 'mrecordlog_async[server]'" in ran.stderr
+    assert f"{package} is not installed: run pip install 'mrecordlog_async[{extra}]'" in ran.stderr
 
 
 def test_reading_commands_never_write(directory: Path) -> None:
