@@ -43,7 +43,7 @@ QUEUES_COLLECTED = 1_000
 COUNTERS = {
     "appended_records": ("appended_records", "Records stored"),
     "appended_bytes": ("appended_bytes", "Payload bytes stored"),
-    "truncated_records": ("truncated_records", "Records dropped by truncates"),
+    "truncated_records": ("truncated_records", "Records dropped by truncates and deletes"),
     "expired_records": ("expired_records", "Records dropped because they were older than max_age"),
     "duplicates": ("duplicates", "Appends of records that were already stored"),
     "written_bytes": ("written_bytes", "Bytes written to segments"),
