@@ -1,9 +1,11 @@
 """A soak: attacks next to honest producers, for minutes. `python -m tests.service.soak --minutes 10`.
 
 At the end no acknowledged record is missing, neither in the service nor in its directory afterwards; memory stayed
-below memory_bytes + 300 MiB, no honest append took longer than a second plus the disk's own time, the loop was never
-blocked for long, nothing is held any more, and the service logged no traceback. Prints a summary; the exit code is 1 if
-anything is wrong.
+below memory_bytes + 300 MiB, no honest append took longer than a second plus the disk's own time and the machine's, the
+loop was never blocked for long, nothing is held any more, and the service logged no traceback. Prints a summary; the
+exit code is 1 if anything is wrong.
+
+A process that only watches the clock runs meanwhile: what holds it up is the machine, and holds up everything else.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 import asyncio
 import json
 import random
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -19,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from mrecordlog_async import MultiRecordLog
+from tests.benchmarks.idle_process import IdleProcess
 from tests.service import adversary
-from tests.service.adversary import MIB, Client, Honest, Target
-from tests.service.test_adversary import ATTACKS, STALL_SECONDS
+from tests.service.adversary import MIB, Client, Honest, Target, body_of
+from tests.service.test_adversary import ATTACKS, stall_seconds_here
 
 MEMORY_BYTES = 256 * MIB
 ARGUMENTS = ("--memory-bytes", "256MiB", "--pending-bytes", "64MiB")
@@ -43,10 +47,17 @@ class Soak:
         self.attacks: Counter[str] = Counter()
         self.peak = 0
         self.slowest_sync = 0.0
+        self.machine = IdleProcess()
+        self.stall_seconds_max = stall_seconds_here()
         self.stop = asyncio.Event()
 
     async def run(self) -> list[str]:
         """Attack until the time is over; return what went wrong."""
+        async with self.machine:
+            wrong = await self._run()
+        return wrong + self._judge()
+
+    async def _run(self) -> list[str]:
         producing = [asyncio.create_task(one.run(self.stop)) for one in self.honest]
         others = [asyncio.create_task(self._keep_victims()), asyncio.create_task(self._watch())]
         attacking = asyncio.create_task(self._attack())
@@ -67,7 +78,8 @@ class Soak:
                 wrong.append(f"{one.queue}: {str(error)[:300]}")
         if left := await self.target.leftovers():
             wrong.append(f"still held after all requests: {left}")
-        return wrong + self._judge()
+        self.slowest_sync = await self._slowest_sync()
+        return wrong
 
     async def judge_directory(self, directory: Path) -> list[str]:
         """End the service and compare what its directory holds; return what is wrong."""
@@ -104,30 +116,41 @@ class Soak:
     async def _watch(self) -> None:
         while not self.stop.is_set():
             self.peak = max(self.peak, self.target.resident_bytes())
-            status, response = await self.target.call("GET", "/v1/stats")
-            if status == 200:
-                self.slowest_sync = max(self.slowest_sync, json.loads(response)["sync_seconds"]["p99"])
             await asyncio.sleep(0.5)
+
+    async def _slowest_sync(self) -> float:
+        """Return the upper bound of the histogram's last bucket that has a sync."""
+        _, metrics = await self.target.call("GET", "/metrics")
+        found = re.findall(
+            r'^mrecordlog_sync_seconds_bucket\{le="(\S+)"\} (\S+)$', body_of(metrics).decode(), re.MULTILINE
+        )
+        syncs = float(found[-1][1])
+        return min(float(bound) for bound, count in found if float(count) == syncs)
 
     def _judge(self) -> list[str]:
         wrong = []
         if self.peak > RESIDENT_BYTES_MAX:
             wrong.append(f"memory reached {self.peak >> 20} MiB, the bound is {RESIDENT_BYTES_MAX >> 20}")
-        if self.target.stall_seconds > STALL_SECONDS:
-            wrong.append(f"the loop was blocked for {self.target.stall_seconds:.2f} s of CPU")
-        slowest = max(one.slowest for one in self.honest)
-        if slowest > APPEND_SECONDS_MAX + SYNC_BOUND * self.slowest_sync:
-            wrong.append(f"an append took {slowest:.2f} s, syncs took {self.slowest_sync:.3f} (p99)")
+        machine, stall = self.machine.longest_seconds, self.target.stall_seconds
+        # What a virtual machine's host takes away counts as CPU time of whoever runs.
+        if stall > self.stall_seconds_max + machine:
+            wrong.append(f"the loop was blocked for {stall:.2f} s of CPU, {self.stall_seconds_max:.2f} are allowed")
+        slowest = max(max(one.taken) for one in self.honest)
+        if slowest > APPEND_SECONDS_MAX + SYNC_BOUND * self.slowest_sync + machine:
+            wrong.append(f"an append took {slowest:.2f} s, the slowest sync up to {self.slowest_sync:.2f} s")
         return wrong
 
     def summary(self) -> str:
         """Return what was done and measured."""
         records, busy = sum(one.acknowledged for one in self.honest), sum(one.busy for one in self.honest)
-        slowest = max(one.slowest for one in self.honest)
+        taken = sorted(seconds * 1000 for one in self.honest for seconds in one.taken)
+        middle, tail = taken[len(taken) // 2], taken[-len(taken) // 1000]
         lines = [
             f"{self.seconds:.0f} s, {sum(self.attacks.values())} attacks by {self.attackers} attackers at a time",
             f"{len(self.honest)} honest producers: {records} records acknowledged, {busy} responses 429 sent again",
-            f"slowest append {slowest * 1000:.0f} ms, sync p99 {self.slowest_sync * 1000:.1f} ms",
+            f"appends: median {middle:.0f} ms, 99.9 % {tail:.0f} ms, slowest {taken[-1]:.0f} ms",
+            f"slowest sync: up to {self.slowest_sync * 1000:.0f} ms",
+            f"a process that only watches the clock was held up for {self.machine.longest_seconds * 1000:.0f} ms",
             f"memory: peak {self.peak >> 20} MiB, at the end {self.target.resident_bytes() >> 20} MiB",
             f"longest time that the loop was blocked: {self.target.stall_seconds * 1000:.0f} ms of CPU",
         ]
