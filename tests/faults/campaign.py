@@ -2,8 +2,9 @@
 
 Each round has its own seed. It runs a random history, explores its crash states, lets its disk calls fail, and damages
 the log that it leaves. Every violation is printed with the seed that reproduces it (`--seed N --rounds 1`), and the
-exit code is then 1. With `--all` the written histories come first, and no state is skipped to save time. `--only crash`
-(`faults`, `damage`) leaves the other kinds out. The last line has the CPU time that each kind took.
+exit code is then 1. With `--all` the written histories come first, and no state is skipped to save time: hours.
+`--history NAME` takes one of them alone. `--only crash` (`faults`, `damage`) leaves the other kinds out. The last lines
+say what was done, also after Ctrl-C, and the CPU time that each kind took.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from mrecordlog_async import CorruptionError
@@ -30,6 +31,7 @@ from .inject import faults, inject
 from .judge import state_of
 from .random_history import random_case
 
+WRITTEN = CASES | CONSUMER_CASES
 FAULTS_A_ROUND = 40
 DAMAGES_A_ROUND = 60
 
@@ -104,31 +106,43 @@ KINDS: dict[str, Callable[[Case, int, Tally], None]] = {
 
 
 class Campaign:
-    """One campaign. tally and cpu_seconds (by kind): what it did; failed: in how many rounds there was a violation."""
+    """One campaign, and what it did.
+
+    tally, cpu_seconds (by kind), written and rounds: what is finished. failed: in how many of these was a violation.
+    """
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self.kinds = kinds
         self.tally = Tally()
         self.cpu_seconds = dict.fromkeys(kinds, 0.0)
         self.failed = 0
+        self.written = 0
+        self.rounds = 0
 
-    def run(self, seed: int, seconds: float, rounds: int, written: bool) -> None:
-        """Run it; print the violations and a closing line."""
-        number = 0
-        deadline = time.monotonic() + seconds
-        for name, case in (CASES | CONSUMER_CASES).items() if written else ():
+    def run_written(self, names: Iterable[str]) -> None:
+        """Explore every state, and every fault, of written histories; print the violations."""
+        for name in names:
+            case = WRITTEN[name]
             print(f"{name} …", file=sys.stderr)
-            self._try("crash", partial(_every_state, case, self.tally), f"history {name!r}")
-            self._try("faults", partial(_every_fault, case, self.tally), f"history {name!r}")
-        while number < rounds and time.monotonic() < deadline:
-            case = random_case(seed + number)
+            self._try("crash", partial(_every_state, case, self.tally), f"--only crash --history {name!r} --rounds 0")
+            self._try("faults", partial(_every_fault, case, self.tally), f"--only faults --history {name!r} --rounds 0")
+            self.written += 1
+
+    def run_random(self, seed: int, deadline: float, rounds: int) -> None:
+        """Run random histories until *deadline* of the monotonic clock; print the violations."""
+        while self.rounds < rounds and time.monotonic() < deadline:
+            case = random_case(seed + self.rounds)
             for kind in self.kinds:
-                work = partial(KINDS[kind], case, seed + number, self.tally)
-                self._try(kind, work, f"--only {kind} --seed {seed + number} --rounds 1")
-            number += 1
+                work = partial(KINDS[kind], case, seed + self.rounds, self.tally)
+                self._try(kind, work, f"--only {kind} --seed {seed + self.rounds} --rounds 1")
+            self.rounds += 1
+
+    def closing_lines(self, seed: int) -> str:
+        """Return what is finished, with the number of violations."""
         taken = ", ".join(f"{kind} {spent / 60:.1f} min" for kind, spent in self.cpu_seconds.items())
-        print(f"{number} random histories from seed {seed}: {self.tally.line()}; {self.failed or 'no'} violation(s)")
-        print(f"CPU time: {taken}")
+        written = f"{self.written} written histories, " if self.written else ""
+        done = f"{written}{self.rounds} random histories from seed {seed}: {self.tally.line()}"
+        return f"{done}; {self.failed or 'no'} violation(s)\nCPU time: {taken}"
 
     def _try(self, kind: str, work: Callable[[], None], what: str) -> None:
         if kind not in self.kinds:
@@ -140,21 +154,26 @@ class Campaign:
             print(f"VIOLATION in {what}", file=sys.stderr)
             traceback.print_exc()
             self.failed += 1
-        self.cpu_seconds[kind] += time.process_time() - begun
+        finally:
+            self.cpu_seconds[kind] += time.process_time() - begun
 
 
 def _every_state(case: Case, tally: Tally) -> None:
     explorer = Explorer(deep_every=10, subsets=12, kill_every=3)
-    with case.sizes():
-        explorer.explore(case.run())
-    tally.add(explorer.tally)
+    try:
+        with case.sizes():
+            explorer.explore(case.run())
+    finally:
+        tally.add(explorer.tally)
 
 
 def _every_fault(case: Case, tally: Tally) -> None:
     explorer = Explorer(deep_every=10, subsets=12, kill_every=3)
-    for fault in faults(case.run(moments=False).disk.call_names):
-        inject(case, fault, explorer)
-    tally.add(explorer.tally)
+    try:
+        for fault in faults(case.run(moments=False).disk.call_names):
+            inject(case, fault, explorer)
+    finally:
+        tally.add(explorer.tally)
 
 
 def main() -> int:
@@ -164,11 +183,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--rounds", type=int, default=1 << 60)
     parser.add_argument("--all", action="store_true", help="the written histories first, in full")
+    parser.add_argument("--history", choices=WRITTEN, metavar="NAME", action="append", help="first this one, in full")
     parser.add_argument("--only", choices=KINDS, action="append", help="this kind alone; may be given twice")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     campaign = Campaign(arguments.only or list(KINDS))
-    campaign.run(arguments.seed, arguments.seconds, arguments.rounds, arguments.all)
+    deadline = time.monotonic() + arguments.seconds
+    try:
+        campaign.run_written(WRITTEN if arguments.all else arguments.history or ())
+        campaign.run_random(arguments.seed, deadline, arguments.rounds)
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(campaign.closing_lines(arguments.seed))
     return 1 if campaign.failed else 0
 
 
