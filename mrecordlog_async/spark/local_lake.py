@@ -256,11 +256,11 @@ def sync_file(handle: int, name: str) -> None:
 def make_directories(path: str) -> None:
     """Create a directory and its missing parents, and wait until all their names are on the medium.
 
-    Those that exist may have been made by a drain that died before they were durable. Where they cannot be synced,
-    because they belong to another user or another disk, they are passed over.
+    Those that exist may have been made by a drain that died before they were durable. They are passed over where this
+    user may not read the parent, and above *path* where they cannot be synced: they may be on another disk.
 
     Raises:
-        SyncFailedError: the name of a directory that was created could not be made durable.
+        SyncFailedError: the name of *path*, or of another directory that was created, could not be made durable.
     """
     absolute = Path(path).absolute()
     missing = [each for each in (absolute, *absolute.parents) if not each.exists()]
@@ -269,6 +269,9 @@ def make_directories(path: str) -> None:
     for each in reversed((absolute, *absolute.parents[:-1])):
         try:
             sync_directory(each.parent)
-        except (OSError, SyncFailedError):
+        except PermissionError:
             if each in missing:
+                raise
+        except SyncFailedError:
+            if each in missing or each == absolute:
                 raise

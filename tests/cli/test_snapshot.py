@@ -224,7 +224,7 @@ def test_everything_is_on_the_disk_before_the_snapshot_has_its_name(tmp_path: Pa
         assert ("sync", written) in files.done[:renamed]
         assert ("write", written) not in files.done[files.done.index(("sync", written)) :]
     assert files.done[renamed - 1] == ("sync", f"{target}.partial")
-    assert files.done[renamed + 1 :] == [("sync", str(target.parent))]
+    assert files.done[renamed + 1 :] == [("sync", str(parent)) for parent in target.parents]
     assert ("sync", str(tmp_path)) in files.done[:renamed]
 
 

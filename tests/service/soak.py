@@ -132,7 +132,7 @@ class Soak:
         if self.peak > RESIDENT_BYTES_MAX:
             wrong.append(f"memory reached {self.peak >> 20} MiB, the bound is {RESIDENT_BYTES_MAX >> 20}")
         machine, stall = self.machine.longest_seconds, self.target.stall_seconds
-        # What a virtual machine's host takes away counts as CPU time of whoever runs.
+        # What a virtual machine's host takes away counts as CPU time of the process that runs.
         if stall > self.stall_seconds_max + machine:
             wrong.append(f"the loop was blocked for {stall:.2f} s of CPU, {self.stall_seconds_max:.2f} are allowed")
         slowest = max(max(one.taken) for one in self.honest)

@@ -142,13 +142,19 @@ def test_a_lake_is_durable_in_parents_that_were_there(tmp_path: Path, monkeypatc
     assert {str(tmp_path), str(tmp_path / "made")} <= set(synced)
 
 
-def test_only_a_name_that_a_lake_created_must_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parent that cannot be synced may belong to another disk."""
+def test_only_names_above_a_lake_may_fail_to_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory above may be on another disk; the lake's own name must be durable, as that of a new parent."""
+    lake, failing = tmp_path / "lake", set[Path]()
 
-    def fail(path: Path) -> None:
-        raise SyncFailedError(f"{path} could not be synced")
+    def sync(path: Path) -> None:
+        if path in failing:
+            raise SyncFailedError(f"{path} could not be synced")
 
-    monkeypatch.setattr(local_lake, "sync_directory", fail)
-    LocalLake(str(tmp_path))
-    with pytest.raises(SyncFailedError):
-        LocalLake(str(tmp_path / "new"))
+    monkeypatch.setattr(local_lake, "sync_directory", sync)
+    LocalLake(str(lake))
+    failing.add(tmp_path.parent)
+    LocalLake(str(lake))
+    failing.add(tmp_path)
+    for refused in (lake, lake.parent / "new" / "lake"):
+        with pytest.raises(SyncFailedError):
+            LocalLake(str(refused))
