@@ -1,7 +1,7 @@
 """A soak: attacks next to honest producers, for minutes. `python -m tests.service.soak --minutes 10`.
 
 At the end no acknowledged record is missing, neither in the service nor in its directory afterwards; memory stayed
-below memory_bytes + 300 MiB, no honest append took longer than a second plus the disk's own time and the machine's, the
+below memory_bytes + 300 MiB, no honest append took longer than a second plus what the disk and the machine took, the
 loop was never blocked for long, nothing is held any more, and the service logged no traceback. Prints a summary; the
 exit code is 1 if anything is wrong.
 
