@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from mrecordlog_async.spark.delta.rest import rest_of
+from mrecordlog_async.spark.delta.rest import rest_of, with_rest
 
 KIND: Any = {
     "type": "struct",
@@ -36,10 +37,30 @@ def test_unknown_fields_are_kept(payload: str, rest: Any) -> None:
     assert (None if found is None else json.loads(found)) == rest
 
 
-@pytest.mark.parametrize("text", ['{"a": 1} more', "{'a': 1}", '{"x": 0.1000000000000000000001}', '{"x": NaN}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1} more',
+        "{'a': 1}",
+        '{"x": 0.1000000000000000000001}',
+        '{"x": NaN}',
+        '{"x": -0}',
+        '{"x": 1e99999999999999999999}',
+    ],
+)
 def test_what_python_would_change_is_kept_as_it_is(text: str) -> None:
     """Spark parses more than JSON, and Python rounds numbers: then the whole payload is kept."""
     assert rest_of(text.encode(), KIND, bad=False) == text
+
+
+@pytest.mark.parametrize(
+    "text", [r'{"x": "\ud800"}', r'{"\ud800": 1}', r'{"s": {"b": "k \uDC00"}}', r'{"m": {"\ud800": 1}}']
+)
+def test_half_of_a_surrogate_pair_is_kept(text: str) -> None:
+    """JSON can escape what no text holds: Spark stores a question mark in the column, so the whole payload is kept."""
+    batch = pa.RecordBatch.from_pydict({"payload": [text.encode()], "error": pa.array([None], pa.string())})
+    assert with_rest(batch, KIND, "_rest").column("_rest").to_pylist() == [text]
+    assert rest_of(rb'{"s": {"b": "\ud83d\ude00"}}', KIND, bad=False) is None
 
 
 def test_a_payload_that_did_not_parse_is_kept() -> None:

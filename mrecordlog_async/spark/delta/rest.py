@@ -3,15 +3,15 @@
     {"customer": "ada", "amount": 3, "coupon": "X"}   with the columns customer, amount   →   {"coupon": "X"}
 
 Nothing is dropped. A struct's unknown fields are kept with their path. An array or map whose elements have unknown
-fields is kept as a whole, and so is a payload that did not parse, or with numbers that Python would change. A payload
-that is not UTF-8 is kept as base64, after the word `base64:`.
+fields is kept as a whole, and so is a payload that did not parse, or with numbers that Python would change, or with
+half of a surrogate pair. A payload that is not UTF-8 is kept as base64, after the word `base64:`.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -51,10 +51,17 @@ def rest_of(payload: bytes | None, kind: Kind, *, bad: bool) -> str | None:
     if bad:
         return text
     try:
-        rest = _rest(json.loads(text, parse_float=_exact, parse_constant=_constant), kind)
+        value = json.loads(text, parse_int=_exact_int, parse_float=_exact, parse_constant=_constant)
+        if "\\u" in text:
+            _text(value).encode()  # half of a surrogate pair: no UTF-8, and Spark stores a question mark for it
+        rest = _rest(value, kind)
     except (ValueError, RecursionError, _ChangedError):
         return text  # Spark accepts more than JSON: text after the object, or single quotes
-    return None if rest is None else json.dumps(rest, ensure_ascii=False, separators=(",", ":"))
+    return None if rest is None else _text(rest)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _rest(value: Any, kind: Kind) -> Any:
@@ -72,9 +79,19 @@ def _rest(value: Any, kind: Kind) -> Any:
     return None
 
 
+def _exact_int(text: str) -> int:
+    if text == "-0":
+        raise _ChangedError
+    return int(text)
+
+
 def _exact(text: str) -> float:
     value = float(text)
-    if Decimal(repr(value)) != Decimal(text):
+    try:
+        changed = Decimal(repr(value)) != Decimal(text)
+    except InvalidOperation:  # an exponent that not even a decimal has
+        changed = True
+    if changed:
         raise _ChangedError
     return value
 
