@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +18,23 @@ from pyspark import daemon
 
 _worker: Callable[..., Any] = daemon.worker
 
+LOST = (BrokenPipeError, ConnectionResetError)
+"""What a flush raises if Java has closed the connection."""
+
 
 def worker(sock: Any, authenticated: Any) -> Any:
     """Run pyspark's worker; return a code that ends it if Java has closed the connection."""
     try:
         return _worker(sock, authenticated)
-    except (BrokenPipeError, ConnectionResetError):
+    except LOST:
+        sys.unraisablehook = _report_others  # the writer is freed with this exception, and tries to flush again
         return 1
+
+
+def _report_others(unraisable: sys.UnraisableHookArgs) -> None:
+    """Report an exception that nothing can catch, unless it says that the connection is closed."""
+    if not isinstance(unraisable.exc_value, LOST):
+        sys.__unraisablehook__(unraisable)
 
 
 def _end_by_sigterm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
 from pathlib import Path
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def test_the_session_of_the_data_source_runs(spark: SparkSession, service: ThreadedService) -> None:
     """The table, directory, stream and write examples run as printed."""
     service.append("q", [b"one", b"two"])
-    lines = (RecordLogDataSource.__doc__ or "").splitlines()
-    code = textwrap.dedent("\n".join(line for line in lines if line.startswith(" " * 8)))
+    lines = inspect.cleandoc(RecordLogDataSource.__doc__ or "").splitlines()
+    code = textwrap.dedent("\n".join(line for line in lines if line.startswith(" " * 4)))
     assert code.count('format("mrecordlog")') == 4
     code = code.replace("a=http://h1:8080,b=http://h2:8080", f"a={service.url}")
     code = code.replace("http://127.0.0.1:8080", service.url).replace("/var/lib/log", str(service.directory))
