@@ -16,6 +16,7 @@ from mrecordlog_async.spark.delta.content import ForeignBatchError, QueueRows
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NewBatch, Table
 from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize, vacuum
+from mrecordlog_async.spark.identity import RefusedError
 from tests.serving import free_port
 from tests.spark.delta_engine import COLUMNS, STEPS, DeltaEngine, Killed
 from tests.spark.services import ThreadedService, numbered
@@ -102,3 +103,23 @@ def test_of_two_commits_at_the_same_moment_one_is_refused(store: dict[str, str],
     with pytest.raises(ForeignBatchError, match="already has a batch 0"):
         Table(place, step=second).store(NewBatch("q", 0, content, []), COLUMNS, ())
     assert open_table(place).transaction_version("q") == 0
+
+
+def test_a_restored_table_is_refused(store: dict[str, str], service: ThreadedService, tmp_path: Path) -> None:
+    """Its log is read from the store as far back as needed: here, past many entries of another writer."""
+    place = Place("s3://lake/restored", store)
+    engine = DeltaEngine(f"a={service.url}", tmp_path, table=place)
+    for first in (0, 10):
+        service.append("q", numbered("q", first, first + 10))
+        engine.drain()
+    table = open_table(place)
+    stored = table.version()
+    table.restore(stored - 1)
+    for number in range(20):
+        table.alter.set_table_description(str(number))
+    with pytest.raises(RefusedError, match="was restored to a version without batch"):
+        engine.drain()
+    table.restore(stored)
+    service.append("q", numbered("q", 20, 30))
+    engine.drain()
+    assert len(engine.rows()) == 30 and not any(service.records().values())

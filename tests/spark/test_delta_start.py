@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
+from mrecordlog_async.spark.delta.content import ForeignBatchError, TableError
+from mrecordlog_async.spark.delta.entries import entry_name
 from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.resume import resume
 from mrecordlog_async.spark.delta.start import prepare
-from mrecordlog_async.spark.delta.table import TableError
 from mrecordlog_async.spark.identity import RefusedError, query_of
 from mrecordlog_async.spark.local_lake import LocalLake
-from tests.spark.delta_engine import COLUMNS, DeltaEngine
+from tests.spark.delta_engine import COLUMNS, DeltaEngine, Killed
 from tests.spark.services import ThreadedService, numbered
 
 
@@ -56,6 +61,97 @@ def test_an_older_table_is_refused(engine: DeltaEngine, service: ThreadedService
     """A table from a backup lacks rows whose records are truncated: that is said, not covered up."""
     restore(engine.table_path)
     refused(engine, service, "the table is older than the checkpoint")
+
+
+def test_a_table_restored_in_place_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:
+    """Delta's RESTORE keeps the transactions of the batches that it takes back, so they alone prove nothing."""
+    table = DeltaTable(engine.place.uri)
+    last = table.version()
+    table.restore(last - 1)
+    refused(engine, service, r"was restored to a version without batch .*lake resume")
+    table = DeltaTable(engine.place.uri)
+    table.restore(last)
+    engine.drain()
+    assert len(engine.rows()) == 30, "a restore of what the restore took back"
+
+
+def test_a_batch_that_was_restored_away_does_not_count_as_stored(engine: DeltaEngine, service: ThreadedService) -> None:
+    """The last batch is in the table, its commit file is missing, and a restore takes its rows back."""
+    stops_before("commits", engine)
+    table = DeltaTable(engine.place.uri)
+    table.restore(table.version() - 1)
+    refused(engine, service, "was restored to a version without batch")
+
+
+def stops_before(step: str, engine: DeltaEngine) -> None:
+    def stepped(name: str) -> None:
+        if name == step:
+            raise Killed
+
+    engine.step = stepped
+    with pytest.raises(Killed):
+        engine.drain()
+    engine.step = lambda name: None
+
+
+def restored(engine: DeltaEngine) -> None:
+    table = DeltaTable(engine.place.uri)
+    table.restore(table.version() - 1)
+
+
+def created_again(engine: DeltaEngine) -> None:
+    DeltaTable.create(engine.place.uri, COLUMNS, mode="overwrite")
+
+
+def resumed(engine: DeltaEngine) -> None:
+    checkpoint = LocalLake(f"{engine.checkpoint_path} resumed")
+    resume(engine.place, checkpoint)
+    checkpoint.close()
+
+
+def mapped(engine: DeltaEngine) -> None:
+    """Do what Spark's ALTER TABLE does; delta-rs does not."""
+    log = engine.table_path / "_delta_log"
+    first = [json.loads(line) for line in (log / entry_name(0)).read_bytes().splitlines()]
+    metadata = next(each["metaData"] for each in first if "metaData" in each)
+    metadata["configuration"]["delta.columnMapping.mode"] = "name"
+    schema = json.loads(metadata["schemaString"])
+    for number, each in enumerate(schema["fields"], 1):
+        each["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+    metadata["schemaString"] = json.dumps(schema)
+    actions: list[Any] = [
+        {"commitInfo": {"operation": "SET TBLPROPERTIES"}},
+        {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+        {"metaData": metadata},
+    ]
+    entry = log / entry_name(DeltaTable(engine.place.uri).version() + 1)
+    entry.write_text("\n".join(json.dumps(each) for each in actions))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (restored, "was restored to a version without batch"),
+        (created_again, "was created again by another program"),
+        (resumed, "belongs to another checkpoint now"),
+        (mapped, "maps the names of its columns"),
+    ],
+)
+def test_a_table_that_others_change_while_the_drain_runs(
+    engine: DeltaEngine, service: ThreadedService, change: Callable[[DeltaEngine], None], said: str
+) -> None:
+    """The next batch is not stored and nothing more is truncated, also if the change comes right before its commit."""
+    versions = []
+
+    def stepped(name: str) -> None:
+        if name == "sync of the checkpoint":
+            change(engine)
+            versions.append(DeltaTable(engine.place.uri).version())
+
+    engine.step = stepped
+    with pytest.raises((ForeignBatchError, TableError), match=said):
+        engine.drain()
+    assert versions == [DeltaTable(engine.place.uri).version()] and service.positions("q") == (20, 30)
 
 
 def test_a_table_that_is_missing_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:

@@ -6,14 +6,18 @@ import json
 import os
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from deltalake import TableFeatures
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta import table as table_module
-from mrecordlog_async.spark.delta.table import TableError, entry_name
-from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize, vacuum
+from mrecordlog_async.spark.delta.content import TableError
+from mrecordlog_async.spark.delta.entries import entry_name
+from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
+from mrecordlog_async.spark.delta.upkeep import Replaced, drop_older, files_of, open_table, optimize, vacuum
 from tests.spark.delta_engine import DeltaEngine
 from tests.spark.services import ThreadedService, numbered
 
@@ -164,3 +168,30 @@ def test_rows_are_dropped_by_age_in_whole_files(
     service.append("q", numbered("q", 10, 20))
     engine.drain()
     assert [row[1] for row in engine.rows()] == list(range(10, 20))
+
+
+def test_deleted_rows_do_not_come_back(drained: DeltaEngine, service: ThreadedService) -> None:
+    """With deletion vectors a file may hold deleted rows, and other files say which: neither is touched."""
+    table = open_table(drained.place)
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    before = sorted(path.name for path in drained.table_path.iterdir())
+    for change in (optimize, vacuum, partial(drop_older, seconds=0)):
+        with pytest.raises(TableError, match="has deletion vectors, without which deleted rows would come back"):
+            change(drained.place)
+    with pytest.raises(TableError, match="has deletion vectors"):
+        DeltaReader(drained.place, schema_of(drained.place)).partitions()
+    assert sorted(path.name for path in drained.table_path.iterdir()) == before
+    service.append("7", numbered("7", 40, 50))
+    drained.drain()
+    assert not any(service.records().values())
+
+
+def test_a_feature_that_delta_rs_does_not_write_is_named(drained: DeltaEngine, service: ThreadedService) -> None:
+    """It is not taken for a faster writer, which would go away."""
+    service.append("7", numbered("7", 40, 50))
+    open_table(drained.place).alter.add_feature(TableFeatures.RowTracking, allow_protocol_versions_increase=True)
+    with pytest.raises(TableError, match=r"needs what delta-rs does not write .*RowTracking"):
+        drained.drain()
+    with pytest.raises(TableError, match=r"needs what delta-rs does not write .*RowTracking"):
+        optimize(drained.place)
+    assert service.positions("7") == (40, 50)

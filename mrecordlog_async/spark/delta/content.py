@@ -25,6 +25,10 @@ class ForeignBatchError(RecordLogError):
     """The table and the checkpoint do not continue each other; nothing was stored, and nothing more is truncated."""
 
 
+class TableError(RecordLogError):
+    """The table cannot take the batch; nothing of it was stored."""
+
+
 class QueueRows(NamedTuple):
     """Rows of one incarnation of a queue.
 

@@ -19,8 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, Batches, newest
+from mrecordlog_async.spark.delta.content import TableError
+from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers
 from mrecordlog_async.spark.delta.place import LOG
-from mrecordlog_async.spark.delta.table import MARK, TableError, entry_name, entry_numbers
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
 

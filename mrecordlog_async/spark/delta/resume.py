@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint, named
+from mrecordlog_async.spark.delta.changes import OWNER
 from mrecordlog_async.spark.delta.place import Place
-from mrecordlog_async.spark.delta.table import NO_HOOKS, OWNER, NewBatch, Table, columns_of
+from mrecordlog_async.spark.delta.table import NO_HOOKS, NewBatch, Table, columns_of
 from mrecordlog_async.spark.delta.upkeep import open_table
 from mrecordlog_async.spark.identity import RefusedError, query_of
 from mrecordlog_async.spark.lake import Lake

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from mrecordlog_async.spark.delta.place import Place
-from mrecordlog_async.spark.delta.upkeep import files_of, open_table
+from mrecordlog_async.spark.delta.upkeep import files_of, open_plain, open_table
 
 
 def schema_of(place: Place) -> StructType:
@@ -38,7 +38,7 @@ class DeltaReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the files of the table; Spark would replace an empty list by one partition without a value."""
-        found = [FilePartition(each.path, each.values) for each in files_of(open_table(self._place))]
+        found = [FilePartition(each.path, each.values) for each in files_of(open_plain(self._place))]
         return [*found] or [FilePartition("", {})]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

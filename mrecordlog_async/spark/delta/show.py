@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrecordlog_async.spark.columns import ERROR
+from mrecordlog_async.spark.delta.changes import OWNER
+from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.place import Place
-from mrecordlog_async.spark.delta.table import OWNER, TableError, columns_of
+from mrecordlog_async.spark.delta.table import columns_of
 from mrecordlog_async.spark.delta.upkeep import files_of, open_table
 
 

@@ -21,12 +21,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from mrecordlog_async.spark.columns import REST
-from mrecordlog_async.spark.delta.content import QueueRows, merged
+from mrecordlog_async.spark.delta.content import QueueRows, TableError, merged
 from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_parts
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.rest import Kind, with_rest
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
-from mrecordlog_async.spark.delta.table import NewBatch, Table, TableError
+from mrecordlog_async.spark.delta.table import NewBatch, Table
 from mrecordlog_async.spark.local_lake import LocalLake
 
 FORMAT = "mrecordlog-delta"

@@ -8,6 +8,7 @@
 | a column that the drain does not have in the table yet | added, null in the rows before |
 | a column of another type, or another partitioning | refused |
 | the table's last batch is the checkpoint's, or the one that runs next | accepted |
+| a table that was restored to a version without its last batch | refused |
 | anything else: one of them is older, copied or replaced | refused, with what it looks like |
 """
 
@@ -18,10 +19,11 @@ from collections.abc import Callable, Sequence
 from deltalake import DeltaTable, Field, Schema
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
+from mrecordlog_async.spark.delta.changes import OWNER, refuse_mapped_columns, refuse_restored
 from mrecordlog_async.spark.delta.content import ForeignBatchError, refuse_apart
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import repair_checkpoint, repair_table
-from mrecordlog_async.spark.delta.table import NO_HOOKS, OWNER, columns_of, create_table, explained
+from mrecordlog_async.spark.delta.table import NO_HOOKS, columns_of, create_table, explained
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
@@ -78,6 +80,7 @@ def prepare(
         _refuse_foreign(table, place, checkpoint, query)
         _refuse_partitioning(table, place, partition_by)
         _refuse_older(table, place, query, planned, committed)
+        refuse_mapped_columns(table, place.address)
         return table
 
     with explained(place):
@@ -124,6 +127,7 @@ def _refuse_partitioning(table: DeltaTable, place: Place, partition_by: Sequence
 def _refuse_older(table: DeltaTable, place: Place, query: str, planned: int, committed: int) -> None:
     try:
         refuse_apart(planned, committed, table.transaction_version(query), place.address)
+        refuse_restored(table, place, query)
     except ForeignBatchError as error:
         raise RefusedError(str(error)) from None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +21,9 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
-from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.delta.content import QueueRows, Verdict, digest, judge, merged
+from mrecordlog_async.spark.delta.changes import OWNER, refuse_mapped_columns, refuse_other_owner, refuse_restored
+from mrecordlog_async.spark.delta.content import QueueRows, TableError, Verdict, digest, judge, merged
+from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of
 from mrecordlog_async.spark.delta.parts import NewFile, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.lake import SyncFailedError
@@ -40,18 +40,14 @@ FILE_SECONDS_MAX = 30 * 60
 CONTENT = "/content"
 """Appended to a query's id: the transaction whose version is the digest of the batch."""
 
-MARK = "mrecordlog"
-"""The key of this package's facts in an entry of the table's log: {"query", "batch", "records"}."""
-
 CHECKPOINT_INTERVAL = 100
 """After how many versions a checkpoint of the table is written."""
 
+UNSUPPORTED = "Unsupported table features"
+"""In delta-rs' error for a table that it cannot write, which otherwise looks like that of a faster writer."""
+
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """delta-rs would write a checkpoint of the table and delete log entries without a sync: `upkeep` does both."""
-
-
-class TableError(RecordLogError):
-    """The table cannot take the batch; nothing of it was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +88,7 @@ class Table:
         self.place = place
         self._step = step
         self._loaded: DeltaTable | None = None
+        self._own_version = -1  # of the last commit of this object: nothing happened since if it is the newest
 
     @property
     def loaded(self) -> DeltaTable:
@@ -132,6 +129,8 @@ class Table:
             stands = table.transaction_version(batch.query)
             stored = table.transaction_version(batch.query + CONTENT)
             verdict = judge(batch.number, batch.digest, stands, stored, self.place.address)
+            if table.version() != self._own_version:
+                self._refuse_changes(table, batch)
             if verdict is Verdict.STORE:
                 refuse_changed(table, schema, partition_by, self.place.address)
                 self._refuse_missing(batch)
@@ -148,6 +147,13 @@ class Table:
             "the batch was not stored. Start again"
         )
 
+    def _refuse_changes(self, table: DeltaTable, batch: NewBatch) -> None:
+        """Raise ForeignBatchError, TableError for what others did to the table that no batch may follow."""
+        if batch.files:  # `resume` stores its empty batch before it takes the table
+            refuse_other_owner(table, batch.query, self.place.address)
+        refuse_mapped_columns(table, self.place.address)
+        refuse_restored(table, self.place, batch.query)
+
     def _committed(self, table: DeltaTable, batch: NewBatch, partition_by: Iterable[str]) -> bool:
         """Commit *batch*; return False if the table has changed since it was loaded."""
         now = round(time.time() * 1_000)
@@ -156,6 +162,7 @@ class Table:
         ]
         facts = {"query": batch.query, "batch": batch.number, "records": batch.records, "files": len(added)}
         transactions = [Transaction(batch.query, batch.number), Transaction(batch.query + CONTENT, batch.digest)]
+        before = table.version()
         try:
             table.create_write_transaction(
                 added,
@@ -166,13 +173,15 @@ class Table:
                 commit_properties=CommitProperties({MARK: facts}, max_commit_retries=0, app_transactions=transactions),
                 post_commithook_properties=NO_HOOKS,
             )
-        except CommitFailedError:
+        except CommitFailedError as error:
+            refuse_unsupported(error, self.place.address)
             return False
         except (DeltaError, OSError) as error:
             raise TableError(
                 f"batch {batch.number} could not be committed to {self.place.address}: {reason_of(error)}. Check the "
                 "rights and the free space of the disk or the object store, and start again: the batch is stored once"
             ) from error
+        self._own_version = before + 1  # it is tried once, and fails if another writer has that version
         return True
 
     def _refuse_missing(self, batch: NewBatch) -> None:
@@ -226,9 +235,13 @@ def sum_up(table: DeltaTable, place: Place) -> None:
     table.cleanup_metadata()
 
 
-def entry_name(number: int) -> str:
-    """Return the name of an entry of a table's log."""
-    return f"{number:020}.json"
+def refuse_unsupported(error: CommitFailedError, address: str) -> None:
+    """Raise TableError if a commit failed because of the table, and not because another writer was faster."""
+    if UNSUPPORTED in str(error):
+        raise TableError(
+            f"{address} was changed and needs what delta-rs does not write ({reason_of(error)}); nothing was stored. "
+            "Drop the feature from the table, and start again"
+        ) from error
 
 
 def _entries_since(path: str, batch: NewBatch) -> list[tuple[int, bytes]]:
@@ -245,25 +258,6 @@ def _entries_since(path: str, batch: NewBatch) -> list[tuple[int, bytes]]:
             break
         found.append((number, content))
     return found[::-1]
-
-
-def entry_numbers(path: str) -> list[int]:
-    """Return the numbers of the entries in the log of the table at *path*."""
-    names = os.listdir(Path(path, LOG)) if Path(path, LOG).is_dir() else []
-    return [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json") and name[:20].isdigit()]
-
-
-def mark_of(content: bytes) -> dict[str, Any]:
-    """Return this package's facts in an entry of a table's log; {} if the entry has none or does not parse."""
-    try:
-        for line in content.splitlines():
-            info = json.loads(line).get("commitInfo")
-            if info is not None:
-                found = info.get(MARK)
-                return found if isinstance(found, dict) else {}
-    except (ValueError, AttributeError):
-        pass
-    return {}
 
 
 def create_table(place: Place, schema: Schema, partition_by: Iterable[str], query: str) -> None:
@@ -309,10 +303,6 @@ def reason_of(error: Exception) -> str:
     """Return what an error of delta-rs says: its first line and its last cause, without colours and call stack."""
     lines = [part.strip().partition("\n")[0] for part in re.sub(r"\x1b\[\d*m", "", str(error)).split("↳")]
     return ": ".join(dict.fromkeys((lines[0], lines[-1]))).rstrip(".")
-
-
-OWNER = "mrecordlog.query"
-"""The property of a table that names the query of the drain that writes it."""
 
 
 def refuse_changed(table: DeltaTable, schema: Schema, partition_by: Iterable[str], address: str) -> None:

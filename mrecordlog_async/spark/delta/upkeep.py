@@ -23,9 +23,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
+from mrecordlog_async.spark.delta.changes import refuse_deletion_vectors, refuse_mapped_columns
+from mrecordlog_async.spark.delta.content import TableError
+from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers
 from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_files
 from mrecordlog_async.spark.delta.place import LOG, Place
-from mrecordlog_async.spark.delta.table import ATTEMPTS, MARK, NO_HOOKS, TableError, entry_name, entry_numbers, sum_up
+from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, refuse_unsupported, sum_up
 from mrecordlog_async.spark.local_lake import LocalLake
 
 VACUUM_SECONDS_MIN = 3_600
@@ -90,10 +93,10 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
     """Rewrite small files of each partition into files of about *bytes_per_file*, and write a table checkpoint.
 
     Raises:
-        TableError: there is no table, or other writers were faster three times.
+        TableError: there is no table, its files hold more than its rows, or other writers were faster three times.
         SyncFailedError, WriteFailedError: the disk failed.
     """
-    table, done = open_table(place), Replaced()
+    table, done = open_plain(place), Replaced()
     for group in _groups(files_of(table), bytes_per_file):
         written = write_files(place, Layout((), bytes_per_file), _file_schema(table), _rows(place, group))
         added = [each._replace(values=group[0].values) for each in written]
@@ -128,7 +131,7 @@ def _file_schema(table: DeltaTable) -> pa.Schema:
 
 
 def _rows(place: Place, files: list[Held]) -> Iterator[pa.RecordBatch]:
-    schema = _file_schema(open_table(place))
+    schema = _file_schema(open_plain(place))
     for each in files:
         with place.opened(each.path) as opened, pq.ParquetFile(opened) as file:
             for batch in file.iter_batches():
@@ -146,9 +149,10 @@ def drop_older(place: Place, seconds: float) -> Replaced:
     """Remove the files whose rows were all stored more than *seconds* ago. Their space is given back by `vacuum`.
 
     Raises:
-        TableError: there is no table, it states no times, or other writers were faster three times.
+        TableError: there is no table, it states no times, its files hold more than its rows, or other writers were
+            faster three times.
     """
-    table = open_table(place)
+    table = open_plain(place)
     if "timestamp" not in (each.name for each in table.schema().fields):
         raise TableError(f"{place.address} has no column 'timestamp': it is not known how old its rows are")
     before = datetime.fromtimestamp(time.time() - seconds, UTC)
@@ -160,7 +164,7 @@ def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True)
     """Delete the files that no version of the last *seconds* names; return their names.
 
     Raises:
-        TableError: there is no table, or *seconds* is less than an hour.
+        TableError: there is no table, it has deletion vectors, or *seconds* is less than an hour.
     """
     if seconds < VACUUM_SECONDS_MIN:
         raise TableError(
@@ -168,6 +172,7 @@ def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True)
             "version of the table names yet"
         )
     table = open_table(place)
+    refuse_deletion_vectors(table, place.address)  # it would delete the files that hold them
     place.sync()  # what was rewritten is durable before what it replaces is deleted
     found = table.vacuum(
         retention_hours=math.ceil(seconds / 3_600),  # it knows only hours; no file may go too early
@@ -188,10 +193,18 @@ def open_table(place: Place) -> DeltaTable:
     return DeltaTable(place.uri, storage_options=options)
 
 
+def open_plain(place: Place) -> DeltaTable:
+    """Return the newest version of a table whose files hold its rows and nothing else. Raises TableError."""
+    table = open_table(place)
+    refuse_deletion_vectors(table, place.address)
+    refuse_mapped_columns(table, place.address)
+    return table
+
+
 def _replace(place: Place, removed: list[Held], added: list[NewFile], *, changes_data: bool) -> bool:
     """Commit that *added* replaces *removed*, durably; return False if one of these is no longer in the table."""
     for _ in range(ATTEMPTS):
-        table, now = open_table(place), round(time.time() * 1_000)
+        table, now = open_plain(place), round(time.time() * 1_000)
         if not {each.path for each in removed} <= {each.path for each in files_of(table)}:
             return False
         actions: list[AddAction | RemoveAction] = [
@@ -209,7 +222,8 @@ def _replace(place: Place, removed: list[Held], added: list[NewFile], *, changes
                 commit_properties=properties,
                 post_commithook_properties=NO_HOOKS,
             )
-        except CommitFailedError:
+        except CommitFailedError as error:
+            refuse_unsupported(error, place.address)
             continue
         _sync_entries(place)
         return True

@@ -1,0 +1,101 @@
+"""What other writers may do to a drain's table, and what of it makes the drain, or the table's upkeep, stop.
+
+Others may append, delete rows and rewrite files. A transaction that the table has says nothing about its rows once
+
+1. the table was restored to a version without the last batch: Delta keeps the transactions of the versions in between,
+2. it was created again in place, or resumed with another checkpoint: it has another owner, or none.
+
+Some features of Delta change what a file means. What ignores them would lose rows, or bring back deleted ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from mrecordlog_async.spark.delta.content import ADVICE, ForeignBatchError, TableError
+from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name, entry_numbers
+from mrecordlog_async.spark.delta.place import LOG, Place
+
+OWNER = "mrecordlog.query"
+"""The property of a table that names the query of the drain that writes it."""
+
+HISTORY = (1, 16, 256, None)
+"""How many entries of a table in an object store are read at a time, until the last batch is among them."""
+
+
+def refuse_other_owner(table: DeltaTable, query: str, address: str) -> None:
+    """Raise ForeignBatchError unless *table* still belongs to *query*."""
+    owner = table.metadata().configuration.get(OWNER)
+    if owner != query:
+        how = "belongs to another checkpoint now (lake resume)" if owner else "was created again by another program"
+        raise ForeignBatchError(f"{address} {how}. {ADVICE}")
+
+
+def refuse_restored(table: DeltaTable, place: Place, query: str) -> None:
+    """Raise ForeignBatchError if *table* was restored to a version without its last batch of *query*.
+
+    A restore to a version that has the batch takes back only what others did since.
+    """
+    last = table.transaction_version(query)
+    state = number = table.version()  # state: the version whose rows the table has
+    for number, info in _newest_first(table, place):
+        mark = info.get(MARK)
+        if number > state:
+            continue  # a restore took it back
+        if isinstance(mark, dict) and mark.get("query") == query:
+            if mark.get("batch") == last:
+                return
+            break
+        if info.get("operation") == "RESTORE":
+            state = _restored_to(info)
+    else:
+        if last is None or state >= number - 1:
+            return  # the entry of the batch is deleted, and nothing older than the entries was restored
+    raise ForeignBatchError(
+        f"{place.address} was restored to a version without batch {last}, the last one of this query. {ADVICE}"
+    )
+
+
+def _newest_first(table: DeltaTable, place: Place) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the commit information of the entries of *table*, as far as they are kept."""
+    if place.path is not None:
+        for number in sorted(entry_numbers(place.path), reverse=True):
+            yield number, commit_info(Path(place.path, LOG, entry_name(number)).read_bytes())
+        return
+    due = table.version()
+    for limit in HISTORY:
+        for info in table.history(limit):
+            if info["version"] == due:
+                yield due, info
+                due -= 1
+
+
+def _restored_to(info: dict[str, Any]) -> int:
+    """Return the version to which a table was restored; -1 if only a time is known."""
+    with suppress(AttributeError, KeyError, TypeError, ValueError):
+        return int(info["operationParameters"]["version"])
+    return -1
+
+
+def refuse_mapped_columns(table: DeltaTable, address: str) -> None:
+    """Raise TableError if files of *table* name columns differently: those of a drain would have none of them."""
+    mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mode != "none":
+        raise TableError(
+            f"{address} maps the names of its columns (delta.columnMapping.mode is {mode!r}), and files written here "
+            "would lack them: use a new table and a new checkpoint"
+        )
+
+
+def refuse_deletion_vectors(table: DeltaTable, address: str) -> None:
+    """Raise TableError if files of *table* may have deletion vectors: delta-rs does not say which rows are deleted."""
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        raise TableError(
+            f"{address} has deletion vectors, without which deleted rows would come back. Let the engine that deleted "
+            "the rows read, optimize and vacuum the table. The drain goes on"
+        )

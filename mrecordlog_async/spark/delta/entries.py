@@ -1,0 +1,42 @@
+"""The entries of a table's log on a disk, and this package's facts in them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from mrecordlog_async.spark.delta.place import LOG
+
+MARK = "mrecordlog"
+"""The key of this package's facts in an entry of the table's log: {"query", "batch", "records"}."""
+
+
+def entry_name(number: int) -> str:
+    """Return the name of an entry of a table's log."""
+    return f"{number:020}.json"
+
+
+def entry_numbers(path: str) -> list[int]:
+    """Return the numbers of the entries in the log of the table at *path*."""
+    names = os.listdir(Path(path, LOG)) if Path(path, LOG).is_dir() else []
+    return [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json") and name[:20].isdigit()]
+
+
+def mark_of(content: bytes) -> dict[str, Any]:
+    """Return this package's facts in an entry of a table's log; {} if the entry has none or does not parse."""
+    found = commit_info(content).get(MARK)
+    return found if isinstance(found, dict) else {}
+
+
+def commit_info(content: bytes) -> dict[str, Any]:
+    """Return what an entry says about its commit; {} if it says nothing or does not parse."""
+    try:
+        for line in content.splitlines():
+            info = json.loads(line).get("commitInfo")
+            if info is not None:
+                return info if isinstance(info, dict) else {}
+    except (ValueError, AttributeError):
+        pass
+    return {}
