@@ -95,6 +95,7 @@ class Consumer(AsyncIterator[Record]):
         Raises:
             ConsumerFencedError: Another holder has attached.
             ConsumerNotFoundError: The consumer was deleted.
+            PositionAheadError: The log was restored, and is at older positions than this holder: enter again.
             ValueError: A limit is below 1, or the time is negative.
         """
         return await self._reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)

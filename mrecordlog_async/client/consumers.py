@@ -15,7 +15,13 @@ from mrecordlog_async.client.responses import ServiceError, decoded
 from mrecordlog_async.client.retry import Repeat
 from mrecordlog_async.client.tail import Page
 from mrecordlog_async.client.transport import path_of
-from mrecordlog_async.errors import PositionAheadError, PositionTruncatedError
+from mrecordlog_async.errors import (
+    ConsumerFencedError,
+    ConsumerNotFoundError,
+    PositionAheadError,
+    PositionTruncatedError,
+    QueueNotFoundError,
+)
 from mrecordlog_async.model import ConsumerSummary, Start
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import wire
@@ -75,7 +81,7 @@ class Consumers(Reads):
             consumer,
             ConsumerCalls(
                 partial(self._attach, base, queue, start, request),
-                partial(self._read, base),
+                partial(self._read, base, queue),
                 partial(self._acknowledge, base),
                 partial(self._seek, base, queue),
             ),
@@ -221,18 +227,32 @@ class Consumers(Reads):
         return decoded(reply, AttachResponse)
 
     async def _read(
-        self, base: str, holder: AttachResponse, position: int, records: int | None, size: int, wait_seconds: int
+        self,
+        base: str,
+        queue: str,
+        holder: AttachResponse,
+        position: int,
+        records: int | None,
+        size: int,
+        wait_seconds: int,
     ) -> Page:
         query = {"epoch": str(holder.epoch), "start": str(position), "max_bytes": str(size)}
         if records is not None:
             query["max_records"] = str(records)
         if wait_seconds:
             query["wait"] = str(wait_seconds)
-        return page_of(
-            await self._transport.send(
+        try:
+            reply = await self._transport.send(
                 "GET", f"{base}/records", query=query, accept=wire.CONTENT_TYPE, wait_seconds=wait_seconds
             )
-        )
+        except (ConsumerFencedError, ConsumerNotFoundError):
+            # The request names the queue, not the incarnation: of a recreated queue nobody has been the holder yet.
+            if (await self.queue_summary(queue)).id != holder.id:
+                raise QueueNotFoundError(queue) from None
+            raise
+        except ServiceError as error:
+            _raise_of_position(queue, position, error)
+        return page_of(reply)
 
     async def _acknowledge(self, base: str, holder: AttachResponse, position: int) -> int:
         try:

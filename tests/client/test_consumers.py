@@ -19,6 +19,7 @@ from mrecordlog_async import (
     MultiRecordLog,
     PositionAheadError,
     PositionTruncatedError,
+    QueueNotFoundError,
     QueueOptions,
     QueueSealedError,
     RecordLog,
@@ -118,6 +119,22 @@ async def test_a_consumer_ends_with_its_queue(served: Served) -> None:
             await asyncio.sleep(0)
             await client.delete_queue("other")
             assert await waiting == []
+
+
+@pytest.mark.parametrize("rule", ["", "q*"])
+async def test_a_consumer_ends_with_its_queue_also_if_that_is_recreated(served: Served, rule: str) -> None:
+    """Between two requests, and whether the new queue has a consumer of the name or not: nobody fenced this holder."""
+    async with RecordLogClient(served.url) as client:
+        if rule:
+            await client.create_consumer(rule, "c")
+        await client.append("q", b"old", create=True)
+        async with client.consumer("q", "c") as c:
+            assert await c.batch(max_wait=0) is not None
+            await client.delete_queue("q", past_consumers=True)
+            await client.append("q", b"new", create=True)
+            assert await c.batch(max_wait=0) is None
+            with pytest.raises(QueueNotFoundError):
+                await c.acknowledge(0)
 
 
 async def _payloads(consumer: Consumer) -> list[bytes]:

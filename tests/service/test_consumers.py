@@ -76,6 +76,15 @@ async def test_a_waiting_holder_learns_that_it_was_fenced(served: Served) -> Non
     assert (await waiting).json()["code"] == "consumer_fenced"
 
 
+async def test_a_holder_past_the_end_is_refused(served: Served) -> None:
+    """It has read what this log, a restored copy, does not have: waiting there would skip the next records."""
+    await served.log.append_record("q", None, b"a")
+    epoch = (await attach(served))["epoch"]
+    assert (await read(served, epoch, "&start=1")).status == 200
+    refused = await read(served, epoch, "&start=2")
+    assert (refused.status, refused.json()["code"], refused.json()["next_position"]) == (409, "ahead", 1)
+
+
 async def test_a_long_poll_returns_when_a_record_comes(served: Served) -> None:
     """The request waits for the next record and responds with it."""
     held = await attach(served)

@@ -25,7 +25,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse
 from mrecordlog_async.service.parameters import check_query, consumer_of, flag, number, queue_of
-from mrecordlog_async.service.queue_checks import check_id
+from mrecordlog_async.service.queue_checks import check_assigned, check_id
 from mrecordlog_async.service.routes.queues import page_of_names
 from mrecordlog_async.service.routes.records import FORMATS, READ_BYTES, respond, wait_for_records
 from mrecordlog_async.service.routes.route import Route, encode_list, json_response, receive_small, send_json
@@ -126,6 +126,8 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
     log.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)
     if start is None:
         start = log.consumers(queue)[consumer].position
+    # A holder that is past the end read what a restored log does not have: new records would take those positions.
+    check_assigned(log.queue_summary(queue), start - 1)
     await wait_for_records(service, request, queue, start)
     log.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)  # another one may have attached meanwhile
     summary = log.queue_summary(queue)
