@@ -146,7 +146,8 @@ class FleetConsumer:
 
         Returns:
             True if that is durable. False if the server is away: the acknowledgement is sent as soon as it responds,
-            and the records are handed out again only if this consumer ends before.
+            and the records are handed out again only if this consumer ends before, or if the service must be attached
+            to again, as after a kill under the policies `interval` and `never`.
 
         Raises:
             ConsumerFencedError: Another holder has attached.
@@ -193,7 +194,7 @@ class FleetConsumer:
                 self._ruled.add(server.log_id)
             found = await server.client.all_consumers()
         except RecordLogError as error:
-            if not passes(error):
+            if not passes(error) and self._membership.knows(server):
                 raise
             self._membership.suspect(server)
             return []

@@ -264,10 +264,10 @@ class RecordLogFleet:
         return FleetConsumer(self._membership, queue, consumer, create=create, owner=owner, take_over=take_over)
 
     def _lane(self, server: Server, queue: str) -> Lane:
-        name = (server.log_id, queue)
-        if name not in self._shared:
-            self._shared[name] = Lane(server, queue, None, shares=True)
-        return self._shared[name]
+        lane = self._shared.get((server.log_id, queue))
+        if lane is None or lane.server is not server:  # it was forgotten, and has come back
+            lane = self._shared[server.log_id, queue] = Lane(server, queue, None, shares=True)
+        return lane
 
     async def _everywhere(self, call: Callable[[Server], Awaitable[object]]) -> None:
         """Call *call* for every server; raise the first error after all have ended."""

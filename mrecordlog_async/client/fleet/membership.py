@@ -75,8 +75,14 @@ class Membership:
         self._suspicion.set()
 
     def forget(self, log_id: str) -> Server:
-        """Remove a log that will not come back."""
-        return self.servers.pop(log_id)
+        """Remove a log that will not come back. If it does, it is another `Server`."""
+        forgotten = self.servers.pop(log_id)
+        self.announce()
+        return forgotten
+
+    def knows(self, server: Server) -> bool:
+        """Return whether *server* was not forgotten."""
+        return self.servers.get(server.log_id) is server
 
     def refusals(self) -> list[str]:
         """Return why servers are refused."""

@@ -106,6 +106,7 @@ class FleetProducer:
             self._membership.suspect(server)  # the queue is created there when it is used
 
     def _lane(self, server: Server) -> Lane:
-        if server.log_id not in self._lanes:
-            self._lanes[server.log_id] = Lane(server, self.queue, self._options, shares=False)
-        return self._lanes[server.log_id]
+        lane = self._lanes.get(server.log_id)
+        if lane is None or lane.server is not server:  # it was forgotten, and has come back
+            lane = self._lanes[server.log_id] = Lane(server, self.queue, self._options, shares=False)
+        return lane

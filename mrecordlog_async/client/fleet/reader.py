@@ -15,7 +15,7 @@ from mrecordlog_async.client.consumer import Consumer
 from mrecordlog_async.client.fleet.decisions import passes, takes_no_records
 from mrecordlog_async.client.fleet.membership import RETRY_SECONDS, Membership
 from mrecordlog_async.client.fleet.server import Server
-from mrecordlog_async.errors import ConsumerFencedError, QueueNotFoundError, RecordLogError
+from mrecordlog_async.errors import ConsumerFencedError, PositionAheadError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.model import Batch
 
 LOOKS = 2
@@ -30,15 +30,17 @@ class FleetBatch(Batch):
     Attributes:
         log_id: The log.
         server: Name of the service.
+        epoch: Number of the holder that read it.
     """
 
-    __slots__ = ("log_id", "server")
+    __slots__ = ("epoch", "log_id", "server")
 
-    def __init__(self, batch: Batch, log_id: str, server: str) -> None:
+    def __init__(self, batch: Batch, log_id: str, server: str, epoch: int) -> None:
         """Hold the records of *batch*."""
         super().__init__(batch.queue, batch.queue_id, batch.runs)
         self.log_id = log_id
         self.server = server
+        self.epoch = epoch
 
 
 class End(Enum):
@@ -64,9 +66,10 @@ class Reader:
         self._make_holder = make_holder
         self._holder: Consumer | None = None
         self._opening = ""  # of the log, when the holder attached
-        # What is still to be acknowledged: the queue's incarnation, and the highest position.
+        # What is still to be acknowledged: the epoch in which it was read, and the highest position.
         self._acknowledged: tuple[int, int] | None = None
         self._sending = asyncio.Lock()
+        self._attaching = asyncio.Lock()
 
     async def attach(self) -> bool:
         """Become the holder; return whether there is a queue to read and the server responds.
@@ -74,16 +77,18 @@ class Reader:
         Raises:
             RecordLogError: The consumer does not exist, or belongs to another owner.
         """
+        holder, opening = self._make_holder(), self.server.opening
         try:
-            holder = self._make_holder()
-            opening = self.server.opening
-            self._holder, self._opening = await holder.__aenter__(), opening
+            await holder.__aenter__()
         except QueueNotFoundError:
             self.end = End.MISSING
         except RecordLogError as error:
             if not self._is_temporary(error):
                 raise
-        return self._holder is not None
+        else:
+            self._holder, self._opening = holder, opening
+            return True
+        return False
 
     async def run(self, limits: Callable[[], BatchLimits], offer: Offer) -> None:
         """Offer batch after batch until the queue ends.
@@ -97,9 +102,14 @@ class Reader:
                 await offer(batch)
 
     async def acknowledge(self, batch: FleetBatch) -> bool:
-        """Acknowledge up to the end of *batch*; return False if the server is away and has to be sent it later."""
-        self._acknowledged = max((batch.queue_id, batch.last_position), self._acknowledged or (0, 0))
-        return await self.flush()
+        """Acknowledge up to the end of *batch*; return False if the server is away and has to be sent it later.
+
+        So it is if the records are handed out again, because another holder of this consumer has replaced theirs.
+        """
+        self._acknowledged = max((batch.epoch, batch.last_position), self._acknowledged or (0, 0))
+        done, holder = await self.flush(), self._holder
+        again = holder is not None and holder.queue_id == batch.queue_id and holder.epoch != batch.epoch
+        return done and not again
 
     async def flush(self) -> bool:
         """Send what is still to be acknowledged; return whether nothing is."""
@@ -108,13 +118,14 @@ class Reader:
             if wanted is None or holder is None:
                 return wanted is None
             try:
-                # Positions of another incarnation say nothing about this one: its records were not handed out.
-                if wanted[0] == holder.queue_id:
+                # Of what another holder read, positions may have gone to other records: in a recreated queue, or in a
+                # log that lost records in a power cut. What it still has is handed out again.
+                if wanted[0] == holder.epoch:
                     await holder.acknowledge(wanted[1])
             except QueueNotFoundError:
                 pass  # its records were deleted
-            except ConsumerFencedError:
-                if not await self._attach_again():
+            except (ConsumerFencedError, PositionAheadError):
+                if not await self._attach_again(holder):
                     raise
                 return False
             except RecordLogError as error:
@@ -127,20 +138,26 @@ class Reader:
 
     async def _next(self, limits: BatchLimits) -> FleetBatch | None:
         """Return the next batch; None if there is none, or after a failure that passes."""
-        assert self._holder is not None, "it is attached before it runs"
+        if not self._membership.knows(self.server):
+            self.end = End.MISSING
+            return None
         if not self.server.reads:
             await self._membership.changed()
             return None
+        await self.flush()
+        holder = self._holder
+        assert holder is not None, "it is attached before it runs"
         try:
-            await self.flush()
             records, size, seconds = limits
-            batch = await self._holder.batch(max_records=records, max_bytes=size, max_wait=seconds)
+            batch = await holder.batch(max_records=records, max_bytes=size, max_wait=seconds)
+            if self._holder is not holder:
+                return None  # an acknowledgement was fenced meanwhile; the new holder reads these records again
             if batch is None:
-                self.end = await self._why_ended()
+                self.end = await self._why_ended(holder)
                 return None
-            return FleetBatch(batch, self.server.log_id, self.server.name)
-        except ConsumerFencedError:
-            if not await self._attach_again():
+            return FleetBatch(batch, self.server.log_id, self.server.name, holder.epoch)
+        except (ConsumerFencedError, PositionAheadError):
+            if not await self._attach_again(holder):
                 raise
         except RecordLogError as error:
             if not self._is_temporary(error):
@@ -148,29 +165,30 @@ class Reader:
             await self._pause()
         return None
 
-    async def _why_ended(self) -> End:
-        assert self._holder is not None
+    async def _why_ended(self, holder: Consumer) -> End:
         try:
-            summary = await self.server.client.queue_summary(self._holder.queue)
+            summary = await self.server.client.queue_summary(holder.queue)
         except QueueNotFoundError:
             return End.MISSING
-        return End.COMPLETE if summary.id == self._holder.queue_id and summary.sealed else End.MISSING
+        return End.COMPLETE if summary.id == holder.queue_id and summary.sealed else End.MISSING
 
-    async def _attach_again(self) -> bool:
+    async def _attach_again(self, fenced: Consumer) -> bool:
         """Attach once more if the log was opened again since; return whether it was.
 
-        Under a weaker policy a log that was killed knows no holder from before. In the same opening, somebody else has
-        attached, and keeps the consumer.
+        Under a weaker policy a log that was killed knows no holder from before, and a restored one is at older
+        positions. In the same opening, somebody else has attached, and keeps the consumer.
         """
-        for _ in range(LOOKS):
+        async with self._attaching:  # a read and an acknowledgement may be fenced at the same time
+            if self._holder is not fenced:
+                return True
+            for _ in range(LOOKS):
+                if self.server.opening == self._opening:
+                    await self._membership.look_soon()
             if self.server.opening == self._opening:
-                await self._membership.look_soon()
-        if self.server.opening == self._opening:
-            return False
-        self._holder = None
-        while not await self.attach() and self.end is None:
-            await self._pause()
-        return True
+                return False
+            while not await self.attach() and self.end is None:
+                await self._pause()
+            return True
 
     async def _pause(self) -> None:
         try:
@@ -180,7 +198,10 @@ class Reader:
             pass
 
     def _is_temporary(self, error: RecordLogError) -> bool:
-        """Return whether *error* passes; if so, have the server probed."""
+        """Return whether *error* passes; if so, have the server probed. A server that was forgotten ends the reader."""
+        if not self._membership.knows(self.server):
+            self.end = End.MISSING
+            return True
         if takes_no_records(error):
             self._membership.suspect(self.server)
         return passes(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,85 @@ async def test_a_consumer_survives_a_kill_under_a_weaker_policy(tmp_path: Path) 
                 while batch is not None and batch.last_position != stored.position:
                     batch = await consumer.batch(max_wait=0)
                 assert batch is not None and batch.payloads()[-1] == b"b"
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # processes take long to start
+@pytest.mark.parametrize(("policy", "new"), [("never", 3), ("always", 1)], ids=["power cut", "restored"])
+async def test_a_batch_of_records_that_the_log_has_lost_acknowledges_no_others(
+    tmp_path: Path, policy: str, new: int
+) -> None:
+    """A power cut under a weaker policy, or a restored copy, gives their positions to other records."""
+    directory, copy = tmp_path / "wal", tmp_path / "copy"
+    with Process(directory, ["--persist", policy]) as process:
+        async with RecordLogFleet(process.address) as fleet:
+            await fleet.append_record("q", b"kept")
+            async with fleet.consumer("q", "lake") as consumer:
+                batch = await consumer.batch(max_wait=0)
+                assert batch is not None and await consumer.acknowledge(batch)
+                await asyncio.to_thread(shutil.copytree, directory, copy)
+                for _ in range(3):
+                    await fleet.append_record("q", b"lost")
+                while batch is not None and batch.last_position < 3:
+                    batch = await consumer.batch(max_wait=0)
+                assert batch is not None
+                await asyncio.to_thread(process.kill)
+                await asyncio.to_thread(shutil.rmtree, directory)
+                await asyncio.to_thread(shutil.copytree, copy, directory)
+                await asyncio.to_thread(process.start)
+                wanted = [b"new %d" % number for number in range(new)]
+                for payload in wanted:
+                    await fleet.append_record("q", payload)
+                assert not await consumer.acknowledge(batch)
+                client = fleet.client(batch.log_id)
+                assert (await client.consumers("q"))["lake"].position == 1
+                found: list[bytes] = []
+                while len(found) < new:
+                    again = await consumer.batch(max_wait=0)
+                    assert again is not None
+                    found += again.payloads()
+                assert found == wanted and await consumer.acknowledge(again)
+                assert (await client.consumers("q"))["lake"].records == 0
+
+
+async def test_a_queue_that_was_made_again_while_a_batch_waited_is_read(tmp_path: Path) -> None:
+    """Nobody fenced its holder: no request was under way when the queue was deleted, and the new one has a rule."""
+    async with running(tmp_path, 1) as here:
+        served = here.served[0]
+        await served.log.append_record("q", None, b"a", create=True)
+        async with here.fleet.consumer("*", "lake") as consumer:
+            first = await consumer.batch(max_wait=0)
+            while not served.service.tails:
+                await asyncio.sleep(0)
+            await served.log.append_record("q", None, b"b")
+            while consumer._offered.empty():
+                await asyncio.sleep(0)
+            await served.log.delete_queue("q", past_consumers=True)
+            await served.log.append_record("q", None, b"new", create=True)
+            second, third = await consumer.batch(max_wait=0), await consumer.batch(max_wait=0)
+        assert [one and one.payloads() for one in (first, second, third)] == [[b"a"], [b"b"], [b"new"]]
+
+
+@pytest.mark.parametrize("queue", ["q", "*"])
+async def test_a_server_that_is_forgotten_ends_only_its_own_readers(tmp_path: Path, queue: str) -> None:
+    """Also if a request waits there: a machine that is switched off closes no connection."""
+    async with running(tmp_path) as here:
+        for number, one in enumerate(here.served):
+            await one.log.append_record("q", None, b"%d" % number, create=True)
+        async with here.fleet.consumer(queue, "lake") as consumer:
+            for _ in here.served:
+                batch = await consumer.batch(max_wait=0)
+                assert batch is not None and await consumer.acknowledge(batch)
+            while not all(one.service.tails for one in here.served):
+                await asyncio.sleep(0)
+            await here.fleet.forget(here.served[0].log.public_id)
+            await here.served[1].log.append_record("q", None, b"more")
+            batch = await consumer.batch(max_wait=0)
+            assert batch is not None and batch.payloads() == [b"more"]
+            # It was only thought to be gone.
+            await here.fleet._membership.look()
+            await here.served[0].log.append_record("q", None, b"back")
+            batch = await consumer.batch(max_wait=0)
+            assert batch is not None and batch.payloads() == [b"back"]
 
 
 async def test_what_is_handed_out_and_not_acknowledged_comes_again(tmp_path: Path) -> None:

@@ -179,6 +179,17 @@ async def test_an_address_that_another_log_took_over_is_not_written_to(tmp_path:
         assert here.payloads("q")[home] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("on_unknown", ["raise", "wait"])
+async def test_a_log_that_was_forgotten_and_comes_back_is_written_to(tmp_path: Path, on_unknown: Any) -> None:
+    """By the fleet, and by producers that had written to it before."""
+    async with running(tmp_path, 1, on_unknown=on_unknown) as here, here.fleet.producer("p") as producer:
+        for position in range(2):
+            assert (await here.fleet.append_record("q", b"a")).position == position
+            assert (await producer.append_record(b"a")).position == position
+            await here.fleet.forget(here.served[0].log.public_id)
+            await here.fleet._membership.look()
+
+
 async def test_two_addresses_of_one_server_count_once(served: Served) -> None:
     """And the key's log is found through either."""
     async with RecordLogFleet([served.url, served.url.replace("127.0.0.1", "localhost")]) as fleet:
