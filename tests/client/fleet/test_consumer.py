@@ -173,10 +173,10 @@ async def test_a_batch_of_records_that_the_log_has_lost_acknowledges_no_others(
                 assert (await client.consumers("q"))["lake"].position == 1
                 found: list[bytes] = []
                 while len(found) < new:
-                    again = await consumer.batch(max_wait=0)
-                    assert again is not None
-                    found += again.payloads()
-                assert found == wanted and await consumer.acknowledge(again)
+                    batch = await consumer.batch(max_wait=0)
+                    assert batch is not None
+                    found += batch.payloads()
+                assert found == wanted and await consumer.acknowledge(batch)
                 assert (await client.consumers("q"))["lake"].records == 0
 
 
