@@ -55,12 +55,13 @@ class Certificate:
         else:
             logger.info("TLS certificate %s has been read again", cert, extra={"facts": {"event": "certificate"}})
 
-    def _changed_at(self) -> tuple[int, ...]:
-        """Return when each file was changed; 0 for one that cannot be read."""
+    def _changed_at(self) -> list[tuple[int, int]]:
+        """Return when each file was changed, its owner and mode included, and its size; zeros if it is not there."""
         found = []
         for path in filter(None, self._files):
             try:
-                found.append(os.stat(path).st_mtime_ns)
+                status = os.stat(path)
+                found.append((status.st_ctime_ns, status.st_size))  # clocks of file systems tick slowly
             except OSError:
-                found.append(0)
-        return tuple(found)
+                found.append((0, 0))
+        return found

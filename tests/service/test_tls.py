@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import ssl
 import subprocess
@@ -80,6 +81,22 @@ async def test_a_renewed_certificate_is_used_without_a_restart(
     service.cancel()
     with pytest.raises(asyncio.CancelledError):
         await service
+
+
+def test_a_certificate_is_read_again_after_any_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also one that leaves the time of modification: another mode or owner, or a file with the time of its source."""
+    caplog.set_level("INFO", "mrecordlog_async")
+    cert, key = make_certificate(tmp_path)
+    certificate = Certificate(str(cert), str(key))
+    good, times = cert.read_bytes(), cert.stat()
+    cert.write_text("half a certificate")
+    certificate.reload()
+    assert "the one before it is kept" in caplog.text
+    half = cert.stat()
+    cert.write_bytes(good)
+    os.utime(cert, ns=(times.st_atime_ns, half.st_mtime_ns))
+    certificate.reload()
+    assert "has been read again" in caplog.text
 
 
 @pytest.mark.parametrize(
