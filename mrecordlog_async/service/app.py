@@ -199,5 +199,6 @@ def _methods(route: Route) -> tuple[str, ...]:
 def _fits(route: Route, segments: list[str]) -> bool:
     pattern = route.path.strip("/").split("/")
     return len(pattern) == len(segments) and all(
-        part in ("{queue}", "{consumer}", segment) for part, segment in zip(pattern, segments, strict=True)
+        part == segment or (part in ("{queue}", "{consumer}") and segment != "")
+        for part, segment in zip(pattern, segments, strict=True)
     )

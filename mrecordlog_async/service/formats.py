@@ -15,6 +15,7 @@ piece holds about `PIECE_BYTES` at most; a larger record is sent in several piec
 from __future__ import annotations
 
 import codecs
+import re
 from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -48,6 +49,9 @@ BEGUN = web.RequestKey("mrecordlog.begun", web.StreamResponse)
 
 SERVER = "mrecordlog"
 
+_REFUSED = re.compile(r"q=0(\.0*)?")
+"""The parameter of a type that the client does not accept (RFC 9110 §12.4.2)."""
+
 Pieces = Iterator[bytes]
 
 
@@ -68,7 +72,9 @@ def format_of(accept: str | None, as_text: bool) -> tuple[str, Format]:
     if not accept:
         return _choice(NDJSON, as_text)
     for item in accept.split(","):
-        content_type = item.partition(";")[0].strip().lower()
+        content_type, *parameters = (part.strip().lower() for part in item.split(";"))
+        if any(_REFUSED.fullmatch(parameter) for parameter in parameters):
+            continue
         if content_type in ("*/*", "application/*"):
             return _choice(NDJSON, as_text)
         if content_type in _BY_TYPE:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.service import queue_names
 from tests.serving import Served, serving
 
 
@@ -47,6 +48,14 @@ async def test_listing_shows_positions_and_ids(served: Served) -> None:
     assert [one["queue"] for one in (await served.call("GET", "/v1/queues?prefix=o")).json()["queues"]] == ["other"]
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_a_path_without_the_name_of_its_queue_is_404(served: Served, method: str) -> None:
+    """A script with an empty variable is not told that the path supports what it does not."""
+    for path in ("/v1/queues/", "/v1/queues//options", "/v1/queues/q/consumers/"):
+        refused = await served.call(method, path)
+        assert (refused.status, refused.json()["code"]) == (404, "no_route")
+
+
 async def test_an_unchanged_listing_is_304(served: Served) -> None:
     """A client that sends the current ETag gets no body; any change makes a new ETag."""
     etag = (await served.call("GET", "/v1/queues")).headers["ETag"]
@@ -54,6 +63,35 @@ async def test_an_unchanged_listing_is_304(served: Served) -> None:
     assert (same.status, same.body) == (304, b"")
     await served.log.append_record("q", None, b"x")
     assert (await served.call("GET", "/v1/queues", headers={"If-None-Match": etag})).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/queues", "/v1/queues/q", "/v1/queues?order=bytes&limit=1"])
+async def test_an_etag_is_recognized_as_proxies_and_caches_send_it(served: Served, path: str) -> None:
+    """Weak, because a proxy compressed the response, or in a list (RFC 9110 §13.1.2); nonsense is another ETag."""
+    etag = (await served.call("GET", path)).headers["ETag"]
+    for known, status in (
+        (f"W/{etag}", 304),
+        (f'"other", {etag}', 304),
+        ("*", 304),
+        ('"other"', 200),
+        (etag.strip('"'), 200),
+        (f'"{etag}', 200),
+    ):
+        assert (await served.call("GET", path, headers={"If-None-Match": known})).status == status, known
+
+
+async def test_an_order_that_is_found_again_has_a_new_etag(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be older than the last change, so nothing else has to change before it does."""
+    await served.log.create_queue("small")
+    await served.log.append_record("q", None, b"x")
+    path = "/v1/queues?order=bytes&limit=1"
+    await served.call("GET", path)
+    await served.log.append_record("small", None, b"not small any more")
+    old = await served.call("GET", path)
+    monkeypatch.setattr(queue_names, "RANKED_SECONDS", 0.0)
+    new = await served.call("GET", path, headers={"If-None-Match": old.headers["ETag"]})
+    assert new.status == 200
+    assert [page.json()["queues"][0]["queue"] for page in (old, new)] == ["q", "small"]
 
 
 async def test_a_listing_names_its_log_and_what_it_held_when_it_was_opened(directory: Path) -> None:

@@ -131,6 +131,7 @@ async def test_reads_have_their_format_by_accept(served: Served) -> None:
     lines = b'{"position":0,"time":"%s","payload":"YQ=="}\n{"position":1,"time":"%s","payload":"/w=="}\n'
     lines %= shown.encode(), shown.encode()
     assert await read("*/*") == await read("text/html, application/x-ndjson;q=0.5") == lines
+    assert await read("text/plain; q=0, */*") == await read("text/plain;q=0.000,application/*;q=0.1") == lines
     assert json.loads((await read("*/*", "?as=text")).splitlines()[1]) == {
         "position": 1,
         "time": shown,

@@ -47,10 +47,13 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
     """List all queues, or a page of them; responds 304 if `If-None-Match` has the ETag of the current list."""
     check_query(request, ("prefix", "limit", "after", "order"))
     log = service.log
-    etag = f'"{service.opening}-{log.version}"'
-    if request.headers.get("If-None-Match") == etag:
-        return web.Response(status=304, headers={"ETag": etag})
+    version = log.version  # before the names: what changes while they are found is in the next version
     names, next_name = await page_of_names(service, request)
+    # An order by size is found again only now and then, so it may change when nothing else does.
+    order = f"-{_digest(encode_json(names))}" if request.query.get("order", "name") != "name" else ""
+    etag = f'"{service.opening}-{version}{order}"'
+    if _has(request, etag):
+        return web.Response(status=304, headers={"ETag": etag})
     tail = encode_json(next_name)
     head = b'{"log":%s,"opening":%s,"next":%s,"queues":[' % (
         encode_json(log.public_id),
@@ -181,10 +184,19 @@ def hex_of(nonce: int) -> str:
 
 
 def _with_etag(request: web.Request, body: bytes) -> web.Response:
-    etag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-    if request.headers.get("If-None-Match") == etag:
+    etag = f'"{_digest(body)}"'
+    if _has(request, etag):
         return web.Response(status=304, headers={"ETag": etag})
     return web.Response(body=body, content_type="application/json", headers={"ETag": etag})
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.blake2b(body, digest_size=12).hexdigest()
+
+
+def _has(request: web.Request, etag: str) -> bool:
+    """Return whether `If-None-Match` names *etag*, also as the weak one that a compressing proxy makes of it."""
+    return any(f'"{one.value}"' == etag or one.value == "*" for one in request.if_none_match or ())
 
 
 _truncate_decoder = msgspec.json.Decoder(TruncateRequest)
