@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark import refusal
@@ -107,11 +106,15 @@ def _run_proven(
     stopped: Callable[[], bool],
 ) -> Summary:
     options, batches = Options.parse(job.source_options()), Batches(checkpoint, output)
-    check = partial(refuse_unreached, options, batches)
-    claim(checkpoint, output, job.partition_by, adopt=job.adopt_output, check=check)
     fleet = Fleet(impatient(options))
     release, begun = Release(batches, fleet, truncate=job.truncate), time.monotonic()
+
+    def check() -> None:
+        refuse_unreached(options, batches)
+        refuse_missing(job, options, fleet, newest_position(batches), lambda line: None)  # it is reported below
+
     try:
+        claim(checkpoint, output, job.partition_by, adopt=job.adopt_output, check=check)
         again = _recover(job, batches, release, fleet, report)
         refuse_unreached(options, batches)
         refuse_missing(job, options, fleet, newest_position(batches), report)
