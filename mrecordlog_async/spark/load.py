@@ -168,15 +168,17 @@ def _counted(placed: DataFrame) -> Loaded:
     return Loaded(*found)
 
 
-def _without(loaded: Loaded, refused: list[tuple[str, int, int, int]]) -> Loaded:
-    """Count the rows of queues that tasks *refused* (see `REFUSED_SCHEMA`) as refused only."""
-    present, stored = sum(each[2] for each in refused), sum(each[3] for each in refused)
+def _without(loaded: Loaded, refused: list[tuple[str, int | None, int, int, int]]) -> Loaded:
+    """Count the rows of queues that tasks *refused* as refused only, and repeated ones as there (`REFUSED_SCHEMA`)."""
+    if not refused:
+        return loaded
+    present, stored, again = (sum(column) for column in zip(*(each[2:] for each in refused), strict=True))
     return replace(
         loaded,
-        stored=loaded.stored - stored,
-        present=loaded.present - present,
+        stored=loaded.stored - stored - again,
+        present=loaded.present - present + again,
         refused=loaded.refused + stored + present,
-        conflicts={queue: position for queue, position, _, _ in refused},
+        conflicts={queue: position for queue, position, *_ in refused if position is not None},
     )
 
 
@@ -205,7 +207,24 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
                     f"the files hold rows of several servers ({found[0]!r}, {found[1]!r}, …), whose positions would "
                     "collide: choose one with --from-server"
                 )
+    _refuse_recreated(frame)
     return frame.select(*COLUMNS)
+
+
+def _refuse_recreated(frame: DataFrame) -> None:
+    """Raise RefusedError if a queue was deleted and created again, and *frame* has rows of both."""
+    from pyspark.sql.functions import expr
+
+    if "queue_id" not in frame.columns:
+        return
+    ends = frame.where("queue is not null").groupBy("queue").agg(expr("min(queue_id) one"), expr("max(queue_id) two"))
+    found = ends.where("one < two").first()
+    if found is not None:
+        raise RefusedError(
+            f"queue {found[0]!r} was deleted and created again, and the files hold rows of both (queue_id {found[1]} "
+            f"and {found[2]}), whose positions would collide; nothing was stored. Copy the rows of one queue_id per "
+            "queue to other Parquet files, and load those"
+        )
 
 
 # The command.

@@ -2,7 +2,8 @@
 
 A position of a log is assigned once. So a row is refused if its position holds a different record, or lies in a gap
 below the queue's end. From then on nothing more is stored in its queue: what the log has there is not what was copied,
-and rows after it would follow records that they never followed. Other queues are not affected.
+and rows after it would follow records that they never followed. Other queues are not affected. Rows may be there twice,
+as after `--accept-went-back`: the second one is compared with the log like any other.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from mrecordlog_async.model import Run
-from mrecordlog_async.spark.blocks import row_runs
+from mrecordlog_async.spark.blocks import RowRun, row_runs
 from mrecordlog_async.spark.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.listed_plans import PIECE_BYTES, PIECE_RECORDS
@@ -21,9 +22,10 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition
 from mrecordlog_async.spark.writer import Appender
 
-REFUSED_SCHEMA = "queue string, position bigint, present bigint, stored bigint"
-"""A queue with refused rows: the position of the first one, how many of them lie below the end of the queue as it was
-when the load began, and how many past it."""
+REFUSED_SCHEMA = "queue string, position bigint, present bigint, stored bigint, again bigint"
+"""A queue with refused rows, or with rows that repeat others: the position of the first one that was refused (or null),
+how many refused ones lie below the end of the queue as it was when the load began, and how many past it; and how many
+rows past it are the same as the row before them."""
 
 
 @dataclass(slots=True)
@@ -46,8 +48,29 @@ class Restorer(Appender):
     def __init__(self, client: ServiceClient, ends: Mapping[str, int]) -> None:
         super().__init__(client, create=True)
         self.refused: dict[str, Refused] = {}
+        self.again: dict[str, int] = {}
         self._ends = ends
         self._closed: dict[str, int] = {}  # queue with refused rows → where it ended then
+
+    def add(self, row_run: RowRun) -> None:
+        """Accept the next rows, sorted by position; a row may have the position of the one before it."""
+        queue, position, run = row_run
+        due = self._due.get(queue, 0)
+        if position is None or position != due - 1:
+            super().add(row_run)
+            return
+        self.flush()  # so the log shows what became of the row before it
+        (repeated, *_), after = _cut([run], due)
+        self._repeat(queue, due, repeated)
+        for rest in after:
+            super().add(RowRun(queue, rest.first_position, rest))
+
+    def _repeat(self, queue: str, due: int, run: Run) -> None:
+        """Compare a row with what the log has at its position, the one before *due*."""
+        known = self.written.repeated
+        self._conflict(queue, run.first_position, [run], self._closed.get(queue, due))
+        if run.first_position >= self._ends.get(queue, 0):
+            self.again[queue] = self.again.get(queue, 0) + self.written.repeated - known
 
     def _put(self, queue: str, position: int | None, runs: list[Run]) -> None:
         assert position is not None, "a restore has positions"
@@ -98,13 +121,22 @@ def restored(options: Options, ends: Mapping[str, int], batches: Iterable[pa.Rec
         restorer.flush()
     finally:
         client.close()
-    found = [(queue, each.position, each.present, each.stored) for queue, each in restorer.refused.items()]
+    found: list[tuple[str, int | None, int, int, int]] = [
+        (queue, each.position, each.present, each.stored, restorer.again.pop(queue, 0))
+        for queue, each in restorer.refused.items()
+    ]
+    found += [(queue, None, 0, 0, again) for queue, again in restorer.again.items()]
     if found:
         columns = zip(*found, strict=True)
-        yield pa.RecordBatch.from_arrays([pa.array(each) for each in columns], names=_NAMES)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(each, kind) for each, kind in zip(columns, _TYPES.values(), strict=True)], names=list(_TYPES)
+        )
 
 
-_NAMES = [column.partition(" ")[0] for column in REFUSED_SCHEMA.split(", ")]
+_TYPES = {
+    name: pa.string() if kind == "string" else pa.int64()
+    for name, kind in (column.split(" ") for column in REFUSED_SCHEMA.split(", "))
+}
 
 
 def _cut(runs: list[Run], end: int) -> tuple[list[Run], list[Run]]:

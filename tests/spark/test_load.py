@@ -29,6 +29,21 @@ def test_load_refuses_rows_of_several_servers(spark: SparkSession, service: Thre
     assert service.records() == {"q": [(0, b"from b")]}
 
 
+def test_load_refuses_rows_of_a_recreated_queue(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
+    """A queue that was deleted and created again has two records at a position; nothing is mixed, or stored."""
+    rows = [("q", 1, 0, bytearray(b"old")), ("q", 2, 0, bytearray(b"new")), ("r", 3, 0, bytearray(b"r"))]
+    frame = spark.createDataFrame(rows, "queue string, queue_id bigint, position bigint, payload binary")
+    frame.write.parquet(str(tmp_path / "copy"))
+    with pytest.raises(RefusedError, match=r"queue 'q' was deleted and created again.*queue_id 1 and 2"):
+        run_load(spark, str(tmp_path / "copy"), service.url)
+    assert service.records() == {}
+    both = frame.where("queue_id > 1")
+    both.union(both).write.parquet(str(tmp_path / "twice"))
+    loaded = run_load(spark, str(tmp_path / "twice"), service.url)
+    assert loaded == Loaded(stored=2, present=2)
+    assert loaded.line(1.0) == "stored 2 of 4 records in 1.0 s; 2 were already stored"
+
+
 def test_rows_where_the_log_was_truncated_are_refused(
     spark: SparkSession, service: ThreadedService, tmp_path: Path
 ) -> None:

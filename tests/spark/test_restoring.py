@@ -14,13 +14,13 @@ from tests.spark.services import ThreadedService, numbered
 from tests.spark.test_writer import expected, rows
 
 
-def restore(service: ThreadedService, *batches: pa.RecordBatch) -> dict[str, tuple[int, int, int]]:
-    """Restore rows; return queue → first refused position, refused rows below its end and past it."""
+def restore(service: ThreadedService, *batches: pa.RecordBatch) -> dict[str, tuple[int | None, ...]]:
+    """Restore rows; return queue → first refused position, refused rows below its end and past it; repeated rows."""
     ends = {queue: each.next_position for queue, each in service.summary().items()}
     found: list[dict[str, Any]] = []
     for batch in restored(Options.parse({"servers": service.url, "retries": "0"}), ends, batches):
         found += batch.to_pylist()
-    return {row["queue"]: (row["position"], row["present"], row["stored"]) for row in found}
+    return {row["queue"]: (row["position"], row["present"], row["stored"], row["again"]) for row in found}
 
 
 def test_rows_are_stored_once(service: ThreadedService) -> None:
@@ -40,7 +40,7 @@ def test_a_queue_that_differs_gets_nothing_more(
     service.append("q", numbered("q", 0, 10))
     service.append("q", [b"another", *numbered("q", 11, 20)])
     refused = restore(service, rows("q", 0, 40), rows("r", 0, 5))
-    assert refused == {"q": (10, 1, 20)}
+    assert refused == {"q": (10, 1, 20, 0)}
     assert {queue: len(records) for queue, records in service.records().items()} == {"q": 20, "r": 5}
 
 
@@ -48,7 +48,7 @@ def test_a_row_in_a_gap_is_refused(service: ThreadedService) -> None:
     """A position below the end cannot be assigned any more, even if the log has no record there."""
     service.append("q", numbered("q", 0, 3))
     service.append("q", numbered("q", 6, 9), 6)
-    assert restore(service, rows("q", 0, 12)) == {"q": (3, 3, 3)}
+    assert restore(service, rows("q", 0, 12)) == {"q": (3, 3, 3, 0)}
 
 
 def test_rows_that_were_truncated_meanwhile_are_not_refused(service: ThreadedService) -> None:
@@ -57,3 +57,26 @@ def test_rows_that_were_truncated_meanwhile_are_not_refused(service: ThreadedSer
     service.truncate("q", 4)
     assert restore(service, rows("q", 0, 25)) == {}
     assert service.records() == {"q": expected("q", 5, 25)}
+
+
+def sorted_rows(*batches: pa.RecordBatch) -> pa.RecordBatch:
+    """Return all rows in the order in which a load sorts them."""
+    (batch,) = pa.Table.from_batches(batches).sort_by([("queue", "ascending"), ("position", "ascending")]).to_batches()
+    return batch
+
+
+def test_rows_that_are_there_twice_are_stored_once(service: ThreadedService) -> None:
+    """A drain that read a log again has rows twice: the second one is there already, wherever a batch ends."""
+    service.append("q", numbered("q", 0, 3))
+    twice = sorted_rows(rows("q", 0, 10), rows("q", 2, 8), rows("q", 5, 6))
+    assert restore(service, twice.slice(0, 9), twice.slice(9)) == {"q": (None, 0, 0, 6)}
+    assert service.records() == {"q": expected("q", 0, 10)}
+
+
+def test_rows_that_differ_at_one_position_end_their_queue(service: ThreadedService) -> None:
+    """A log that went back assigned positions again: what is stored first stays, and nothing follows it."""
+    other = rows("q", 4, 7)
+    other = other.set_column(other.schema.get_field_index("payload"), "payload", pa.array([b"x"] * 3, pa.binary()))
+    found = restore(service, rows("p", 0, 2), sorted_rows(rows("q", 0, 10), other))
+    assert found == {"q": (4, 0, 8, 0)}
+    assert len(service.records()["q"]) == 5
