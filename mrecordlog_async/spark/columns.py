@@ -7,6 +7,7 @@ to `_rest` (`delta.rest`).
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark.identity import RefusedError
@@ -19,6 +20,9 @@ ERROR = "error"
 REST = "_rest"
 TAKEN = {"server", "queue", "queue_id", "position", "timestamp", "date", "payload", ERROR, REST}
 """Columns that a table has anyway."""
+
+_FOREIGN_TYPE = re.compile(r'"(?:type|elementType|keyType|valueType)":"(interval[^"]*|void|time\([^"]*)"')
+"""Types of Spark that delta-rs stores and no other reader of Delta tables knows: none can read the table then."""
 
 _PARSED = "__parsed"
 _CORRUPT = "__corrupt"
@@ -47,6 +51,9 @@ def parsed_schema(ddl: str) -> StructType:
         raise RefusedError(
             f"--schema: a Delta table has no column named {odd!r}: names have no blanks and none of ,;{{}}()="
         )
+    foreign = _FOREIGN_TYPE.search(schema.json())
+    if foreign is not None:
+        raise RefusedError(f"--schema: a Delta table has no type {foreign[1]!r}: use string, and cast it when you read")
     names = [each.name.lower() for each in schema]
     taken = [name for name in names if name in TAKEN or name.startswith("__")] or [
         name for name in names if names.count(name) > 1

@@ -92,6 +92,8 @@ def test_a_lost_or_foreign_checkpoint_is_refused(spark: SparkSession, service: T
     other.close()
     with pytest.raises(RefusedError, match="is inside the table"):
         run_drain(spark, replace(job, checkpoint=str(tmp_path / "t" / "c")))
+    with pytest.raises(RefusedError, match="choose a path without %"):
+        run_drain(spark, replace(job, output=str(tmp_path / "t%41"), checkpoint=str(tmp_path / "other")))
     shutil.rmtree(tmp_path / "t" / "c")
     shutil.move(tmp_path / "t", tmp_path / "away")
     with pytest.raises(RefusedError, match="there is no table at"):
@@ -184,6 +186,8 @@ def test_payloads_become_columns_and_nothing_is_lost(
         ("queue string", "exists already"),
         ("`a b` int", "named 'a b'"),
         ("no ddl at all", "not Spark's DDL"),
+        ("i interval day to second", "has no type 'interval day to second'"),
+        ("m map<string, array<void>>", "has no type 'void'"),
     ):
         with pytest.raises(RefusedError, match=said):
             run_drain(spark, replace(keeping, schema=ddl))
