@@ -23,6 +23,7 @@ from mrecordlog_async.errors import (
     QueueNotFoundError,
 )
 from mrecordlog_async.model import ConsumerSummary, Start
+from mrecordlog_async.names import check_consumer_name
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.consumer_schemas import (
@@ -284,6 +285,8 @@ def _summary(one: ConsumerResponse) -> ConsumerSummary:
 
 
 def _path_of(queue: str, consumer: str) -> str:
+    if not consumer:
+        check_consumer_name(consumer)  # raises, as `path_of` does
     name = quote(consumer, safe="")
     return path_of(queue, "consumers", name.replace(".", "%2E") if name in (".", "..") else name)
 

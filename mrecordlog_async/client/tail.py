@@ -156,18 +156,21 @@ class Tail(AsyncIterator[Record]):
             if page is None or page.runs:
                 return page
             self._position = page.next_position
-            if page.complete or (clock() - begun < wait_seconds / 2 and await self._is_complete(page)):
+            if page.complete:
                 self._ended = True
+            elif clock() - begun < wait_seconds / 2:  # it came early
+                self._ended = await self._is_complete(page)
+                if not self._ended:
+                    await asyncio.sleep(PAUSE_SECONDS)
         return None
 
     async def _is_complete(self, page: Page) -> bool:
-        """Return whether the queue is sealed at the end of *page*, which came early; otherwise pause."""
-        if self._begin is not None:
-            with suppress(QueueNotFoundError):
-                summary = await self._begin()
-                if summary.sealed and page.next_position >= summary.next_position:
-                    return True
-        await asyncio.sleep(PAUSE_SECONDS)
+        """Return whether the queue is sealed at the end of *page*, which has no records."""
+        if page.complete or self._begin is None:  # the responses to a consumer say so
+            return page.complete
+        with suppress(QueueNotFoundError):
+            summary = await self._begin()
+            return summary.sealed and page.next_position >= summary.next_position
         return False
 
     async def _more(self, limits: BatchLimits, runs: list[Run], after: int, deadline: float | None) -> Page | None:
@@ -181,7 +184,7 @@ class Tail(AsyncIterator[Record]):
         # A page has at least one record; a larger one than fits is left for the next batch.
         if page is None or sum(len(run.payload) for run in page.runs) > size:
             return None
-        if not page.runs and page.complete:
+        if not page.runs and await self._is_complete(page):
             return None
         if not page.runs:
             await asyncio.sleep(PAUSE_SECONDS if deadline is None else max(left, 0))

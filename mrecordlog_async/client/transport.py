@@ -25,6 +25,7 @@ from mrecordlog_async.client.outage import Outage
 from mrecordlog_async.client.responses import Reply
 from mrecordlog_async.client.retry import Attempts, Repeat
 from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.names import check_name
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 
 Payload = bytes | bytearray | memoryview
@@ -262,6 +263,8 @@ _HOST_ALONE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 
 def path_of(queue: str, *more: str) -> str:
     """Return the path of *queue*, followed by *more*."""
+    if not queue:
+        check_name(queue)  # raises; a path without the name would be another one
     name = quote(queue, safe="")
     if name in (".", ".."):
         name = name.replace(".", "%2E")  # or the path would be normalized

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import (
+    ConsumerNameError,
     Limits,
     LogFullError,
     PositionInPastError,
@@ -71,6 +72,20 @@ async def test_following_ends_after_the_last_record_of_a_sealed_queue(served: Se
         await client.append("q", b"a")
         await client.seal_queue("q")
         assert [run.payload async for runs, _ in client.timed_runs("q", follow=True) for run in runs] == [b"a"]
+        tail = client.tail("q")
+        batch = await asyncio.wait_for(tail.batch(max_wait=None), 30)  # no limit was reached, and none will be
+        assert batch is not None and batch.payloads() == [b"a"]
+        assert await tail.batch(max_wait=None) is None
+
+
+async def test_an_empty_name_is_refused_as_by_the_log(served: Served) -> None:
+    """Its path would be another one, of which the service knows only that it does not exist."""
+    async with RecordLogClient(served.url) as client:
+        for log in (client, served.log):
+            with pytest.raises(QueueNameError):
+                await log.append("", b"a", create=True)
+            with pytest.raises(ConsumerNameError):
+                await log.create_consumer("q", "")
 
 
 @pytest.mark.parametrize("queue", [".", "..", "%", "%2F", "a?b#c", "/", "{queue}", "+", "a\\b"])
