@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -73,8 +75,25 @@ def run(arguments: argparse.Namespace) -> int:
 
     place = Place(local_path(arguments.path) or arguments.path, dict(arguments.storage_option))
     action = {"show": _show, "optimize": _optimize, "vacuum": _vacuum, "resume": _resume}[arguments.action]
-    action(place, arguments)
+    with _explained(place):
+        action(place, arguments)
     return FINE
+
+
+@contextmanager
+def _explained(place: Place) -> Iterator[None]:
+    """Replace an error of delta-rs, which is a call stack of many lines, by one sentence."""
+    from deltalake.exceptions import DeltaError
+
+    from mrecordlog_async.spark.delta.content import TableError
+    from mrecordlog_async.spark.delta.table import reason_of
+
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of this machine: standard output, or a file; those of delta-rs have no number
+        raise TableError(f"the table at {place.address} cannot be used: {reason_of(error)}") from error
 
 
 def _show(place: Place, arguments: argparse.Namespace) -> None:
