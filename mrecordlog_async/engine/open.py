@@ -1,7 +1,7 @@
 """Open a directory for writing: lock, recovery, and everything that must be on the disk before the first batch.
 
-1. Open the directory, creating it if allowed, and lock it. Nothing is read before that: until then another writer may
-   change it.
+1. Open the directory, creating it if allowed, and lock it. Only names are read before that: until then another writer
+   may change it. A directory that has no log, and may get none, is refused without a trace.
 2. Read the log (`recovery`), or create one in an empty directory. Nothing is changed before the log was judged.
 3. Zero what follows the end of the log, remove `CLOSED`, remove leftovers.
 4. Reserve space and prepare the spare. A full disk does not prevent opening: appends are refused until there is room.
@@ -16,7 +16,7 @@ import errno
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -100,7 +100,7 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         OSError: A system call failed.
     """
     begun = time.perf_counter()
-    with contextlib.ExitStack() as on_error:
+    with _named(directory.path), contextlib.ExitStack() as on_error:
         locked = _lock(directory, options.create)
         on_error.callback(locked.close)
         recovered, file = _recover_or_create(locked, options, on_progress)
@@ -125,9 +125,21 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         return OpenedLog(locked, recovered.log_id, journal, recovered.queues, report, was_closed)
 
 
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Name *path* in an OSError of a call on an open file, which names none: "No space left on device"."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = path
+        raise
+
+
 def _lock(directory: LogDirectory, create: bool) -> LockedDirectory:
     """Lock *directory*; create it first if it does not exist and *create* allows it."""
     try:
+        _refuse_other_directory(directory, directory.list(), create)  # before LOCK stands in it
         locked = LockedDirectory.take(directory)
     except FileNotFoundError:
         if not create:
@@ -163,13 +175,20 @@ def _recover_or_create(
     return recovered, file
 
 
-def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptions) -> tuple[RecoveredLog, SegmentFile]:
-    if not options.create:
+def _refuse_other_directory(directory: LogDirectory, listing: Listing, create: bool) -> None:
+    """Raise OSError if *directory* has no log, and none may be created in it."""
+    if not listing.is_empty:
+        return
+    if not create:
         raise directory.no_log()
     foreign = [name for name in listing.others if not _may_stand_next_to_a_new_log(name)]
     if foreign:
         reason = f"cannot create a log here: the directory already contains {foreign[0]!r}"
         raise OSError(errno.ENOTEMPTY, reason, directory.path)
+
+
+def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptions) -> tuple[RecoveredLog, SegmentFile]:
+    _refuse_other_directory(directory, listing, options.create)
     # A spare of a log that was deleted here would say that a segment of the new one is missing.
     if listing.temporary:
         for name in listing.temporary:

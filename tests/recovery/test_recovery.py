@@ -489,7 +489,7 @@ async def test_new_log_wants_a_directory_of_its_own(directory: Path) -> None:
     (directory / "notes.txt").write_bytes(b"mine")
     with pytest.raises(OSError, match=r"notes\.txt"):
         await MultiRecordLog.open(directory)
-    assert sorted(path.name for path in directory.iterdir()) == ["LOCK", "notes.txt"]
+    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
     (directory / "notes.txt").rename(directory.parent / "notes.txt")
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
@@ -498,6 +498,14 @@ async def test_new_log_wants_a_directory_of_its_own(directory: Path) -> None:
     async with MultiRecordLog.open(directory) as log:
         assert log.list_queues() == ["q"]
     assert (directory / "wal-1").read_bytes() == b"mine"
+
+
+async def test_a_full_disk_is_named_by_the_directory_on_it(directory: Path) -> None:
+    """The system reports no name for a call on an open file, and a program may have several disks."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with patch.object(OsFileSystem, "reserve", side_effect=full), pytest.raises(OSError) as caught:
+        await MultiRecordLog.open(directory)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(directory))
 
 
 async def test_readable_directory_is_warned_about(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
