@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mrecordlog_async.cli.exit_codes import UsageError, sentence_of
-from mrecordlog_async.errors import CorruptionError, LogLockedError
+from mrecordlog_async.errors import CorruptionError, LogLockedError, QueueNotFoundError
 from mrecordlog_async.format.header import FormatVersionError, HeaderError
 from mrecordlog_async.quickwit.recognize import is_crate_directory
 from mrecordlog_async.storage.directory import LogDirectory
@@ -14,8 +14,15 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 UNAUTHORIZED = 401
 
 
-def explain(error: BaseException, directory: str | None) -> str:
-    """Return *error* as a sentence. *directory*: of the log that the command was given, if it was given one."""
+def explain(error: BaseException, directory: str | None, *, takes_url: bool = True, could_create: bool = False) -> str:
+    """Return *error* as a sentence.
+
+    Args:
+        error: what ended the command.
+        directory: of the log that the command was given, if it was given one.
+        takes_url: whether the command also works on a service.
+        could_create: whether its option --create was not given.
+    """
     if isinstance(error, CorruptionError) and directory is not None:
         return (
             f"{directory} is damaged: {error}; nothing was changed: list the damage with "
@@ -24,10 +31,10 @@ def explain(error: BaseException, directory: str | None) -> str:
     if isinstance(error, LogLockedError) and not error.is_linked:
         owner = f"process {error.owner_pid}" if error.owner_pid else "another process"
         command = command_of(error.owner_pid)
-        return (
-            f"{error.directory} is in use by {owner}{f' ({command})' if command else ''}: stop it, or if it is a "
-            "service, name its URL instead of the directory"
-        )
+        way_out = "stop it, or if it is a service, name its URL instead of the directory" if takes_url else "stop it"
+        return f"{error.directory} is in use by {owner}{f' ({command})' if command else ''}: {way_out}"
+    if could_create and isinstance(error, FileNotFoundError | QueueNotFoundError):
+        return f"{sentence_of(error)}; --create creates it"
     if getattr(error, "status", None) == UNAUTHORIZED:
         return f"{sentence_of(error)}: name a file with the service's token: --token-file, or MRECORDLOG_TOKEN_FILE"
     return sentence_of(error)

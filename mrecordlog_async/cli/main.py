@@ -92,7 +92,7 @@ GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     _open_standard_streams()
-    directory = None
+    arguments, directory = argparse.Namespace(), None
     try:
         if LINE in os.environ:
             return _complete()
@@ -114,7 +114,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         return _fail(f"{package} is not installed: {_extra_of(package)}", FAILED)
     except (RecordLogError, UsageError, OSError, ValueError) as error:
-        return _fail(explain(error, directory), exit_code_of(error))
+        needs_files = hasattr(arguments, "directory")
+        could_create = getattr(arguments, "create", None) is False
+        sentence = explain(error, directory, takes_url=not needs_files, could_create=could_create)
+        return _fail(sentence, exit_code_of(error))
     except Exception as error:
         code = exit_code_of(error)
         if code == FAILED:

@@ -154,15 +154,8 @@ async def open_target(arguments: argparse.Namespace, *, create: bool = False) ->
         async with connect(arguments, WRITE_RETRY_SECONDS) as client:
             yield client
     else:
-        async with await _open_directory(arguments.log, create) as log:
+        async with MultiRecordLog.open(arguments.log, create=create, retention=False) as log:
             yield log
-
-
-async def _open_directory(directory: str, create: bool) -> MultiRecordLog:
-    try:
-        return await MultiRecordLog.open(directory, create=create, retention=False)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(error.errno, f"{error.strerror}; --create creates one", error.filename) from None
 
 
 @asynccontextmanager

@@ -58,6 +58,9 @@ class Place:
         damage.flip_byte(damage.segments(copy)[1], 40_000)
         return copy
 
+    def intact_log(self) -> Path:
+        return self.intact
+
     def locked(self) -> Path:
         take_lock(LogDirectory.at(self.intact))  # until the process ends: the handle is not closed
         return self.intact
@@ -168,13 +171,39 @@ def test_no_log_is_code_1(place: Place, kind: Callable[[Place], Path], capsys: p
         assert code == FAILED and str(directory) in text, command
 
 
+@pytest.mark.parametrize("kind", [Place.empty, Place.missing, Place.intact_log])
+def test_create_is_named_by_the_commands_that_have_it(
+    place: Place, kind: Callable[[Place], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log or a queue that does not exist: the message says which option creates it, if the command has one."""
+    directory = kind(place)
+    for command, has_create in (
+        (("append", "DIR", "absent"), True),
+        (("configure", "DIR", "absent", "--max-records", "5"), True),
+        (("consume", "DIR", "absent", "--consumer", "c", "--once"), False),
+        (("truncate", "DIR", "absent", "0"), False),
+    ):
+        ran = mrecordlog(*(str(directory) if word == "DIR" else word for word in command))
+        assert ran.code == FAILED, command
+        assert ("--create creates it" in ran.err) == has_create, command
+
+
+def test_a_directory_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:
+    """A mistyped path leaves no LOCK in the directory of another program."""
+    (tmp_path / "notes.txt").touch()
+    assert "there is no log in this directory" in mrecordlog("truncate", tmp_path, "orders", 0).err
+    assert "already contains 'notes.txt'" in mrecordlog("append", tmp_path, "orders", "--create").err
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
 def test_a_locked_directory_is_code_4_for_those_that_write(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """The message names the process and what to do; commands that only read are not held up."""
     directory = place.locked()
     found = codes(place, directory, capsys)
     for command in (*WRITING, *REPAIR):
         code, text = found[command]
-        assert code == LOCKED and f"process {os.getpid()}" in text and "name its URL" in text, command
+        assert code == LOCKED and f"process {os.getpid()}" in text and "stop it" in text, command
+        assert ("name its URL" in text) == (command not in REPAIR), command
     assert {found[command][0] for command in READING} == {FINE}
 
 
