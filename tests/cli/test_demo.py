@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,23 @@ def test_nothing_is_lost_or_doubled_under_kills() -> None:
     assert facts["kills"] >= 2
     assert facts["found"] == facts["acknowledged"] > 0
     assert "watch it: http://127.0.0.1:" in ran.err
+
+
+def test_a_service_that_ends_is_reported_with_its_reason(tmp_path: Path) -> None:
+    """Its last lines say why it could not open the log; nobody waits for it, and no log is said to be kept."""
+    (tmp_path / "file").touch()
+    ran = mrecordlog("demo", "--keep", tmp_path / "file")
+    assert ran.code == 5
+    assert "the service ended: " in ran.err and f"{tmp_path / 'file'}/wal: Not a directory" in ran.err
+    assert "is kept" not in ran.err
+
+
+def test_a_service_that_cannot_listen_is_reported_with_its_reason() -> None:
+    """The port belongs to another program."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ran = mrecordlog("demo", "--port", server.getsockname()[1])
+    assert ran.code == 5
+    assert "the service ended: " in ran.err and "Address already in use" in ran.err
 
 
 async def test_a_lost_and_a_doubled_record_break_the_promise(directory: Path) -> None:

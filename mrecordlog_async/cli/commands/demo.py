@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -59,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
             verdict = runner.run(_demo(arguments, f"{directory}/wal"))
     finally:
         if arguments.keep or (verdict is not None and not verdict.good):
-            print(f"the log is kept in {directory}/wal", file=sys.stderr)
+            if os.path.isdir(f"{directory}/wal"):
+                print(f"the log is kept in {directory}/wal", file=sys.stderr)
         else:
             shutil.rmtree(directory, ignore_errors=True)
     if arguments.json:
@@ -138,17 +140,18 @@ def _table(seconds: float, total: float, service: ServiceProcess, ledger: Ledger
     from rich.table import Table
 
     recoveries = service.recovery_seconds
-    table = Table(title=f"{service.address}   {seconds:.0f} of {total:g} s", title_justify="left")
-    for name in ("acknowledged", "per second", "found again", "lost", "doubled", "killed", "last recovery", "longest"):
-        table.add_column(name, justify="right")
-    table.add_row(
-        f"{ledger.acknowledged:,}",
-        f"{ledger.acknowledged / max(seconds, 0.1):,.0f}",
-        f"{ledger.count.found:,}",
-        str(ledger.count.lost),
-        str(ledger.count.doubled),
-        str(service.kills),
-        f"{recoveries[-1] * 1e3:.0f} ms" if recoveries else "-",
-        f"{max(recoveries) * 1e3:.0f} ms" if recoveries else "-",
-    )
+    table = Table(title=f"{service.address}   {seconds:.0f} of {total:g} s", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in (
+        ("acknowledged", f"{ledger.acknowledged:,}"),
+        ("per second", f"{ledger.acknowledged / max(seconds, 0.1):,.0f}"),
+        ("found again", f"{ledger.count.found:,}"),
+        ("lost", str(ledger.count.lost)),
+        ("doubled", str(ledger.count.doubled)),
+        ("killed", str(service.kills)),
+        ("last recovery", f"{recoveries[-1] * 1e3:.0f} ms" if recoveries else "-"),
+        ("longest recovery", f"{max(recoveries) * 1e3:.0f} ms" if recoveries else "-"),
+    ):
+        table.add_row(name, value)
     return table

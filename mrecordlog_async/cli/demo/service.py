@@ -8,13 +8,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import AsyncIterator
 
 from mrecordlog_async.cli.exit_codes import NotReadyError
 
-_LISTENING = re.compile(rb"listening on (http://\S+:(\d+))")
+_LISTENING = re.compile(r"listening on (http://\S+:(\d+))")
 READY_SECONDS = 60.0
 ASK_SECONDS = 0.005
+LAST_LINES = 10
 
 
 class ServiceProcess:
@@ -37,18 +39,17 @@ class ServiceProcess:
             sys.executable, *command, stderr=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
         )
         assert self._process.stderr is not None
-        lines = _lines(self._process.stderr)
-        told = []
+        last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        lines = _lines(self._process.stderr, last_lines)
         async for line in lines:
-            told.append(line.decode(errors="replace"))
             found = _LISTENING.search(line)
             if found:
-                self.address, self._port = found[1].decode(), int(found[2])
+                self.address, self._port = found[1], int(found[2])
                 break
         else:
-            raise NotReadyError("the service ended: " + "".join(told))
+            raise _ended(last_lines)
         self._draining = asyncio.create_task(_drain(lines))
-        await self._wait_ready()
+        await self._wait_ready(last_lines)
         if self.kills:
             self.recovery_seconds.append(time.perf_counter() - begun)
 
@@ -63,12 +64,19 @@ class ServiceProcess:
         if self._draining is not None:
             await self._draining
 
-    async def _wait_ready(self) -> None:
+    async def _wait_ready(self, last_lines: deque[str]) -> None:
+        assert self._draining is not None
         end = time.monotonic() + READY_SECONDS
         while not await asyncio.to_thread(_is_ready, self.address):
+            if self._draining.done():  # it has closed its standard error
+                raise _ended(last_lines)
             if time.monotonic() > end:
                 raise NotReadyError(f"the service is not ready after {READY_SECONDS:g} s")
             await asyncio.sleep(ASK_SECONDS)
+
+
+def _ended(last_lines: deque[str]) -> NotReadyError:
+    return NotReadyError("the service ended: " + "".join(last_lines).rstrip())
 
 
 def _is_ready(address: str) -> bool:
@@ -83,12 +91,13 @@ def _is_ready(address: str) -> bool:
         return False
 
 
-async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    while line := await stream.readline():
+async def _lines(stream: asyncio.StreamReader, last_lines: deque[str]) -> AsyncIterator[str]:
+    while line := (await stream.readline()).decode(errors="replace"):
+        last_lines.append(line)
         yield line
 
 
-async def _drain(lines: AsyncIterator[bytes]) -> None:
+async def _drain(lines: AsyncIterator[str]) -> None:
     """Keep reading, so that a full pipe never blocks the process."""
     async for _ in lines:
         pass
