@@ -61,6 +61,7 @@ def run_all(
     workloads: Sequence[Workload], scale: Scale, directory: str, say: Callable[[str], object]
 ) -> Iterator[list[Row]]:
     """Run each workload in its own process and directory below *directory*, which is left as it was."""
+    os.stat(directory)  # if it is missing, the error names it, not what would be created in it
     # Absolute: the processes that a workload starts may work in other directories.
     place = tempfile.mkdtemp(prefix="mrecordlog-bench-", dir=os.path.abspath(directory))
     try:

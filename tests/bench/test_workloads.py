@@ -34,6 +34,13 @@ def test_workload_ends_with_complete_rows(workload: Workload, tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
 
 
+def test_a_missing_directory_is_named_itself(tmp_path: Path) -> None:
+    """The error does not name the temporary directory that was to be created in it."""
+    with pytest.raises(FileNotFoundError) as caught:
+        list(run_all(chosen(["one-caller"]), TINY, str(tmp_path / "absent"), lambda _: None))
+    assert caught.value.filename == str(tmp_path / "absent")
+
+
 def test_workload_gets_an_absolute_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other stores run in processes that work elsewhere: they must find it too."""
     places: list[str] = []
