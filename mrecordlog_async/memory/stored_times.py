@@ -51,10 +51,6 @@ class StoredTimes:
         first = self.first_record()
         return NO_TICK if first is None else self.tick_at(first)
 
-    def newest_tick(self) -> int:
-        """Return when the newest retained record was stored; `NO_TICK` if there is none, or it is unknown."""
-        return self._loose_ticks(self.loose[-1:])[0] if self.loose else self._tick
-
     def position_at(self, tick: int) -> int:
         """Return the first position that was stored at *tick* or later; the next position if none was.
 
