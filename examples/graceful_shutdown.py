@@ -1,4 +1,4 @@
-"""A program that SIGTERM ends gracefully: what was accepted is stored, what is stored is delivered and acknowledged.
+"""A program that ends gracefully at SIGTERM and Ctrl-C: what it accepted is stored, delivered and acknowledged.
 
     python examples/graceful_shutdown.py ./wal
     kill -TERM ...
@@ -31,7 +31,8 @@ async def work(log: MultiRecordLog) -> None:
 
 async def main(directory: str) -> None:
     stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with MultiRecordLog.open(directory, queues=["orders"]) as log:
         tasks = [asyncio.create_task(produce(log)), asyncio.create_task(work(log))]
         print("running", flush=True)

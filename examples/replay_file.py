@@ -54,7 +54,9 @@ class Server:
     def stop(self) -> int:
         assert self.process is not None
         self.process.terminate()
-        self.process.communicate()
+        _, messages = self.process.communicate()
+        if self.process.returncode:
+            print(messages, end="", file=sys.stderr)
         return self.process.returncode
 
 

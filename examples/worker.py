@@ -22,7 +22,7 @@ async def work(log: MultiRecordLog) -> None:
 
 def deliver(batch: Batch) -> None:
     for position, payload in batch:
-        print(position, payload.decode(), flush=True)
+        print(position, payload.decode(errors="replace"), flush=True)
 
 
 async def main(directory: str) -> None:

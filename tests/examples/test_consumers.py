@@ -32,7 +32,7 @@ def test_worker_continues_after_kill_9(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
     whole = (tmp_path / "delivered").read_bytes().count(b"\n")
-    rest = run(*command, input=b"last\n".decode())
+    rest = run(*command, input="last\n")
     assert (rest.returncode, at_any_speed(rest.stderr)) == (0, "")
     again = rest.stdout.splitlines()
     first = int(again[0].split()[0])
@@ -72,14 +72,23 @@ def test_batches_become_parquet_files(tmp_path: Path) -> None:
     assert rows == [{"position": number, "payload": b"%d" % number} for number in range(6)]
 
 
-def test_sigterm_delivers_what_was_stored(tmp_path: Path) -> None:
+def test_the_worker_goes_on_after_a_line_that_is_no_text(tmp_path: Path) -> None:
+    """A payload is any bytes: one that is not UTF-8 neither ends this run nor stops every later one."""
+    command = (sys.executable, str(EXAMPLES / "worker.py"), str(tmp_path / "wal"))
+    done = subprocess.run(command, input=b"\xff\nnext\n", capture_output=True, timeout=TIMEOUT_SECONDS)
+    assert done.stdout.decode().splitlines() == ["0 \N{REPLACEMENT CHARACTER}", "1 next"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.usefixtures("interruptible")
+def test_a_signal_delivers_what_was_stored(tmp_path: Path, number: signal.Signals) -> None:
     """The program ends by itself, and nothing is left to do for the next run."""
     command = (sys.executable, str(EXAMPLES / "graceful_shutdown.py"), str(tmp_path / "wal"))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         time.sleep(0.2)  # something to deliver; any amount is right
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         printed, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     assert (process.returncode, at_any_speed(errors)) == (0, "")
     found = re.fullmatch(r"stored (\d+), delivered (\d+)\n", printed)

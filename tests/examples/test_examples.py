@@ -76,6 +76,17 @@ def test_replay_of_a_file_through_kill_9(tmp_path: Path) -> None:
     assert 1_500 <= int(killed_at[1]) < 3_000
 
 
+@pytest.mark.parametrize("name", ["aiohttp_ingest", "batch_to_parquet"])
+def test_wrong_arguments_show_the_usage(name: str, tmp_path: Path) -> None:
+    """Nothing is created, and the text at the top of the file says how to start it."""
+    if name == "batch_to_parquet":
+        pytest.importorskip("pyarrow")
+    program = EXAMPLES / f"{name}.py"
+    done = run(sys.executable, str(program), str(tmp_path / "wal"))
+    assert (done.returncode, f"python examples/{name}.py ./wal" in done.stderr) == (1, True)
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_aiohttp_ingest(tmp_path: Path) -> None:
     """Records are stored, can be read through the API below the prefix, and exist after a restart."""
